@@ -6,9 +6,9 @@ import (
 	"io"
 )
 
-// PackOptions says what to pack. The zero value packs everything.
+// PackOptions configures [Pack]. The zero value packs everything.
 type PackOptions struct {
-	// Ignore leaves out what matches, as in WatchOptions.Ignore.
+	// Ignore lists patterns of paths to leave out, as WatchOptions.Ignore does.
 	Ignore []string `json:"ignore,omitempty"`
 }
 
@@ -26,11 +26,11 @@ type Unpacker interface {
 	Unpack(ctx context.Context, dir string, r io.Reader) error
 }
 
-// Pack returns a directory as an uncompressed tar stream: regular files,
-// directories and symbolic links with paths relative to dir, sorted, with
-// permission and modification time; no owners. FIFOs, sockets and devices are
-// left out. An error while packing is the reader's error, never a stream that
-// merely ends early.
+// Pack returns a directory as an uncompressed tar stream: regular files, directories and
+// symbolic links with paths relative to dir, sorted, with permission and modification time,
+// without owners. FIFOs, sockets and devices are left out. If packing fails, the reader returns
+// the error; the stream never just ends early.
+//
 // A sandbox that cannot pack returns errors.ErrUnsupported.
 func Pack(ctx context.Context, f Files, dir string, opts PackOptions) (io.ReadCloser, error) {
 	if p, ok := f.(Packer); ok {
@@ -39,14 +39,14 @@ func Pack(ctx context.Context, f Files, dir string, opts PackOptions) (io.ReadCl
 	return nil, &Error{Op: "pack", Target: dir, Err: errors.ErrUnsupported}
 }
 
-// Unpack writes an uncompressed tar stream below dir, which is made if it is
-// missing. Nothing is written outside dir: an entry with an absolute path, with
-// ".." or below a symbolic link that leads out is [ErrPathEscape]. A link's target is
-// data and kept as it is, wherever it leads. A file in the place of a link replaces
-// it. Set-user-id, set-group-id and sticky bits and owners are not taken over. Hard
-// links become copies. FIFOs, sockets and devices are [ErrNotRegular]. What was
-// unpacked before an error stays. It ends as Files.WriteFile does, whatever r does. A
-// sandbox that cannot unpack returns errors.ErrUnsupported.
+// Unpack writes an uncompressed tar stream below dir and creates dir if it is missing. It
+// writes nothing outside dir: an entry with an absolute path, with "..", or below a symbolic
+// link that leads out returns [ErrPathEscape]. The target of a link is data: Unpack keeps it
+// unchanged, wherever it leads. A file replaces a link of the same name. Set-user-id,
+// set-group-id and sticky bits and owners are ignored. Hard links become copies. FIFOs, sockets
+// and devices return [ErrNotRegular]. After an error, the files unpacked before it remain. Like
+// Files.WriteFile, Unpack returns when ctx is done or the sandbox ends, even while a Read of r
+// blocks. A sandbox that cannot unpack returns errors.ErrUnsupported.
 func Unpack(ctx context.Context, f Files, dir string, r io.Reader) error {
 	if u, ok := f.(Unpacker); ok {
 		return u.Unpack(ctx, dir, r)

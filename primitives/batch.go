@@ -47,11 +47,11 @@ type BatchWriter interface {
 	WriteFiles(ctx context.Context, files []File) ([]error, error)
 }
 
-// WriteFiles writes many files, each as WriteFile would. The slice has one entry
-// per file, nil for those that were written; a file that fails does not keep the
-// others from being written. The error is for what concerns all of them. A
-// directory that is missing may appear only with all of its files that follow each
-// other; if the sandbox or its guest dies before, they are lost.
+// WriteFiles writes many files, each as Files.WriteFile would. The slice has one entry per
+// file, nil for those that were written. A file that fails does not stop the others. The error
+// reports a failure that concerns all files. A missing directory may appear only together with
+// all of its files that follow each other in files; if the sandbox or its guest dies before
+// that, they are lost.
 func WriteFiles(ctx context.Context, f Files, files []File) ([]error, error) {
 	if b, ok := f.(BatchWriter); ok {
 		return b.WriteFiles(ctx, files)

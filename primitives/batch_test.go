@@ -12,7 +12,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// memory is the smallest Files on which the fallbacks can be seen to work.
+// memory implements the part of Files that the fallbacks use.
 type memory struct {
 	primitives.Files
 	files map[string]string

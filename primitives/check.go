@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Check returns an error that wraps fs.ErrInvalid if the command cannot be
-// expressed on any backend. Backends call it first in Exec, so that all refuse
-// the same with the same words.
+// Check returns an error that wraps fs.ErrInvalid if the command cannot be expressed on any
+// backend. Backends call it first in Exec, so that all of them reject the same commands with
+// the same message.
 func (c Command) Check() error {
 	switch {
 	case len(c.Args) == 0:
@@ -47,8 +47,7 @@ func CheckRun(c Command) error {
 	return c.Check()
 }
 
-// GracePeriod returns the effective grace of the command: zero means kill at
-// once.
+// GracePeriod returns the effective grace period of the command. Zero means kill at once.
 func (c Command) GracePeriod() time.Duration {
 	switch {
 	case c.Grace == 0:

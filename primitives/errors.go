@@ -5,15 +5,14 @@ import (
 	"strconv"
 )
 
-// What went wrong. Besides these the standard sentinels are used with their
-// usual meaning: fs.ErrNotExist, fs.ErrExist, fs.ErrPermission, fs.ErrInvalid (a
-// request that makes no sense on any backend), os.ErrProcessDone,
-// errors.ErrUnsupported, and the errors of a context.
+// These errors say what went wrong. The standard sentinels are used too, with their usual
+// meaning: fs.ErrNotExist, fs.ErrExist, fs.ErrPermission, fs.ErrInvalid (a request that makes
+// no sense on any backend), os.ErrProcessDone, errors.ErrUnsupported, and the errors of a
+// context.
 var (
 	// ErrTerminated: the sandbox was ended by Terminate.
 	ErrTerminated = errors.New("sandbox is terminated")
-	// ErrUnavailable: the sandbox, or the way to it, has died, or this handle
-	// was closed.
+	// ErrUnavailable: the sandbox or the connection to it has died, or this handle was closed.
 	ErrUnavailable = errors.New("sandbox is unavailable")
 	// ErrPathEscape: a relative path leads out of the workspace. Use an
 	// absolute path to name a file outside it.
@@ -22,14 +21,14 @@ var (
 	// cause is in the chain: fs.ErrNotExist, [ErrNotDirectory] or
 	// fs.ErrPermission.
 	ErrWorkingDir = errors.New("working directory cannot be used")
-	// ErrCommandNotFound: no such program, neither at its path nor in PATH. The
+	// ErrCommandNotFound: the program does not exist, neither at its path nor in PATH. The
 	// chain also holds fs.ErrNotExist.
 	ErrCommandNotFound = errors.New("command not found")
 	// ErrUnknownUser: the sandbox has no such user.
 	ErrUnknownUser = errors.New("unknown user")
-	// ErrIsDirectory: a file was wanted and the path is a directory.
+	// ErrIsDirectory: the operation needs a file and the path is a directory.
 	ErrIsDirectory = errors.New("is a directory")
-	// ErrNotDirectory: a directory was wanted and the path, or a part of it, is
+	// ErrNotDirectory: the operation needs a directory and the path, or a part of it, is
 	// something else.
 	ErrNotDirectory = errors.New("not a directory")
 	// ErrNotEmpty: the directory still has entries.
@@ -41,21 +40,20 @@ var (
 	ErrNoSpace = errors.New("no space left in the sandbox")
 	// ErrConflict: the file is not the revision that the write expected.
 	ErrConflict = errors.New("file was changed meanwhile")
-	// ErrLimit: more data than the caller allowed, or more watches than the
-	// system allows. Data that fits is returned with it.
+	// ErrLimit: more data than the caller allowed, or more watches than the system allows. The
+	// data that fits is returned with the error.
 	ErrLimit = errors.New("limit was exceeded")
 )
 
-// Error says where an operation failed. Every error of a primitive is one, or
-// has one in its chain.
+// Error says where an operation failed. Every error of a primitive is an *Error or wraps one.
 type Error struct {
 	Op      string // the operation in one word: "exec", "open", "watch"
 	Backend string // "local", "docker", ...
 	Target  string // the path, command or id that was operated on; may be empty
-	Err     error  // what happened; never nil
+	Err     error  // the cause; never nil
 }
 
-// Error returns "backend: op target: what".
+// Error returns "backend: op target: cause".
 func (e *Error) Error() string {
 	s := e.Op
 	if e.Backend != "" {
@@ -67,14 +65,14 @@ func (e *Error) Error() string {
 	return s + ": " + e.Err.Error()
 }
 
-// Unwrap returns what happened.
+// Unwrap returns e.Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// SettingError says that a setting of a sandbox is wrong: that it makes no sense, or that
-// this kind of sandbox cannot do it.
+// SettingError reports that a setting of a sandbox makes no sense, or that this kind of sandbox
+// does not support it.
 type SettingError struct {
-	// Setting is its name in files, as in "memory" or "ports[0]": a field of [Spec], else one of
-	// the provider.
+	// Setting is the name of the setting in configuration files, such as "memory" or
+	// "ports[0]": a field of [Spec], else of the provider.
 	Setting string
 	// Problem says what is wrong with it, and after a semicolon what to do.
 	Problem string
@@ -82,7 +80,7 @@ type SettingError struct {
 	Err error
 }
 
-// Error returns "what: setting: problem".
+// Error returns "error: setting: problem".
 func (e *SettingError) Error() string { return e.Err.Error() + ": " + e.Setting + ": " + e.Problem }
 
 // Unwrap returns Err.

@@ -13,7 +13,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
-// A revision keeps a program from overwriting what another one has written.
+// A revision keeps a program from overwriting the changes of another.
 func ExampleFiles() {
 	ctx := context.Background()
 	box, err := local.New(ctx, local.Config{})
@@ -40,7 +40,7 @@ func ExampleFiles() {
 	// true
 }
 
-// Many files are written in one round trip, and found again by a pattern.
+// WriteFiles writes many files in one round trip. List finds them by a pattern.
 func ExampleWriteFiles() {
 	ctx := context.Background()
 	box, err := local.New(ctx, local.Config{})
@@ -85,7 +85,7 @@ func ExampleReadFile() {
 	// Output: a long true
 }
 
-// A folder comes out of a sandbox as a tar stream, which any other sandbox takes.
+// Pack returns a directory as a tar stream. Unpack writes it into any sandbox.
 func ExamplePack() {
 	ctx := context.Background()
 	box, err := local.New(ctx, local.Config{})
@@ -110,7 +110,7 @@ func ExamplePack() {
 	// Output: "package a\n" <nil>
 }
 
-// An archive cannot write outside the folder that takes it.
+// An archive cannot write outside the directory that it is unpacked into.
 func ExampleUnpack() {
 	ctx := context.Background()
 	box, err := local.New(ctx, local.Config{})

@@ -14,8 +14,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
-// An HTTP client of this program reaches a server in the sandbox, which needs no network
-// and no published port. The server here is one of this program, in the sandbox's stead.
+// An HTTP client of the host reaches a server in the sandbox, without a network or a published
+// port. In this example the server runs in the host program instead.
 func ExampleDial() {
 	ctx := context.Background()
 	box, err := local.New(ctx, local.Config{})
@@ -43,7 +43,7 @@ func ExampleDial() {
 	// Output: you asked for /page
 }
 
-// Programs in the sandbox reach this program, which serves them over the listener.
+// Programs in the sandbox connect to the host program, which accepts on the listener.
 func ExampleListen() {
 	ctx := context.Background()
 	box, err := local.New(ctx, local.Config{})

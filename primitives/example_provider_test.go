@@ -14,7 +14,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
-// A Provider makes sandboxes of one kind and finds them again, from other programs too.
+// A Provider creates sandboxes of one kind and finds them again, also from other programs.
 func ExampleProvider() {
 	ctx := context.Background()
 	root, err := os.MkdirTemp("", "sandboxes-*")
@@ -27,7 +27,7 @@ func ExampleProvider() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := box.Close(); err != nil { // the sandbox lives on
+	if err := box.Close(); err != nil { // the sandbox stays alive
 		log.Fatal(err)
 	}
 	infos, err := provider.List(ctx)
@@ -43,7 +43,7 @@ func ExampleProvider() {
 	// Output: running true
 }
 
-// What a kind of sandbox cannot do it refuses, by the name of the setting in files.
+// Refuse names a setting that a kind of sandbox does not support as files name it.
 func ExampleSpec_Refuse() {
 	spec := primitives.Spec{Image: "node:22", Memory: 1 << 30}
 	err := spec.Refuse("there are no images here; leave it out", "image", "ports")
@@ -60,8 +60,7 @@ func ExampleParseSize() {
 	// Output: 1610612736 <nil>
 }
 
-// A durable command goes on without this program. Its output and its exit status are
-// kept in the sandbox.
+// A durable command outlives this program. The sandbox keeps its output and its exit status.
 func ExampleReattach() {
 	ctx := context.Background()
 	box, err := local.Provider{Runner: bundle.Find}.Create(ctx, primitives.Spec{})
@@ -74,7 +73,7 @@ func ExampleReattach() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	started.Close() // lets go of it; another program may take it up by its ID
+	started.Close() // detaches; another program may reattach by the ID
 	proc, err := primitives.Reattach(ctx, box, started.ID(), primitives.Offset{})
 	if err != nil {
 		log.Fatal(err)
@@ -91,7 +90,7 @@ func ExampleReattach() {
 	// 0 <nil>
 }
 
-// Copies have the same files, and share nothing afterwards.
+// Copies have the same files as the original and share nothing with it afterwards.
 func ExampleFork() {
 	ctx := context.Background()
 	box, err := local.New(ctx, local.Config{})
@@ -118,7 +117,8 @@ func ExampleFork() {
 	// plan A <nil>
 }
 
-// What a sandbox cannot do is errors.ErrUnsupported. Its Capabilities say so beforehand.
+// An operation that a sandbox does not support returns errors.ErrUnsupported. Its Capabilities
+// say so beforehand.
 func ExampleSnapshot() {
 	ctx := context.Background()
 	box, err := local.New(ctx, local.Config{})
@@ -153,7 +153,7 @@ func ExampleReadUsage() {
 	// Output: true <nil>
 }
 
-// A missing command is noticed before the work begins.
+// MissingCommands finds missing commands before the work begins.
 func ExampleMissingCommands() {
 	ctx := context.Background()
 	box, err := local.New(ctx, local.Config{})
@@ -167,7 +167,7 @@ func ExampleMissingCommands() {
 	// Output: [no-such-compiler] <nil>
 }
 
-// A paused sandbox keeps its memory and takes no processor time. Not every kind can do it.
+// A paused sandbox keeps its memory and uses no processor time. Not every kind supports it.
 func ExamplePause() {
 	ctx := context.Background()
 	box, err := local.New(ctx, local.Config{})

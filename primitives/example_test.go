@@ -14,8 +14,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
-// A sandbox runs commands and holds files. This one is a folder of this machine; those of
-// other backends have the same methods.
+// A sandbox runs commands and holds files. This one is a directory of this machine; sandboxes
+// of other backends have the same methods.
 func Example() {
 	ctx := context.Background()
 	box, err := local.New(ctx, local.Config{})
@@ -36,8 +36,8 @@ func Example() {
 	// Output: hello
 }
 
-// An exit status is data: err says only that the command did not start, or that the
-// sandbox is gone.
+// An exit status is data. The error only reports that the command did not start, or that the
+// sandbox is unavailable.
 func ExampleRun() {
 	ctx := context.Background()
 	box, err := local.New(ctx, local.Config{})
@@ -58,7 +58,7 @@ func ExampleRun() {
 	// false 3
 }
 
-// A command has a folder and variables of its own. It inherits nothing of this program's
+// A command has its own directory and variables. It inherits nothing of this program's
 // environment.
 func ExampleCommand() {
 	ctx := context.Background()
@@ -83,7 +83,7 @@ func ExampleCommand() {
 	// Output: sandboxes in docs
 }
 
-// A timeout ends the command with all that it has started.
+// A timeout ends the command and all processes that it started.
 func ExampleCommand_timeout() {
 	ctx := context.Background()
 	box, err := local.New(ctx, local.Config{})
@@ -101,7 +101,7 @@ func ExampleCommand_timeout() {
 	// Output: timeout false
 }
 
-// Exec starts a command whose streams are used while it runs.
+// Exec starts a command. The caller uses its streams while it runs.
 func ExampleProcess() {
 	ctx := context.Background()
 	box, err := local.New(ctx, local.Config{})
@@ -132,7 +132,7 @@ func ExampleProcess() {
 	// exited
 }
 
-// Collect takes a process to its end that was started before, as Run does.
+// Collect waits for a process that was started before, as Run does.
 func ExampleCollect() {
 	ctx := context.Background()
 	box, err := local.New(ctx, local.Config{})
@@ -153,7 +153,7 @@ func ExampleCollect() {
 	// Output: a long, 7 bytes dropped, 0
 }
 
-// What went wrong is a sentinel, and where is an Error around it.
+// A sentinel says what went wrong. The Error around it says where.
 func ExampleError() {
 	ctx := context.Background()
 	box, err := local.New(ctx, local.Config{})

@@ -5,8 +5,7 @@ import (
 	"errors"
 )
 
-// Snapshotter is implemented by primitives that can keep the state of their
-// files. Call [Snapshot].
+// Snapshotter is implemented by primitives that can snapshot their files. Call [Snapshot].
 type Snapshotter interface {
 	// Snapshot does what the function [Snapshot] promises.
 	Snapshot(ctx context.Context) (id string, err error)
@@ -27,15 +26,15 @@ type Pauser interface {
 	Resume(ctx context.Context) error
 }
 
-// Snapshot keeps the files of a sandbox as they are now, with permissions, links and
-// times to the second at least, and returns the snapshot's identity, from which the backend makes new sandboxes: see the
-// backend's Config. Processes are no part of it and go on, though they may have to
-// wait while the files are read, so that these fit together. Files that are not
-// the sandbox's own, such as mounted folders, are not in it. A snapshot stays
-// until it is removed, also when the sandbox is gone. When ctx is done before the
-// snapshot is complete nothing is left of it.
+// Snapshot saves the files of a sandbox as they are now, with permissions, links and times (to
+// the second at least), and returns the ID of the snapshot. The backend creates new sandboxes
+// from this ID: see the backend's Config. Processes are not part of it and keep running; they
+// may have to wait while the files are read, so that the files are consistent. Files that are
+// not the sandbox's own, such as mounted folders, are left out. A snapshot stays until it is
+// removed, also after the sandbox has ended. If ctx is done before the snapshot is complete,
+// nothing of it remains.
 //
-// A sandbox that cannot be kept is errors.ErrUnsupported, see
+// A sandbox that does not support snapshots returns errors.ErrUnsupported; see
 // Capabilities.Snapshot.
 func Snapshot(ctx context.Context, p EnvironmentPrimitive) (id string, err error) {
 	if s, ok := p.(Snapshotter); ok {
@@ -44,15 +43,14 @@ func Snapshot(ctx context.Context, p EnvironmentPrimitive) (id string, err error
 	return "", &Error{Op: "snapshot", Target: p.ID(), Err: errors.ErrUnsupported}
 }
 
-// Fork makes n sandboxes with the settings of p and its files as they are now,
-// all with the same Paths where the backend can and else with paths of their
-// own below which everything is the same. Processes are not copied, and durable
-// commands not either: those of p go on in p, and the copies know none. The copies
-// share nothing with p that any of them changes; they belong to the caller, who
-// terminates and closes them; they outlive p.
+// Fork creates n sandboxes with the settings and the current files of p. The copies have the
+// same Paths if the backend can do that, otherwise Paths of their own with the same layout
+// below them. Processes are not copied, nor are durable commands: those of p keep running in p,
+// and the copies do not know them. The copies share nothing with p that any of them changes.
+// They belong to the caller, who must terminate and close them, and they outlive p.
 //
-// Fork makes all of the copies or none, and none when ctx is done first. n below 1
-// is fs.ErrInvalid. A sandbox that cannot be copied is errors.ErrUnsupported, see
+// Fork creates all copies or none, and none if ctx is done first. n below 1 returns
+// fs.ErrInvalid. A sandbox that does not support forks returns errors.ErrUnsupported; see
 // Capabilities.Fork.
 func Fork(ctx context.Context, p EnvironmentPrimitive, n int) ([]EnvironmentPrimitive, error) {
 	if f, ok := p.(Forker); ok {
@@ -61,15 +59,15 @@ func Fork(ctx context.Context, p EnvironmentPrimitive, n int) ([]EnvironmentPrim
 	return nil, &Error{Op: "fork", Target: p.ID(), Err: errors.ErrUnsupported}
 }
 
-// Pause freezes every process of a sandbox until [Resume]: they take no more
-// processor time and keep their memory. Poll reports [StatusPaused]. Snapshot, Fork,
-// ReadUsage, Terminate and Close work; all other calls return [ErrUnavailable].
-// Those that are under way wait, for as long as it takes, and go on after Resume.
-// Other handles of the sandbox, in this or another program, may take it for
-// unavailable and have to attach again; attaching resumes it. Pausing a paused
-// sandbox is no error.
+// Pause freezes every process of a sandbox until [Resume]: the processes use no more processor
+// time and keep their memory. Poll reports [StatusPaused]. Snapshot, Fork, ReadUsage, Terminate
+// and Close work; all other calls return [ErrUnavailable]. Calls in progress block until
+// Resume, without a time limit, and then continue. Other handles of the sandbox, in this or
+// another program, may report it as unavailable and must attach again; attaching resumes the
+// sandbox. Pausing a paused sandbox is not an error.
 //
-// A sandbox that cannot be frozen is errors.ErrUnsupported, see Capabilities.Pause.
+// A sandbox that does not support pausing returns errors.ErrUnsupported; see
+// Capabilities.Pause.
 func Pause(ctx context.Context, p EnvironmentPrimitive) error {
 	if s, ok := p.(Pauser); ok {
 		return s.Pause(ctx)
@@ -77,8 +75,8 @@ func Pause(ctx context.Context, p EnvironmentPrimitive) error {
 	return &Error{Op: "pause", Target: p.ID(), Err: errors.ErrUnsupported}
 }
 
-// Resume lets the processes of a paused sandbox go on where they were. Resuming a
-// running sandbox is no error.
+// Resume continues the processes of a paused sandbox. Resuming a running sandbox is not an
+// error.
 func Resume(ctx context.Context, p EnvironmentPrimitive) error {
 	if s, ok := p.(Pauser); ok {
 		return s.Resume(ctx)

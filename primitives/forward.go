@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Forwarder is implemented by primitives that carry connections into and out of their
+// Forwarder is implemented by primitives that forward connections into and out of their
 // sandboxes. Call [Listen] and [Dial].
 type Forwarder interface {
 	// Listen does what the function [Listen] promises.
@@ -19,14 +19,14 @@ type Forwarder interface {
 	Dial(ctx context.Context, network, address string) (net.Conn, error)
 }
 
-// Listen accepts connections that are made inside the sandbox to address, as net.Listen
-// does on a machine: "tcp" with "127.0.0.1:0", or "unix" with the path of a socket, which
-// may be relative to the workspace. The address is taken when Listen returns;
-// ctx covers that only. Addr of the listener says which port it is.
+// Listen accepts connections to address that programs in the sandbox make, as net.Listen does
+// on a machine: "tcp" with "127.0.0.1:0", or "unix" with the path of a socket, which may be
+// relative to the workspace. The address is bound when Listen returns; ctx covers only that.
+// The listener's Addr returns the actual port.
 //
-// The listener ends with its Close, with the sandbox, and with the handle p. A Unix socket
-// is removed with it. Connections that have been accepted live on after a Close of the listener.
-// In a sandbox with a guest a connection that nobody accepts is reset after 30 seconds.
+// The listener ends with its Close, with the sandbox, and with the handle p. A Unix socket is
+// then removed. Accepted connections outlive the Close of the listener. In a sandbox with a
+// guest, a connection that nobody accepts is reset after 30 seconds.
 //
 // Errors: those of [Dial], and syscall.EADDRINUSE.
 func Listen(ctx context.Context, p EnvironmentPrimitive, network, address string) (net.Listener, error) {
@@ -39,19 +39,21 @@ func Listen(ctx context.Context, p EnvironmentPrimitive, network, address string
 	return nil, &Error{Op: "listen", Target: address, Err: errors.ErrUnsupported}
 }
 
-// Dial connects to what listens on address inside the sandbox, as a program there would:
-// "tcp" with "127.0.0.1:8080" or "localhost:8080", or "unix" with the path of a socket, which may be relative to
-// the workspace. ctx covers the connecting only.
+// Dial connects to an address inside the sandbox, as a program there would: "tcp" with
+// "127.0.0.1:8080" or "localhost:8080", or "unix" with the path of a socket, which may be
+// relative to the workspace. ctx covers only connecting.
 //
-// The connection has the method CloseWrite, as *net.TCPConn has: the other end reads io.EOF
-// after the data. On a port it also has SetLinger: with zero, Close resets it. When a
-// process inside resets it, or the sandbox or the handle p ends, reading fails with another error
-// than io.EOF; what is written to it may be lost without one. In a sandbox with a guest what a
-// process has not read 30 seconds after Close is lost, and the connection is reset.
+// The connection has the method CloseWrite, as *net.TCPConn has: the peer reads io.EOF after
+// the data. A TCP connection also has SetLinger: with zero, Close resets the connection. When a
+// process in the sandbox resets the connection, or the sandbox or the handle p ends, reading
+// fails with an error other than io.EOF; written data may be lost without an error. In a
+// sandbox with a guest, data that a process has not read 30 seconds after Close is lost, and
+// the connection is reset.
 //
-// Errors: fs.ErrInvalid for another network or a malformed address, syscall.ECONNREFUSED
-// where nobody listens, [ErrLimit] for more connections than a handle of a guest carries at once, which are 512
-// with those accepted. A sandbox that cannot do it is errors.ErrUnsupported, see Capabilities.Forward.
+// Errors: fs.ErrInvalid for another network or a malformed address, syscall.ECONNREFUSED if
+// nothing listens on the address, [ErrLimit] for more connections than a handle with a guest
+// forwards at once: 512, including accepted ones. A sandbox that does not support forwarding
+// returns errors.ErrUnsupported; see Capabilities.Forward.
 func Dial(ctx context.Context, p EnvironmentPrimitive, network, address string) (net.Conn, error) {
 	if err := CheckEndpoint(network, address); err != nil {
 		return nil, &Error{Op: "dial", Target: address, Err: err}
@@ -62,7 +64,7 @@ func Dial(ctx context.Context, p EnvironmentPrimitive, network, address string) 
 	return nil, &Error{Op: "dial", Target: address, Err: errors.ErrUnsupported}
 }
 
-// CheckEndpoint says what is wrong with the arguments of [Listen] and [Dial], which is fs.ErrInvalid.
+// CheckEndpoint returns fs.ErrInvalid if the arguments of [Listen] and [Dial] are wrong.
 func CheckEndpoint(network, address string) error {
 	switch network {
 	case "tcp":

@@ -6,7 +6,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// FuzzParseSize: a size is an error or a number that is read again as it is written.
+// FuzzParseSize checks that ParseSize returns an error, a size of at least zero, or NoSize.
 func FuzzParseSize(f *testing.F) {
 	f.Add("1.5g")
 	f.Add("none")

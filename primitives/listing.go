@@ -5,24 +5,23 @@ import (
 	"unsafe"
 )
 
-// MaxListing is how many bytes of memory the entries that List returns take at
-// most: 64 MiB, which is some 400,000 files with short names.
+// MaxListing is the maximum memory, in bytes, of the entries that List returns: 64 MiB, which
+// is some 400,000 files with short names.
 const MaxListing = 64 << 20
 
-// Listing collects the entries of List within its bounds. Implementations of
-// [Files] use it, so that all have the same bounds; those that receive the entries from a
-// sandbox, so that the sandbox cannot exceed them.
-// The zero value is bounded by [MaxListing] only.
+// Listing collects the entries of List within its limits. All implementations of [Files] use it
+// so that they have the same limits. A host that receives the entries from a sandbox uses it so
+// that the sandbox cannot exceed them. The zero value is limited by [MaxListing] only.
 type Listing struct {
 	// Limit is ListOptions.Limit.
 	Limit int
-	// Infos are the entries so far.
+	// Infos are the entries added.
 	Infos []FileInfo
 
 	size int
 }
 
-// Add adds an entry. One that does not fit is [ErrLimit], and is not added.
+// Add adds an entry. If the entry does not fit, Add returns [ErrLimit] and does not add it.
 func (l *Listing) Add(info FileInfo) error {
 	if l.Limit > 0 && len(l.Infos) >= l.Limit {
 		return fmt.Errorf("%w: the folder has more than %d entries", ErrLimit, l.Limit)

@@ -2,10 +2,10 @@ package primitives
 
 import "path"
 
-// Paths are the folders of one sandbox, as absolute slash paths inside it. They
-// are all derived from one session folder; see [PathsIn].
+// Paths are the folders of one sandbox, as absolute slash paths inside it. All of them derive
+// from one session folder; see [PathsIn].
 type Paths struct {
-	Session   string `json:"session"`   // holds all of the below and nothing else that counts
+	Session   string `json:"session"`   // contains the folders below and nothing else that matters
 	App       string `json:"app"`       // agentenv's own: the runner and its state
 	Workspace string `json:"workspace"` // the agent's working directory; relative paths start here
 	Home      string `json:"home"`      // the agent's HOME: its settings and transcripts

@@ -8,14 +8,14 @@ type Port struct {
 	Number int `json:"number"`
 	// Protocol is "tcp" or "udp".
 	Protocol string `json:"protocol"`
-	// Address is where it can be reached: "host:port", or a URL such as
-	// "https://name.example" where only HTTP gets through.
+	// Address is where clients reach the port: "host:port", or a URL such as
+	// "https://name.example" if only HTTP gets through.
 	Address string `json:"address"`
 }
 
-// PortLister is implemented by primitives whose sandboxes can publish ports. Which ports
-// are published is in Spec.Ports.
+// PortLister is implemented by primitives whose sandboxes can publish ports. Spec.Ports selects
+// the ports to publish.
 type PortLister interface {
-	// Ports returns the published ports, by their number; none is no error.
+	// Ports returns the published ports, sorted by number. Having none is not an error.
 	Ports(ctx context.Context) ([]Port, error)
 }

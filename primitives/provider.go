@@ -11,86 +11,87 @@ import (
 	"time"
 )
 
-// Provider makes sandboxes of one kind and finds them again. Its methods may be called
-// from several goroutines at once.
+// Provider creates sandboxes of one kind and finds them again. Its methods may be called from
+// several goroutines at once.
 //
-// What some kinds can do beside that is an interface of its own: [Collector],
-// [Historian], [ImageStore], [Detector], [Examiner], [PathHolder], [Addressed].
+// Abilities that only some kinds have are separate interfaces: [Collector], [Historian],
+// [ImageStore], [Detector], [Examiner], [PathHolder], [Addressed].
 type Provider interface {
-	// Create makes a sandbox. ctx covers the making only. When Create fails, nothing is
-	// left of the sandbox.
+	// Create creates a sandbox. ctx covers only the creation. If Create fails, nothing of the
+	// sandbox remains.
 	//
-	// A setting that makes no sense is fs.ErrInvalid, and one that this kind of sandbox
-	// cannot have is errors.ErrUnsupported: see [Spec.Refuse]. Both errors name the setting.
+	// A setting that makes no sense returns fs.ErrInvalid. A setting that this kind of sandbox
+	// does not support returns errors.ErrUnsupported: see [Spec.Refuse]. Both errors name the
+	// setting.
 	Create(ctx context.Context, spec Spec) (EnvironmentPrimitive, error)
 
-	// Attach opens a live sandbox by its ID, also one that another program made. Both
-	// programs share it. An ID without a sandbox is fs.ErrNotExist.
+	// Attach opens a live sandbox by its ID, also one that another program created. Both
+	// programs share it. An ID without a sandbox returns fs.ErrNotExist.
 	Attach(ctx context.Context, id string) (EnvironmentPrimitive, error)
 
-	// List returns the sandboxes, oldest first, without attaching to them. Those that
-	// were found come with the error of others.
+	// List returns the sandboxes, oldest first, without attaching to them. If some cannot be
+	// read, List returns the others together with the error.
 	List(ctx context.Context) ([]Info, error)
 
-	// Remove ends a sandbox by its ID, with all that runs in it, in whatever state it is.
-	// An ID without a sandbox is fs.ErrNotExist.
+	// Remove ends a sandbox by its ID and everything that runs in it, whatever its state. An ID
+	// without a sandbox returns fs.ErrNotExist.
 	Remove(ctx context.Context, id string) error
 }
 
-// Spec describes a new sandbox: the settings that mean the same for every kind. The zero
-// value of a field is the default of the kind. A kind that cannot do what a field says
-// refuses it, see [Spec.Refuse].
+// Spec describes a new sandbox: the settings that mean the same for every kind. The zero value
+// of a field is the default of the kind. A kind that does not support a field refuses it, see
+// [Spec.Refuse].
 type Spec struct {
-	// Image is what the sandbox's files are at first: the name or ID of an image.
+	// Image is the name or ID of the image that the sandbox's files come from.
 	Image string `json:"image,omitempty"`
-	// User runs every command that names no user itself: a name, a number, or
-	// "user:group". Empty means the user of the image or of the program.
+	// User runs every command that names no user itself: a name, a number, or "user:group".
+	// Empty means the user of the image or of the program.
 	User string `json:"user,omitempty"`
-	// Env is added to the environment of every command. Snapshots and those who may use the
-	// machine of the sandbox can read it: give secrets to the commands that need them.
+	// Env is added to the environment of every command. Snapshots contain it, and users of the
+	// sandbox's machine can read it: give secrets only to the commands that need them.
 	Env map[string]string `json:"env,omitempty"`
 	// Workspace is an existing folder to work in instead of a new one. It is used in place
 	// and never deleted. It lies on the machine that runs the sandbox; at Modal, in the
 	// image or on a volume.
 	Workspace string `json:"workspace,omitempty"`
 	// WorkspacePath is the absolute path of Workspace inside the sandbox, for programs that
-	// need the same path on both sides. Empty means the choice of the kind.
+	// need the same path on both sides. Empty lets the kind choose.
 	WorkspacePath string `json:"workspace_path,omitempty"`
-	// Network is "none", or the name of a network. Empty reaches the internet.
+	// Network is "none", or the name of a network. Empty means access to the internet.
 	Network string `json:"network,omitempty"`
 	// CPUs limits the processor time, in processors. A negative number is no limit.
 	CPUs float64 `json:"cpus,omitempty"`
 	// Memory limits the memory. [NoSize] is no limit.
 	Memory Size `json:"memory,omitempty"`
 	// Ports are the TCP ports of the sandbox that can be reached from outside: those of a
-	// container from its machine only, those of a sandbox at Modal from the internet, where
-	// nothing asks who connects. A [PortLister] says where.
+	// container only from its machine, those of a sandbox at Modal from the internet, without
+	// authentication. A [PortLister] returns their addresses.
 	Ports []int `json:"ports,omitempty"`
-	// Name names the sandbox where it is made: a container, a sandbox at Modal. Empty
-	// means none, or a new one.
+	// Name is the name of the container or of the sandbox at Modal. Empty means none, or a new
+	// one.
 	Name string `json:"name,omitempty"`
-	// Labels are written on the sandbox, for people and their tools.
+	// Labels are attached to the sandbox, for people and their tools.
 	Labels map[string]string `json:"labels,omitempty"`
-	// Keep lets the sandbox live when its handles are closed and when its program ends,
-	// until it is terminated or removed. List and Attach find it.
+	// Keep lets the sandbox outlive its handles and its program, until it is terminated or
+	// removed. List and Attach find it.
 	Keep bool `json:"keep,omitempty"`
-	// Grace is how long a sandbox that is not kept lives without a program that is
-	// connected to it.
+	// Grace is the grace period: how long a sandbox that is not kept lives without a connected
+	// program.
 	Grace time.Duration `json:"grace,omitempty"`
-	// Expires bounds Keep: a sandbox that is older is not kept any more. Zero keeps it for
-	// as long as the kind can. It means nothing without Keep.
+	// Expires limits Keep: after this time the sandbox is no longer kept. Zero keeps it for as
+	// long as the kind can. It has no meaning without Keep.
 	Expires time.Duration `json:"expires,omitempty"`
-	// Session is the conversation that the sandbox is for, for people.
+	// Session names the conversation that uses the sandbox, for people.
 	Session string `json:"session,omitempty"`
 
-	// Install is a program that the image must hold, for an [ImageStore]. The zero value
-	// is none.
+	// Install is a program that the image must contain, for an [ImageStore]. The zero value
+	// means none.
 	Install Install `json:"-"`
 }
 
-// Refuse returns a [*SettingError] for each of these fields, by their names in files, that
-// is set: errors.ErrUnsupported. why says for what reason the
-// kind cannot do it and what to do.
+// Refuse returns a [*SettingError] with errors.ErrUnsupported for each of the named fields that
+// is set. fields are names in files. why says why the kind does not support them and what to
+// do.
 func (s Spec) Refuse(why string, fields ...string) error {
 	v := reflect.ValueOf(s)
 	var errs []error
@@ -103,12 +104,13 @@ func (s Spec) Refuse(why string, fields ...string) error {
 	return errors.Join(errs...)
 }
 
-// unlimited reports whether a limit says that there is none, which every kind can do.
+// unlimited reports whether the named limit is set to "no limit", which every kind supports.
 func (s Spec) unlimited(name string) bool {
 	return name == "cpus" && s.CPUs < 0 || name == "memory" && s.Memory < 0
 }
 
-// Check refuses what is wrong for every kind of sandbox, with a [*SettingError].
+// Check returns fs.ErrInvalid for settings that are wrong for every kind of sandbox, as a
+// [*SettingError] or as the error of [Command.Check].
 func (s Spec) Check() error {
 	invalid := func(field, format string, args ...any) error {
 		return &SettingError{field, fmt.Sprintf(format, args...), fs.ErrInvalid}
@@ -139,7 +141,7 @@ func (s Spec) Check() error {
 	return Command{Args: []string{"env"}, Env: s.Environ(), User: s.User}.Check()
 }
 
-// Environ returns Env as [Command].Env has it, sorted.
+// Environ returns Env in the form of [Command].Env, sorted.
 func (s Spec) Environ() []string {
 	env := make([]string, 0, len(s.Env))
 	for key, value := range s.Env {
@@ -151,63 +153,65 @@ func (s Spec) Environ() []string {
 
 // Install says which program an image must hold and how to add it.
 type Install struct {
-	// Program is the command. An image that has it is used as it is. Empty installs
+	// Program is the command. An image that contains it is used unchanged. Empty installs
 	// nothing.
 	Program string
 	// Env is the environment in which Program and Needs are looked for.
 	Env []string
-	// Needs are the commands without which Commands cannot work.
+	// Needs are the commands that Commands require.
 	Needs []string
 	// Commands install the program. A shell runs them one after another, as root.
 	Commands []string
 	// BuildEnv is the environment of Commands, such as the variables of a proxy. It must
 	// hold no secrets.
 	BuildEnv []string
-	// Name names the image, where images have names. Labels are written on it.
+	// Name names the image, if images have names. Labels are attached to it.
 	Name   string
 	Labels map[string]string
 	// Advice says which image to choose if the program cannot be added.
 	Advice string
 }
 
-// Info describes a sandbox of [Provider].List.
+// Info describes a sandbox in the result of [Provider].List.
 type Info struct {
 	ID      string    `json:"id"`
 	Status  Status    `json:"status"`
 	Created time.Time `json:"created"`
-	// Owned says that the program that created it lives. It is false where this machine
-	// cannot know, as of a program of another machine. What runs in the sandbox, and other
-	// programs that are attached to it, do not count.
+	// Owned reports whether the program that created the sandbox is alive. It is false if this
+	// machine cannot know, for example about a program of another machine. Programs in the
+	// sandbox and other attached programs do not count.
 	Owned bool `json:"owned"`
-	// Kept says that it outlives its program, until Expires; the zero time is for ever.
+	// Kept reports whether the sandbox outlives its program, until Expires. A zero Expires
+	// means for ever.
 	Kept    bool      `json:"kept"`
 	Expires time.Time `json:"expires,omitzero"`
-	// Orphan says that the program that created it is known to be dead, and that it is not
-	// kept: it ends after its grace period, or a [Collector] removes it.
+	// Orphan reports whether the program that created the sandbox is known to be dead and the
+	// sandbox is not kept: it ends after its grace period, or a [Collector] removes it.
 	Orphan  bool   `json:"orphan,omitempty"`
-	Image   string `json:"image,omitempty"`   // what it was made of
-	Name    string `json:"name,omitempty"`    // beside its ID; empty for none
-	Session string `json:"session,omitempty"` // what Spec.Session was
+	Image   string `json:"image,omitempty"`   // the image that it was created from
+	Name    string `json:"name,omitempty"`    // in addition to its ID; empty for none
+	Session string `json:"session,omitempty"` // Spec.Session
 	Owner   string `json:"owner,omitempty"`   // the program that created it, as host:pid, for people
-	// GuestVersion is the version of the guest protocol that the sandbox was created with.
-	// Zero is unknown, or a kind whose guest comes with the connecting program.
+	// GuestVersion is the version of the guest protocol that the sandbox was created with. Zero
+	// means that it is unknown, or that the guest comes with the connecting program.
 	GuestVersion int `json:"guest_version,omitempty"`
 }
 
 // Collector is implemented by providers that can remove orphans.
 type Collector interface {
-	// GC removes sandboxes whose programs have died and that are not kept, and what is
-	// left of those that were being made or removed then. It goes on when something cannot
-	// be removed, and returns what was removed together with the error.
+	// GC removes sandboxes that are not kept and whose programs have died, and what remains of
+	// those whose creation or removal was interrupted. After a failed removal it continues with
+	// the others. It returns what it removed together with the error.
 	GC(ctx context.Context, opts GCOptions) ([]Garbage, error)
 }
 
-// GCOptions says what a [Collector] does. The zero value is what is always safe to do.
+// GCOptions configures [Collector].GC. The zero value removes only what is always safe to
+// remove.
 type GCOptions struct {
-	// DryRun only tells what would be removed.
+	// DryRun only reports what would be removed.
 	DryRun bool
-	// NoGrace also removes sandboxes whose program has died and that another program could
-	// still attach to: they are within their grace period.
+	// NoGrace also removes sandboxes whose program has died and that are within their grace
+	// period, in which another program could still attach to them.
 	NoGrace bool
 }
 
@@ -219,7 +223,8 @@ type Garbage struct {
 	Created time.Time `json:"created,omitzero"`
 }
 
-// Historian is implemented by providers that know from outside what happened to a sandbox.
+// Historian is implemented by providers that can report what happened to a sandbox without
+// asking the sandbox.
 type Historian interface {
 	// History returns what happened to a sandbox, oldest first, also after it has ended.
 	History(ctx context.Context, id string) ([]Incident, error)
@@ -234,23 +239,23 @@ type Incident struct {
 	OutOfMemory bool
 }
 
-// ImageStore is implemented by providers whose sandboxes are made of images, to which
-// [Spec].Install can be added.
+// ImageStore is implemented by providers whose sandboxes are created from images and that can
+// add [Spec].Install to an image.
 type ImageStore interface {
-	// BuildImage returns the image that Create would use for spec. It is built once and
-	// then found again. An image that needs nothing is fs.ErrExist.
+	// BuildImage returns the image that Create would use for spec. It builds the image if it
+	// does not exist. It returns fs.ErrExist if the image needs no addition.
 	BuildImage(ctx context.Context, spec Spec) (Image, error)
 	// Images returns the images that were built, oldest first.
 	Images(ctx context.Context) ([]Image, error)
-	// RemoveImage removes one of Images by its Ref. One that a sandbox uses is
-	// fs.ErrExist, another image fs.ErrNotExist.
+	// RemoveImage removes one of Images by its Ref. It returns fs.ErrExist if a sandbox uses
+	// the image, and fs.ErrNotExist for an image that Images does not return.
 	RemoveImage(ctx context.Context, ref string) error
 }
 
 // Image is an image that an [ImageStore] has built.
 type Image struct {
 	Ref     string // its name, for Spec.Image
-	ID      string // empty if that is Ref
+	ID      string // empty if it is the same as Ref
 	Base    string // the image that it was built on, as Spec.Image named it
 	Labels  map[string]string
 	Size    int64 // in bytes, with that of its base; zero if unknown
@@ -268,7 +273,7 @@ type Detector interface {
 // Examiner is implemented by providers that can say what their sandboxes need and lack, such
 // as an engine or an account.
 type Examiner interface {
-	// Examine returns what it found about each thing that a sandbox of spec needs. It makes
+	// Examine returns what it found about each thing that a sandbox of spec needs. It creates
 	// no sandbox. It returns early when ctx ends.
 	Examine(ctx context.Context, spec Spec) []Finding
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/patience"
 )
 
-// RunOptions says what goes into a command and how much may come out of it. The
-// zero value gives no input and keeps [DefaultMaxOutput] of each stream.
+// RunOptions configures [Run]: the input of the command and how much output to keep. The zero
+// value gives no input and keeps [DefaultMaxOutput] of each stream.
 type RunOptions struct {
 	// Stdin is the command's standard input; nil is an empty one.
 	Stdin io.Reader
@@ -25,12 +25,12 @@ type RunOptions struct {
 // DefaultMaxOutput is how much of each stream Run keeps: 10 MiB.
 const DefaultMaxOutput = 10 << 20
 
-// drainDelay is how long Run reads on after the command has exited while
-// processes that it left in the background still hold its output.
+// drainDelay is how long Run continues to read after the command has exited while background
+// processes of the command still hold its output.
 const drainDelay = 250 * time.Millisecond
 
-// RunResult is what a finished command left. It is filled as far as known also
-// when Run returns an error or the status says that the command was ended.
+// RunResult is the result of a finished command. It is filled in as far as known also when Run
+// returns an error or the status says that the command was ended.
 type RunResult struct {
 	Stdout, Stderr []byte
 	// StdoutDropped and StderrDropped count the bytes over the limit.
@@ -48,15 +48,13 @@ type Runner interface {
 	Run(ctx context.Context, cmd Command, opts RunOptions) (RunResult, error)
 }
 
-// Run runs a command to its end and returns what it printed and how it ended. It
-// returns when the command has exited and its output has ended; processes that
-// the command left in the background and that still hold the output are given
-// a moment and then no longer listened to.
+// Run runs a command to its end and returns its output and its exit status. It returns when the
+// command has exited and its output has reached EOF. If background processes of the command
+// still hold the output, Run reads on for a moment and then closes the streams.
 //
-// A non-zero status, a timeout and a cancelled context are no errors: look at
-// the status. Errors are those of Exec, and what breaks the way to the sandbox.
-// Command.Stdin is implied by opts.Stdin; Command.Durable and Command.TTY are
-// fs.ErrInvalid.
+// A non-zero status, a timeout and a cancelled context are not errors: check the status. Errors
+// are those of Exec, and failures of the connection to the sandbox. opts.Stdin implies
+// Command.Stdin; Command.Durable and Command.TTY return fs.ErrInvalid.
 func Run(ctx context.Context, p EnvironmentPrimitive, cmd Command, opts RunOptions) (RunResult, error) {
 	if err := CheckRun(cmd); err != nil {
 		return RunResult{}, &Error{Op: "run", Target: firstArg(cmd), Err: err}
@@ -72,8 +70,8 @@ func Run(ctx context.Context, p EnvironmentPrimitive, cmd Command, opts RunOptio
 	return Collect(ctx, proc, opts)
 }
 
-// Collect takes a started process to its end the way [Run] does, and closes it.
-// It is there for backends whose own Run is not one step.
+// Collect waits for a started process and returns its output, as [Run] does, and closes it. It
+// is for backends whose own Run is not one step.
 func Collect(ctx context.Context, proc Process, opts RunOptions) (RunResult, error) {
 	limit := opts.MaxOutput
 	if limit == 0 {
@@ -87,22 +85,21 @@ func Collect(ctx context.Context, proc Process, opts RunOptions) (RunResult, err
 	if opts.Stdin != nil {
 		feed.Go(func() {
 			in := proc.Stdin()
-			// A command may exit without reading its input: that is its
-			// right, and its status tells the rest.
+			// A command may exit without reading its input. This is not an error, and its
+			// status says how it ended.
 			_, _ = io.Copy(in, opts.Stdin)
 			_ = in.Close()
 		})
 	}
-	// The context ends the process by itself and Wait then says so; waiting is
-	// not bounded by it so that the status is known.
+	// Wait is not bounded by ctx, so that the status is known: when ctx is done, the process
+	// ends and Wait returns its status.
 	status, err := proc.Wait(context.WithoutCancel(ctx))
 	ended := make(chan struct{})
 	go func() { drains.Wait(); close(ended) }()
 	patience.Wait(ended, drainDelay)
-	closeErr := proc.Close() // also unblocks what still reads or writes
+	closeErr := proc.Close() // also unblocks pending reads and writes
 	<-ended
-	// The feeder is not joined when its source blocks: the caller's reader is
-	// the caller's to end.
+	// Do not join the feeder: its Read may block, and only the caller can unblock opts.Stdin.
 	res := RunResult{
 		Stdout: stdout.buf.Bytes(), Stderr: stderr.buf.Bytes(),
 		StdoutDropped: stdout.dropped, StderrDropped: stderr.dropped,
@@ -111,7 +108,7 @@ func Collect(ctx context.Context, proc Process, opts RunOptions) (RunResult, err
 	return res, errors.Join(err, streamErr(outErr), streamErr(errErr), closeErr)
 }
 
-// streamErr keeps the errors that mean lost output.
+// streamErr returns err if it means that output was lost, else nil.
 func streamErr(err error) error {
 	if errors.Is(err, ErrUnavailable) || errors.Is(err, ErrTerminated) {
 		return err
@@ -145,13 +142,12 @@ type Reattacher interface {
 	Reattach(ctx context.Context, id string, from Offset) (Process, error)
 }
 
-// Reattach returns a durable command again, running or finished, by the ID of
-// its Process, from this or another program. Its streams start at the given
-// offsets and follow what is still printed, unless from.NoFollow is set; its exit
-// status is the real one.
-// Closing it lets go of it again. An unknown id is fs.ErrNotExist, an offset
-// beyond what was printed fs.ErrInvalid, a sandbox without durable commands
-// errors.ErrUnsupported.
+// Reattach returns a durable command, running or finished, by the ID of its Process, from this
+// or another program. Its streams start at the given offsets and follow new output unless
+// from.NoFollow is set. Its exit status is the real one. Closing it detaches again.
+//
+// An unknown id returns fs.ErrNotExist, an offset beyond the output returns fs.ErrInvalid, a
+// sandbox without durable commands returns errors.ErrUnsupported.
 func Reattach(ctx context.Context, p EnvironmentPrimitive, id string, from Offset) (Process, error) {
 	if r, ok := p.(Reattacher); ok {
 		return r.Reattach(ctx, id, from)
@@ -159,11 +155,11 @@ func Reattach(ctx context.Context, p EnvironmentPrimitive, id string, from Offse
 	return nil, &Error{Op: "reattach", Target: id, Err: errors.ErrUnsupported}
 }
 
-// MissingCommands returns those of some commands that the sandbox does not have, with env
-// added to the environment in which they are looked for.
+// MissingCommands returns the names of the commands that the sandbox does not have. It looks
+// them up in the sandbox's environment with env added.
 func MissingCommands(ctx context.Context, p EnvironmentPrimitive, env []string, names ...string) (missing []string, err error) {
 	for _, name := range names {
-		// That it starts is enough.
+		// A command that starts exists; its exit status does not matter.
 		proc, err := p.Exec(ctx, Command{Args: []string{name, "--version"}, Env: env})
 		switch {
 		case errors.Is(err, ErrCommandNotFound):

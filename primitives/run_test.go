@@ -12,14 +12,13 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// process is a Process whose streams are given; the real ones are tested by the
-// contract suite.
+// process is a Process with the given streams. The contract suite tests real processes.
 type process struct {
 	primitives.Process
 	stdin          io.WriteCloser
 	stdout, stderr io.ReadCloser
 	status         primitives.ExitStatus
-	exited, closed chan struct{} // nil exited: from the start
+	exited, closed chan struct{} // if exited is nil, the process has exited
 }
 
 func (p *process) Stdin() io.WriteCloser { return p.stdin }
@@ -151,7 +150,7 @@ type closeBuffer struct {
 
 func (b *closeBuffer) Close() error { close(b.closed); return nil }
 
-// waitFor reads nothing and ends when done is closed.
+// waitFor returns a reader that has no data and reaches EOF when done is closed.
 func waitFor(done <-chan struct{}) io.Reader {
 	r, w := io.Pipe()
 	go func() { <-done; w.Close() }()

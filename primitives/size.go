@@ -13,15 +13,15 @@ import (
 // text that [ParseSize] understands.
 type Size int64
 
-// NoSize is the [Size] of a limit that there is not, "none".
+// NoSize is the [Size] that means no limit, written "none".
 const NoSize Size = -1
 
 // sizeUnits are the units by their first letter, in either case.
 var sizeUnits = map[byte]int64{'b': 1, 'k': 1 << 10, 'm': 1 << 20, 'g': 1 << 30, 't': 1 << 40}
 
-// ParseSize reads a size as people write it: "512MiB", "512m", "1.5g", "4096" bytes,
-// or "none", which is [NoSize]. Units are powers of 1024, whether they are written k,
-// KB or KiB. What is no size is fs.ErrInvalid.
+// ParseSize reads a size as people write it: "512MiB", "512m", "1.5g", "4096" bytes, or "none",
+// which is [NoSize]. Units are powers of 1024, whether they are written k, KB or KiB. Any other
+// text returns fs.ErrInvalid.
 func ParseSize(text string) (Size, error) {
 	if text == "none" {
 		return NoSize, nil

@@ -2,23 +2,23 @@ package primitives
 
 import "time"
 
-// WatchOptions says what to watch. The zero value watches the whole tree below
-// the directory and reports paths without content.
+// WatchOptions configures a watch. The zero value watches the whole tree below the directory
+// and reports paths without content.
 type WatchOptions struct {
 	// Shallow watches the direct children only.
 	Shallow bool `json:"shallow,omitempty"`
-	// Include reports only what matches one of these patterns; empty means
-	// everything. Ignore leaves out what matches, also everything below a
-	// directory that matches; it wins over Include. Patterns are matched
-	// against the path relative to the watched directory, in the syntax of
-	// ListOptions.Pattern; one without a slash matches a name at any depth.
+	// Include selects the paths that match one of these patterns; empty means all paths. Ignore
+	// leaves out paths that match, and everything below a directory that matches; it takes
+	// precedence over Include. Patterns are matched against the path relative to the watched
+	// directory, in the syntax of ListOptions.Pattern; a pattern without a slash matches a name
+	// at any depth.
 	Include []string `json:"include,omitempty"`
 	Ignore  []string `json:"ignore,omitempty"`
-	// MaxContent sends the content of created and modified files of up to so
-	// many bytes along. Zero sends none.
+	// MaxContent adds the content of created and modified files of up to this many bytes to
+	// their events. Zero adds none.
 	MaxContent int64 `json:"max_content,omitempty"`
-	// Debounce reports the changes of one path that follow each other within
-	// this time once, when they have come to rest. Zero reports each.
+	// Debounce combines the changes of one path that follow each other within this time into
+	// one event, after the last of them. Zero reports each change.
 	Debounce time.Duration `json:"debounce,omitempty"`
 }
 
@@ -29,11 +29,11 @@ type WatchEvent struct {
 	Path string `json:"path,omitempty"`
 	// From is the old path of a rename.
 	From string `json:"from,omitempty"`
-	// Dir reports that it is a directory; for removals as far as known.
+	// Dir reports whether the path is a directory; for removals as far as known.
 	Dir  bool      `json:"dir,omitempty"`
 	Size int64     `json:"size,omitempty"` // bytes, of regular files, at the time of the report
 	Time time.Time `json:"time"`
-	// Content is the file's content if it was asked for; Omitted says why not.
+	// Content is the file's content if MaxContent includes it; else Omitted says why not.
 	Content []byte         `json:"content,omitempty"`
 	Omitted ContentOmitted `json:"omitted,omitempty"`
 }
@@ -47,16 +47,16 @@ const (
 	OpModify WatchOp = "modify" // content or permission changed
 	OpRemove WatchOp = "remove" // gone, or moved out
 	OpRename WatchOp = "rename" // From became Path, both inside the watched tree
-	// OpOverflow: changes were missed; what differs from what was reported
-	// follows as ordinary events.
+	// OpOverflow: changes were missed. The differences to the earlier events follow as ordinary
+	// events.
 	OpOverflow WatchOp = "overflow"
 )
 
 // ContentOmitted says why a watch event that should carry content does not.
 type ContentOmitted string
 
-// The reasons.
+// The reasons why content is omitted.
 const (
 	OmittedTooLarge   ContentOmitted = "too_large"  // over WatchOptions.MaxContent
-	OmittedUnreadable ContentOmitted = "unreadable" // not permitted, or gone again
+	OmittedUnreadable ContentOmitted = "unreadable" // not permitted, or already removed
 )

@@ -35,8 +35,8 @@ const (
 	labelImageBase = labelPrefix + "image.base" // Spec.Image
 )
 
-// findBuilt returns the image that buildImage would build, if the engine has it;
-// else the error is fs.ErrNotExist. The base is fetched first if Pull says so.
+// findBuilt returns the image that buildImage would build, if the engine has it; else the error is
+// fs.ErrNotExist. It fetches the base first if Pull says so.
 func (c config) findBuilt(ctx context.Context) (primitives.Image, error) {
 	var found primitives.Image
 	err := c.askAbout("find image", c.Install.Name, func(eng *client.Client) error {
@@ -50,20 +50,17 @@ func (c config) findBuilt(ctx context.Context) (primitives.Image, error) {
 	return found, err
 }
 
-// buildImage installs c.Install on c.Image, unless the engine has the very image
-// already: its tag is the digest of the base's ID and of the installation. Of programs that
-// want the same image at once one builds it. Progress gets what the commands print,
-// line by line.
+// buildImage installs c.Install on c.Image, unless the engine already has that image: its tag is
+// the digest of the base's ID and of the installation. If several programs want the same image at
+// once, one of them builds it. Progress gets the output of the commands line by line.
 //
-// The commands run in a sandbox of their own, whose files become the image, but for those
-// in their HOME. It has the
-// network, the limits and the filter of system calls of c, never gains privileges and
-// has the few capabilities that package managers need. Name, User, Env, the workspace,
-// Mounts, ports, CapAdd, Labels, ReadOnly and Keep do not count. ONBUILD
-// instructions of the base are not carried out.
+// The commands run in a sandbox of their own. Its files become the image, except those in HOME. It
+// has the network, the limits and the seccomp filter of c, never gains privileges and has the few
+// capabilities that package managers need. It ignores Name, User, Env, the workspace, Mounts,
+// ports, CapAdd, Labels, ReadOnly and Keep. ONBUILD instructions of the base are not executed.
 //
-// A command that fails is a [*BuildError]. When buildImage fails or ctx ends nothing is
-// left of the build; that of a program that dies ends like any sandbox.
+// A command that fails is a [*BuildError]. If buildImage fails or ctx is done, nothing is left of
+// the build. If the program dies, the sandbox of the build ends like any other.
 func (c config) buildImage(ctx context.Context) (primitives.Image, error) {
 	var built primitives.Image
 	err := c.askAbout("build image", c.Install.Name, func(eng *client.Client) error {
@@ -77,7 +74,7 @@ func (c config) buildImage(ctx context.Context) (primitives.Image, error) {
 	return built, err
 }
 
-// ensureBuilt builds the image unless it is there; others that want it wait.
+// ensureBuilt builds the image unless the engine has it. Other programs that want it wait.
 func ensureBuilt(ctx context.Context, eng *client.Client, cfg config, plan buildPlan) (primitives.Image, error) {
 	found, err := findImage(ctx, eng, plan.ref)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -102,14 +99,14 @@ func ensureBuilt(ctx context.Context, eng *client.Client, cfg config, plan build
 	return build(ctx, eng, cfg, plan)
 }
 
-// tell passes on what takes long.
+// tell reports a message to Progress.
 func (c config) tell(message string) {
 	if c.Progress != nil {
 		c.Progress(message)
 	}
 }
 
-// buildLock is the file that is locked while an image is built.
+// buildLock returns the name of the file that is locked while an image is built.
 func buildLock(ref string) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -148,7 +145,7 @@ func planBuild(ctx context.Context, eng *client.Client, cfg config) (buildPlan, 
 	return buildPlan{b, b.Name + ":" + hex.EncodeToString(digest[:8]), cfg.Image, base}, nil
 }
 
-// checkImageName refuses what an image cannot be called.
+// checkImageName refuses an invalid name of an image.
 func checkImageName(name string) error {
 	for i, r := range name {
 		lower := r >= 'a' && r <= 'z' || r >= '0' && r <= '9'
@@ -162,7 +159,7 @@ func checkImageName(name string) error {
 	return nil
 }
 
-// findImage returns an image that was built, by its name and tag.
+// findImage returns a built image by its name and tag.
 func findImage(ctx context.Context, eng *client.Client, ref string) (primitives.Image, error) {
 	found, err := eng.ImageInspect(ctx, ref)
 	if err != nil {
@@ -171,15 +168,15 @@ func findImage(ctx context.Context, eng *client.Client, ref string) (primitives.
 	if found.Config == nil || found.Config.Labels[labelImage] != ref {
 		return primitives.Image{}, fmt.Errorf("%w: rename the image %s, whose name is taken", fs.ErrExist, ref)
 	}
-	created, _ := time.Parse(time.RFC3339Nano, found.Created) // the zero time if the engine does not tell
+	created, _ := time.Parse(time.RFC3339Nano, found.Created) // zero if it is unknown
 	return primitives.Image{
 		Ref: ref, ID: found.ID, Base: found.Config.Labels[labelImageBase], Labels: found.Config.Labels,
 		Size: found.Size, Created: created.UTC(),
 	}, nil
 }
 
-// Images returns the images that [Provider.BuildImage] has made and that still have their
-// name, oldest first.
+// Images returns the images that [Provider.BuildImage] has built and that still have their name,
+// oldest first.
 func (p Provider) Images(ctx context.Context) ([]primitives.Image, error) {
 	var list []primitives.Image
 	err := p.ask("list images", func(eng *client.Client) error {
@@ -190,8 +187,8 @@ func (p Provider) Images(ctx context.Context) ([]primitives.Image, error) {
 	return list, err
 }
 
-// RemoveImage removes an image that [Provider.BuildImage] made, by its Ref. The error is fs.ErrNotExist for another image,
-// and fs.ErrExist for an image that containers use.
+// RemoveImage removes an image that [Provider.BuildImage] built, by its Ref. The error is
+// fs.ErrNotExist for another image, and fs.ErrExist for an image that containers use.
 func (p Provider) RemoveImage(ctx context.Context, ref string) error {
 	return p.askAbout("remove image", ref, func(eng *client.Client) error {
 		img, err := eng.ImageInspect(ctx, ref)
@@ -209,19 +206,19 @@ func (p Provider) RemoveImage(ctx context.Context, ref string) error {
 	})
 }
 
-// BuildError says that one of [Build].Commands failed.
+// BuildError says that one of [primitives.Install].Commands failed.
 type BuildError struct {
 	Command string
-	// Status is how the command ended; the zero value if it could not be started.
+	// Status is the exit status of the command; zero if it could not be started.
 	Status primitives.ExitStatus
-	// Err says why the command could not be started, for example
-	// primitives.ErrCommandNotFound in an image without a shell. Nil if it was.
+	// Err says why the command could not be started, for example primitives.ErrCommandNotFound in
+	// an image without a shell. Nil if it was started.
 	Err error
-	// Output is the end of what it printed.
+	// Output is the end of the command's output.
 	Output string
 }
 
-// shownLines is how much of the output the text of the error shows.
+// shownLines is how many lines of the output Error shows.
 const shownLines = 10
 
 // Error returns the command, why it failed, and the last lines of its output.
@@ -240,15 +237,15 @@ func (e *BuildError) Error() string {
 // Unwrap returns Err.
 func (e *BuildError) Unwrap() error { return e.Err }
 
-// buildCapabilities are those of the root of a build: package managers unpack files of
-// other users, and write into folders of theirs.
+// buildCapabilities are the capabilities of root in a build: package managers unpack files of other
+// users, and write into their folders.
 var buildCapabilities = []string{"CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETGID", "SETUID"}
 
-// buildGrace is how long a build lives on whose program has died.
+// buildGrace is how long a build lives on after its program has died.
 const buildGrace = 10 * time.Second
 
-// forBuild is the configuration of the sandbox in which an image is built: cfg without
-// all that is for the user's own files, programs and names.
+// forBuild returns the configuration of the sandbox that builds an image: cfg without the settings
+// for the user's own files, programs and names.
 func (c config) forBuild(plan buildPlan) config {
 	c.building = true
 	c.Image, c.Pull = plan.base.ID, PullNever
@@ -256,9 +253,9 @@ func (c config) forBuild(plan buildPlan) config {
 	c.Name, c.Env, c.Workspace, c.WorkspacePath, c.Mounts, c.Ports, c.Publish = "", nil, "", "", nil, nil, nil
 	c.ReadOnly, c.Keep = false, false
 	if c.Network == "none" {
-		c.Network = "" // what is installed comes from a network
+		c.Network = "" // installing needs a network
 	}
-	// The image gets the labels of the container. These are its own.
+	// The image inherits the labels of the container. These are the image's own.
 	c.Labels = maps.Clone(plan.Labels)
 	maps.DeleteFunc(c.Labels, func(key, _ string) bool { return strings.HasPrefix(key, labelPrefix) })
 	return c
@@ -285,7 +282,7 @@ func build(ctx context.Context, eng *client.Client, cfg config, plan buildPlan) 
 			return primitives.Image{}, err
 		}
 	}
-	// A program on another machine may have been faster.
+	// A program on another machine may have built the image meanwhile.
 	if img, err = findImage(ctx, eng, plan.ref); !errors.Is(err, fs.ErrNotExist) {
 		return img, err
 	}
@@ -295,7 +292,7 @@ func build(ctx context.Context, eng *client.Client, cfg config, plan buildPlan) 
 	return findImage(ctx, eng, plan.ref)
 }
 
-// runBuild runs a command of a build and passes on what it prints.
+// runBuild runs a command of a build and reports its output.
 func (d *driver) runBuild(ctx context.Context, command string, env []string) error {
 	d.cfg.tell(command)
 	p, err := d.sandbox.Exec(ctx, primitives.Command{Args: []string{"/bin/sh", "-c", command}, Dir: "/", Env: env, MergeStderr: true})
@@ -315,9 +312,8 @@ func (d *driver) runBuild(ctx context.Context, command string, env []string) err
 	return nil
 }
 
-// builtConfig is the configuration of the image that is made of a build: that of its
-// base, with more labels. What is left out the engine takes from the container, which
-// has it from the base.
+// builtConfig returns the configuration of the built image: that of its base, with more labels. The
+// engine takes missing settings from the container, which has them from the base.
 func (d *driver) builtConfig(plan buildPlan) *container.Config {
 	c := &container.Config{User: "0", WorkingDir: "/", Cmd: []string{"/bin/sh"}, Entrypoint: []string{}}
 	if base := plan.base.Config; base != nil {
@@ -335,19 +331,19 @@ func (d *driver) builtConfig(plan buildPlan) *container.Config {
 	c.Labels = d.imageLabels(plan.Labels)
 	c.Labels[labelImage], c.Labels[labelImageBase], c.Labels[labelSession] = plan.ref, plan.on, ""
 	if base := plan.base.Config; base != nil {
-		c.Labels[labelSnapshot] = base.Labels[labelSnapshot] // by which checkLabels knows what it is built on
+		c.Labels[labelSnapshot] = base.Labels[labelSnapshot] // checkLabels looks it up
 	}
 	return c
 }
 
-// outputLines passes on what is printed line by line, and keeps the end of it.
+// outputLines reports output line by line, and keeps the end of it.
 type outputLines struct {
 	tell    func(string)
 	partial string
 	last    tail.Buffer
 }
 
-// maxOutputLine is where a longer line is cut.
+// maxOutputLine is the length at which a line is cut.
 const maxOutputLine = 4 << 10
 
 func (o *outputLines) Write(p []byte) (int, error) {
@@ -368,7 +364,7 @@ func (o *outputLines) Write(p []byte) (int, error) {
 	}
 }
 
-// flush passes on a line that has no end.
+// flush reports the pending part of a line.
 func (o *outputLines) flush() {
 	if line := strings.TrimSpace(o.partial); line != "" {
 		o.tell(line)
@@ -376,7 +372,7 @@ func (o *outputLines) flush() {
 	o.partial = ""
 }
 
-// listImages returns the images that were built.
+// listImages returns the built images.
 func listImages(ctx context.Context, eng *client.Client) ([]primitives.Image, error) {
 	found, err := eng.ImageList(ctx, image.ListOptions{Filters: filters.NewArgs(filters.Arg("label", labelImage))})
 	if err != nil {
@@ -390,7 +386,7 @@ func listImages(ctx context.Context, eng *client.Client) ([]primitives.Image, er
 	for _, i := range found {
 		ref := i.Labels[labelImage]
 		if !slices.Contains(i.RepoTags, ref) {
-			continue // a snapshot of a container of it, for example
+			continue // for example a snapshot of a container made of it
 		}
 		list = append(list, primitives.Image{
 			Ref: ref, ID: i.ID, Base: i.Labels[labelImageBase], Labels: i.Labels,

@@ -17,7 +17,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
-// rights prints what a process may do and use, apart from its capabilities.
+// rights prints the rights and the limits of a process, except for its capabilities.
 const rights = `grep -E 'NoNewPrivs|Seccomp:' /proc/self/status
 cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory.swap.max /sys/fs/cgroup/pids.max /sys/fs/cgroup/cpu.max \
 	/sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/pids/pids.max /sys/fs/cgroup/cpu/cpu.cfs_quota_us 2>/dev/null
@@ -54,8 +54,7 @@ func TestABuildHasTheRightsAndTheLimitsOfASandbox(t *testing.T) {
 	}
 }
 
-// TestABuildForASandboxWithoutANetworkHasOne: what it installs comes from there, and the
-// agent is not there yet.
+// What a build installs comes from a network, and no agent runs in it yet.
 func TestABuildForASandboxWithoutANetworkHasOne(t *testing.T) {
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Network = "none"
@@ -110,7 +109,7 @@ func TestTheUserOfABaseIsNoInstruction(t *testing.T) {
 		}
 	})
 	cfg := config(t, base.ID)
-	cfg.User = "0" // with that of the image no container can be started
+	cfg.User = "0" // the image's user cannot start a container
 	cfg.Image = build(t, cfg, testBuild(t)).Ref
 	if got := output(t, open(t, cfg), "sh", "-c", "ls -d /injected /built 2>/dev/null || true"); got != "/built\n" {
 		t.Errorf("there are %q", got)
@@ -126,7 +125,7 @@ func TestABuildDoesNotGetWhatIsForTheSandboxes(t *testing.T) {
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Network, cfg.User, cfg.Workspace = "bridge", "tester", t.TempDir()
 	cfg.Env, cfg.Labels = map[string]string{"SECRET": "of-the-sandbox"}, map[string]string{"of": "the sandbox"}
-	cfg.Publish = []docker.Port{{Container: 80, Host: taken.Addr().(*net.TCPAddr).Port}} // it would fail
+	cfg.Publish = []docker.Port{{Container: 80, Host: taken.Addr().(*net.TCPAddr).Port}} // would fail
 	img := build(t, cfg, testBuild(t, "env >/env; ls / >/root-folder"))
 	if _, ok := img.Labels["of"]; ok {
 		t.Errorf("the image has the labels %v", img.Labels)

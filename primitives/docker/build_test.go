@@ -21,7 +21,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
-// testBuild is a build whose image the test has to remove.
+// testBuild returns a build whose image the test must remove.
 func testBuild(t *testing.T, commands ...string) primitives.Install {
 	return primitives.Install{
 		Name: "agentenv-test-built", Labels: testdocker.Labels(),
@@ -44,7 +44,7 @@ func build(t *testing.T, cfg docker.Config, b primitives.Install) primitives.Ima
 	return img
 }
 
-// onEngine returns what this run of the tests has on the engine.
+// onEngine returns what this run of the tests has made on the engine.
 func onEngine(t *testing.T) (images []image.Summary, containers []container.Summary, volumes []*volume.Volume) {
 	t.Helper()
 	eng := testdocker.Engine(t)
@@ -150,8 +150,8 @@ func TestAnImageThatIsBuiltOnASnapshotIsNone(t *testing.T) {
 	}
 }
 
-// TestTheBaseOfAnImageStays also if it has no name, when the image is removed with all
-// that its build has made.
+// The base stays even if it has no name, when the image is removed with everything that its build
+// has made.
 func TestTheBaseOfAnImageStays(t *testing.T) {
 	cfg := config(t, testdocker.Busybox(t))
 	eng := testdocker.Engine(t)
@@ -222,7 +222,7 @@ func TestABuildThatFailsSaysWhereAndLeavesNothing(t *testing.T) {
 	noneBuilt(t)
 }
 
-// The engine removes what an image was made of with it, if that has no name.
+// The engine removes an image's parents with it if they have no name.
 func TestABuildThatFailsLeavesABaseWithoutAName(t *testing.T) {
 	cfg := config(t, committed(t, testdocker.Busybox(t)))
 	failed := &docker.BuildError{}
@@ -272,7 +272,7 @@ func TestBuildImageRefusesWhatMakesNoSense(t *testing.T) {
 	}
 }
 
-// await waits until something is so.
+// await waits until so returns true.
 func await(t *testing.T, so func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -20,14 +20,14 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
-// otherClock is the engine as one whose clock differs from this machine's.
+// otherClock is a proxy to the engine that simulates a clock other than this machine's.
 type otherClock struct {
 	t       *testing.T
 	ahead   time.Duration
-	literal bool // it takes 0 for the year 1970, not for the lack of a limit
+	literal bool // it takes 0 for the year 1970, not for no limit
 }
 
-// serve returns the address at which it listens until the test ends.
+// serve returns the address of the proxy, which listens until the test ends.
 func (c otherClock) serve() string {
 	c.t.Helper()
 	return standIn(c.t, toEngine(c.t, &httputil.ReverseProxy{
@@ -43,8 +43,8 @@ func (c otherClock) serve() string {
 	}))
 }
 
-// until translates the limit of a list of events for the engine that it is in truth. It
-// must be a time that has passed: for another one the engine waits.
+// until translates the limit of a list of events to the clock of the real engine. The limit must be
+// in the past: the engine waits for a time in the future.
 func (c otherClock) until(limit string) string {
 	if limit == "0" && !c.literal {
 		return limit
@@ -63,7 +63,7 @@ func (c otherClock) until(limit string) string {
 	return fmt.Sprintf("%d.%09d", at.Unix(), at.Nanosecond())
 }
 
-// answer moves the times that answers hold, but not those of events.
+// answer moves the times in answers, except those of events.
 func (c otherClock) answer(r *http.Response) error {
 	if at, err := http.ParseTime(r.Header.Get("Date")); err == nil {
 		r.Header.Set("Date", at.Add(c.ahead).Format(http.TimeFormat))
@@ -96,7 +96,7 @@ func TestAnEngineWithAnotherClock(t *testing.T) {
 	}
 }
 
-// terminatedElsewhere terminates a sandbox through one handle and looks at another, whose
+// terminatedElsewhere terminates a sandbox through one handle and checks another handle, whose
 // engine is at host.
 func terminatedElsewhere(t *testing.T, host string) {
 	t.Helper()

@@ -16,117 +16,110 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// Provider makes containers of a Docker engine. Its fields are the settings that only
-// containers have; the zero value is the engine that the docker command would use.
+// Provider makes sandboxes in containers of a Docker engine. Its fields are the settings that only
+// containers have. The zero value uses the engine that the docker command would use.
 //
-// The container's first process is always the guest, which reaps orphans like an
-// init, so none can be chosen. Its system calls are always filtered, it never gains
-// privileges, and it shares no namespace with its machine or another container.
+// The container's first process is always the guest. It reaps orphans like an init, so there is no
+// setting for one. The container's system calls are always filtered, it never gains privileges, and
+// it shares no namespace with its machine or another container.
 type Provider struct {
-	// Host is the address of the engine: "unix:///var/run/docker.sock",
-	// "tcp://host:2376" with the certificates that the DOCKER_TLS_VERIFY and
-	// DOCKER_CERT_PATH variables name, or "ssh://user@host", which needs an ssh
-	// command that asks nothing. Empty means what the docker command would use:
-	// the DOCKER_* environment variables, then the current context of its
+	// Host is the address of the engine: "unix:///var/run/docker.sock", "tcp://host:2376" with the
+	// certificates that the DOCKER_TLS_VERIFY and DOCKER_CERT_PATH variables name, or
+	// "ssh://user@host", which needs an ssh command that does not prompt. Empty means what the
+	// docker command would use: the DOCKER_* environment variables, then the current context of its
 	// configuration, then the default socket.
 	Host string `json:"host,omitempty"`
 	// Pull says when to fetch the image; empty means PullMissing.
 	Pull Pull `json:"pull,omitempty"`
-	// Platform chooses among the platforms of an image, as in "linux/amd64". Empty
-	// means the engine's.
+	// Platform chooses among the platforms of an image, as in "linux/amd64". Empty means the
+	// engine's platform.
 	Platform string `json:"platform,omitempty"`
-	// Mounts are folders or files of the engine's machine, beside Spec.Workspace. None
-	// may be a symbolic link. If another program exchanges one while the sandbox is made,
-	// Create fails with [ErrFolderChanged]. What would give the container that machine is
-	// refused, here and as the workspace: sockets and
-	// data of engines, /proc, /sys and /dev (but /dev/shm), and what contains them.
-	// Of an engine elsewhere only the names can be looked at.
+	// Mounts are folders or files of the engine's machine, besides Spec.Workspace. A source must
+	// not be a symbolic link. If another program exchanges a source while the sandbox is made,
+	// Create fails with [ErrFolderChanged]. Sources that would give the container control of the
+	// machine are refused, also as the workspace: sockets and data of engines, /proc, /sys and /dev
+	// (except /dev/shm), and folders that contain them. For an engine on another machine only the
+	// names are checked.
 	Mounts []Mount `json:"mounts,omitempty"`
-	// Writable names paths that stay writable although programs of the machine execute
-	// what is in them, relative to the workspace and to each of Mounts: ".git/hooks",
-	// ".vscode"; "." is all of them. A path below a protected one is refused: name that one.
-	// Nil protects all that exist when the sandbox is made:
-	// git's configuration, its hooks and the .git of submodules, and the settings of
-	// editors and agents are read-only in the container. Nothing is protected on an engine
-	// of another machine.
+	// Writable names paths that stay writable although programs of the machine execute what is in
+	// them, such as ".git/hooks" and ".vscode". They are relative to the workspace and to each of
+	// Mounts; "." means everything. A path below a protected one is refused: name the protected
+	// one. Nil protects all such paths that exist when the sandbox is made: git's configuration,
+	// its hooks and the .git of submodules, and the settings of editors and agents are read-only in
+	// the container. Nothing is protected on an engine of another machine.
 	Writable []string `json:"writable,omitempty"`
-	// Publish are ports of the container at chosen addresses of the engine's machine.
-	// Those of Spec.Ports are at free ones of 127.0.0.1.
+	// Publish publishes ports of the container at chosen addresses of the engine's machine.
+	// Spec.Ports are published at free ports of 127.0.0.1.
 	Publish []Port `json:"publish,omitempty"`
 	// Pids limits the number of processes and threads. The guest needs about fifteen
 	// for each connected client. Zero means 4096, negative no limit; values
 	// below 64 are refused.
 	Pids int64 `json:"pids,omitempty"`
-	// Disk limits what is written to the container's own files; the workspace, Mounts
-	// and the folders that are left with ReadOnly do not count. Zero means 20 GiB
-	// where the engine can limit it, negative no limit. Few engines can: overlay2
-	// needs XFS with project quotas. Others refuse a positive number with
-	// errors.ErrUnsupported.
+	// Disk limits what is written to the container's own files. The workspace, Mounts and the
+	// folders that stay writable with ReadOnly do not count. Zero means 20 GiB if the engine can
+	// limit it, negative no limit. Few engines can: overlay2 needs XFS with project quotas. Other
+	// engines refuse a positive number with errors.ErrUnsupported.
 	Disk primitives.Size `json:"disk,omitempty"`
-	// ReadOnly makes everything read-only but the sandbox's own folders, which
-	// are then a volume that goes with the container, /tmp, which is in memory, and
-	// Mounts.
+	// ReadOnly makes everything read-only except Mounts, /tmp, which is then in memory, and the
+	// sandbox's own folders, which are then a volume that is removed with the container.
 	ReadOnly bool `json:"read_only,omitempty"`
-	// CapAdd gives back kernel capabilities, such as "CHOWN": all are taken from
-	// the container, also from its root. Commands of another user need "SETUID",
-	// "SETGID" and "KILL". Those with which a root can leave the container, such as
-	// "SYS_ADMIN", are refused.
+	// CapAdd adds kernel capabilities, such as "CHOWN". Without it the container has none, even as
+	// root. Commands of another user need "SETUID", "SETGID" and "KILL". Capabilities with which
+	// root can leave the container, such as "SYS_ADMIN", are refused.
 	CapAdd []string `json:"cap_add,omitempty"`
-	// Seccomp is the path on this machine of a profile, in the engine's format,
-	// that says which system calls are allowed. Empty means the engine's own, without
-	// set-user-ID and set-group-ID bits where the workspace or Mounts can be written.
+	// Seccomp is the path on this machine of a seccomp profile in the engine's format. Empty means
+	// the engine's own profile. If the workspace or Mounts can be written, that profile also
+	// refuses to set set-user-ID and set-group-ID bits.
 	Seccomp string `json:"seccomp,omitempty"`
-	// Runtime is the name of a runtime that the engine has, such as "runsc" for gVisor.
-	// Empty means the engine's default. One that the engine does not have is
-	// fs.ErrNotExist.
+	// Runtime is the name of a runtime of the engine, such as "runsc" for gVisor. Empty means the
+	// engine's default. A runtime that the engine does not have is fs.ErrNotExist.
 	Runtime string `json:"runtime,omitempty"`
-	// NoSocket keeps to the streams of the engine. Otherwise a container on this
-	// machine gets a folder of this user's, to read, in which the guest finds a
-	// socket of this program; it is several times faster, and what does not work
-	// is done without.
+	// NoSocket makes the guest use only the streams of the engine. Otherwise a container on this
+	// machine gets a read-only folder of this user, in which the guest finds a socket of this
+	// program. The socket is several times faster. If the engine or the guest cannot use it, the
+	// streams remain.
 	NoSocket bool `json:"no_socket,omitempty"`
 
-	// Runner returns the path on this machine of the envrunner program for the engine's
-	// platform, which is the guest in the container, for example bundle.Find. Create needs
-	// it, and Attach for a sandbox of another release.
+	// Runner returns the path on this machine of the envrunner program for the engine's platform,
+	// for example bundle.Find. That program is the guest in the container. Create needs it, and so
+	// does Attach for a sandbox of another release.
 	Runner func(ctx context.Context, goos, goarch string) (string, error) `json:"-"`
-	// Logger gets what happens to the stream; nil is silence.
+	// Logger takes diagnostics; nil means silence.
 	Logger hclog.Logger `json:"-"`
-	// Progress gets a sentence about what takes longer than a moment, such as fetching
-	// the image. It may be called from any goroutine. Nil is silence.
+	// Progress gets a sentence about each operation that takes longer than a moment, such as
+	// fetching the image. It may be called from any goroutine. Nil means silence.
 	Progress func(message string) `json:"-"`
 }
 
-// The defaults of the settings in [primitives.Spec]: Network is "agentenv", which Create
-// makes if the engine has none: sandboxes reach the internet and the engine's machine
-// through it, but not each other. CPUs are all of the engine's but one, and at least one,
-// where the engine can limit them. Memory is 4 GiB; there is no swap. Grace is a minute.
-// WorkspacePath is /workspace.
+// The defaults of the settings in [primitives.Spec]: Network is "agentenv", which Create makes if
+// the engine has none. Through it sandboxes reach the internet and the engine's machine, but not
+// each other. CPUs are all processors of the engine except one, and at least one, if the engine can
+// limit them. Memory is 4 GiB; there is no swap. Grace is a minute. WorkspacePath is /workspace.
 const (
-	minCPUs       = 0.01 // what the engines take
+	minCPUs       = 0.01 // the engines' minimum
 	maxCPUs       = 1 << 16
 	defaultMemory = 4 << 30
 	minMemory     = 32 << 20 // less does not hold the guest
 	defaultPids   = 4096
 	defaultDisk   = 20 << 30
-	minPids       = 64 // the guests' own threads are counted
+	minPids       = 64 // the guests' own threads count
 	defaultGrace  = time.Minute
 )
 
-// config is all that makes a sandbox.
+// config holds all settings of a sandbox.
 type config struct {
 	primitives.Spec
 	Provider
 	// Runner is the path that Provider.Runner returned.
 	Runner string `json:"runner,omitempty"`
-	// sharedRunner is what New found out: the engine can mount this file of its
-	// machine instead of getting a copy of the runner.
+	// sharedRunner is a file of the engine's machine that the engine can mount instead of getting a
+	// copy of the runner. Create sets it.
 	sharedRunner string
-	// folders are what New has opened of Workspace and Mounts.
+	// folders are the opened Workspace and Mounts.
 	folders *hostFolders
-	// ownFolders: the guest can make its folders itself.
+	// ownFolders says that the guest can make its folders itself.
 	ownFolders bool
-	// building: the container is that of an image that is built.
+	// building says that the container builds an image.
 	building bool
 }
 
@@ -142,7 +135,7 @@ const (
 
 const imageAdvice = "name an image, such as node:22-bookworm-slim"
 
-// check refuses what is wrong whatever the engine says.
+// check refuses settings that are wrong for every engine.
 func (c config) check() error {
 	switch {
 	case c.Image == "" || strings.ContainsAny(c.Image, " \t\n\x00"):
@@ -151,7 +144,7 @@ func (c config) check() error {
 		return c.invalid("pull", fmt.Sprintf("%q is no policy; choose missing, always or never", c.Pull))
 	case c.Name != "" && !validName(c.Name):
 		return c.invalid("name", fmt.Sprintf("%q is no name of a container; use 2 to 128 letters, digits, and . _ - after the first one", c.Name))
-	case !(c.CPUs <= 0 || c.CPUs >= minCPUs && c.CPUs <= maxCPUs): // not a number, too
+	case !(c.CPUs <= 0 || c.CPUs >= minCPUs && c.CPUs <= maxCPUs): // also refuses NaN
 		return c.invalid("cpus", fmt.Sprintf("%v is out of range; give %v to %v, or a negative number for no limit", c.CPUs, minCPUs, maxCPUs))
 	case c.Memory > 0 && c.Memory < minMemory:
 		return c.invalid("memory", fmt.Sprintf("%d bytes are too few; give at least %dm, or none, which is a negative number, for no limit", c.Memory, minMemory>>20))
@@ -186,12 +179,12 @@ func (c config) grace() time.Duration {
 	return cmp.Or(c.Grace, defaultGrace)
 }
 
-// invalid is the error of a field: what is wrong with it, and after a semicolon what to do.
+// invalid returns the error of a setting: what is wrong with it and, after a semicolon, what to do.
 func (c config) invalid(field, wrong string) error {
 	return &primitives.SettingError{Setting: field, Problem: wrong, Err: fs.ErrInvalid}
 }
 
-// isolation is full where no folder of the engine's machine is in the container.
+// isolation returns IsolationFull if no folder of the engine's machine is in the container.
 func (c config) isolation() primitives.Isolation {
 	if c.Workspace != "" || len(c.Mounts) > 0 {
 		return primitives.IsolationFolders
@@ -210,7 +203,7 @@ func validName(s string) bool {
 	return len(s) > 1 && len(s) <= 128
 }
 
-// platform splits Platform.
+// platform returns the parts of Platform.
 func (c config) platform() (p [3]string, err error) {
 	if c.Platform == "" {
 		return p, nil

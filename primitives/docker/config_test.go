@@ -22,7 +22,7 @@ func TestAWrongConfigurationSaysWhere(t *testing.T) {
 	if err := os.Symlink("/var/run", link); err != nil {
 		t.Fatal(err)
 	}
-	socket := filepath.Join(dir, "socket") // another name of the same
+	socket := filepath.Join(dir, "socket") // another name of the engine's socket
 	if err := os.Symlink("/run/docker.sock", socket); err != nil {
 		t.Fatal(err)
 	}

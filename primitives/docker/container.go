@@ -18,18 +18,17 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/fastpath"
 )
 
-// Where the guest lives in the container. Its folder is a volume where all else is
-// read-only.
+// The paths of the guest in the container. guestDir is a volume if all else is read-only.
 const (
 	guestDir     = "/agentenv"
 	guestProgram = guestDir + "/envrunner"
 	guestRoot    = guestDir + "/sandbox"
-	workspaceDir = "/workspace" // of Spec.Workspace, without a WorkspacePath
+	workspaceDir = "/workspace" // the default of WorkspacePath
 )
 
 const (
 	namePrefix = "agentenv-"
-	maxPids    = 1 << 22 // no kernel takes more
+	maxPids    = 1 << 22 // the kernel's maximum
 )
 
 // makeContainer makes the container and returns its ID.
@@ -71,24 +70,24 @@ func makeContainer(ctx context.Context, eng *client.Client, name string, cfg con
 	case cerrdefs.IsConflict(err):
 		return "", fmt.Errorf("%w; choose another name", err)
 	case cerrdefs.IsInternal(err) && cfg.Disk > 0:
-		// It has no kind of error for this.
+		// The engine has no error type for this.
 		return "", fmt.Errorf("%w: disk: this engine cannot limit it (overlay2 can on XFS mounted with pquota); leave it out: %w", errors.ErrUnsupported, err)
 	}
 	return made.ID, err
 }
 
-// ociPlatform is Platform for the engine; nil is its own.
+// ociPlatform returns Platform in the engine's form; nil means the engine's own.
 func (c config) ociPlatform() *ocispec.Platform {
-	p, _ := c.platform() // was checked
+	p, _ := c.platform() // check has validated it
 	if p[0] == "" {
 		return nil
 	}
 	return &ocispec.Platform{OS: p[0], Architecture: p[1], Variant: p[2]}
 }
 
-// keepLimits removes a container that lacks a limit which the caller set: an engine whose
-// kernel cannot enforce a limit drops it with a warning. For a default limit keepLimits
-// logs the warning, once for a sandbox and not for its forks.
+// keepLimits removes a container that lacks a limit which the caller set: an engine whose kernel
+// cannot enforce a limit drops it with a warning. For a default limit keepLimits reports the
+// warning to Progress, once for a sandbox and not for its forks.
 func keepLimits(ctx context.Context, eng *client.Client, cfg config, img image.InspectResponse, host *container.HostConfig, made container.CreateResponse) error {
 	forked := img.Config != nil && isFork(img.Config.Labels)
 	if !forked && cfg.Logger != nil {
@@ -106,10 +105,10 @@ func keepLimits(ctx context.Context, eng *client.Client, cfg config, img image.I
 	return nil
 }
 
-// dropped says of a warning that a limit was left out: an error if it was asked for,
-// else a note for people.
+// dropped checks whether a warning says that the engine dropped a limit. It returns an error if the
+// caller set that limit, else a note for the user, which is empty for other warnings.
 func (c config) dropped(warning string) (note string, err error) {
-	said := strings.ToLower(warning) // versions differ in that
+	said := strings.ToLower(warning) // versions differ in case
 	refuse := func(field, advice string) (string, error) {
 		return "", fmt.Errorf("%w: %s: this engine cannot limit it; %s, or enable the control group on its machine: the engine says: %s", errors.ErrUnsupported, field, advice, warning)
 	}
@@ -131,8 +130,8 @@ func (c config) dropped(warning string) (note string, err error) {
 	return "", nil
 }
 
-// createWhole makes a container or, if ctx is done first, none. It outlasts
-// ctx for a while: the engine goes on making the container when the request is cancelled.
+// createWhole makes a container or, if ctx is done first, none. It outlasts ctx for a while,
+// because the engine continues to make the container after the request is cancelled.
 func createWhole(ctx context.Context, eng *client.Client, create func(context.Context) (container.CreateResponse, error)) (container.CreateResponse, error) {
 	if err := ctx.Err(); err != nil {
 		return container.CreateResponse{}, err
@@ -167,26 +166,26 @@ func containerConfig(name string, cfg config, img image.InspectResponse) *contai
 		WorkingDir:  "/",
 		Labels:      labels,
 		OpenStdin:   true,
-		StdinOnce:   true, // the guest sees the end of its host
+		StdinOnce:   true, // the guest reads EOF when its host ends
 		AttachStdin: true, AttachStdout: true, AttachStderr: true,
 		Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
 	}
 	return c
 }
 
-// guestInVolume reports whether the guest's folder is a volume: a read-only container
-// takes files nowhere else, and the image that is made of a build has none of the guest's.
+// guestInVolume reports whether the guest's folder is a volume: a read-only container accepts files
+// nowhere else, and a built image must have none of the guest's files.
 func (c config) guestInVolume() bool { return c.ReadOnly || c.building }
 
-// guestVolume is a new volume for the guest's folder. It has the container's labels,
-// so that GC finds it without the container, with which it ends.
+// guestVolume returns a new volume for the guest's folder, which is removed with the container. It
+// has the container's labels, so that GC finds it without the container.
 func guestVolume(labels map[string]string) mount.Mount {
 	labels = maps.Clone(labels)
 	delete(labels, labelConfig)
 	return mount.Mount{Type: mount.TypeVolume, Target: guestDir, VolumeOptions: &mount.VolumeOptions{Labels: labels}}
 }
 
-// guestArgs is the command line of the container's first process.
+// guestArgs returns the command line of the container's first process.
 func guestArgs(cfg config, img image.InspectResponse) []string {
 	stay := cfg.grace()
 	if cfg.Keep && cfg.Expires == 0 {
@@ -199,14 +198,14 @@ func guestArgs(cfg config, img image.InspectResponse) []string {
 	if cfg.Workspace != "" {
 		args = append(args, "--workspace", cfg.workspaceTarget())
 	}
-	// The sandbox of a container that is started again is the one that it had.
+	// A container that is started again keeps its sandbox.
 	adopt := "-"
 	if img.Config != nil {
 		if folder := img.Config.Labels[labelFolder]; validName(folder) && !cfg.building {
 			adopt = folder
 		}
 		for _, e := range img.Config.Env {
-			// HOME is the sandbox's.
+			// The sandbox sets HOME itself.
 			if !strings.HasPrefix(e, "HOME=") && !strings.HasPrefix(e, envPrefix) {
 				args = append(args, "--env", e)
 			}
@@ -215,11 +214,11 @@ func guestArgs(cfg config, img image.InspectResponse) []string {
 	return append(args, "--adopt", adopt, "--env-from", envPrefix)
 }
 
-// envPrefix and a number are the names of the variables in which the first process
-// gets those of Spec.Env: every user of the machine sees its command line.
+// envPrefix and a number form the names of the variables that pass Spec.Env to the first process:
+// every user of the machine sees its command line.
 const envPrefix = "AGENTENV_VAR_"
 
-// packEnv puts what Spec.Env says into such variables.
+// packEnv returns the entries of Spec.Env as such variables.
 func packEnv(env []string) []string {
 	packed := make([]string, len(env))
 	for i, e := range env {
@@ -229,10 +228,10 @@ func packEnv(env []string) []string {
 }
 
 func hostConfig(cfg config) (*container.HostConfig, error) {
-	noInit := false // also where the engine's default is one: the guest is
+	noInit := false // also if the engine's default is true: the guest is the init
 	h := &container.HostConfig{
-		AutoRemove:     !cfg.Keep,                         // what was in a kept one that dies may be wanted
-		LogConfig:      container.LogConfig{Type: "none"}, // it would keep the guest's stream
+		AutoRemove:     !cfg.Keep,                         // a kept container stays
+		LogConfig:      container.LogConfig{Type: "none"}, // a log would store the guest's stream
 		NetworkMode:    container.NetworkMode(cfg.Network),
 		CapDrop:        []string{"ALL"},
 		CapAdd:         cfg.CapAdd,
@@ -276,17 +275,17 @@ func hostConfig(cfg config) (*container.HostConfig, error) {
 	return h, nil
 }
 
-// Whether a guest can move to a socket, see package fastpath, is found out by trying: the
-// engine may be in a virtual machine, or may not see the folders of this program.
+// Only trying shows whether a guest can move to a socket, see package fastpath: the engine may be
+// in a virtual machine, or may not see the folders of this program.
 
 const (
-	// linkDir is where a container has its folder, labelLink says which it is.
+	// linkDir is the mount point of a container's socket folder; labelLink names the folder.
 	linkDir   = guestDir + "/link"
 	labelLink = labelPrefix + "link"
 )
 
-// withLink makes a container that has a folder for the socket, or one without if the
-// engine cannot mount it.
+// withLink makes a container with a folder for the socket, or without one if the engine cannot
+// mount it.
 func withLink(eng *client.Client, name string, cfg config, inside *container.Config, host *container.HostConfig,
 	create func() (container.CreateResponse, error),
 ) (container.CreateResponse, error) {
@@ -297,7 +296,7 @@ func withLink(eng *client.Client, name string, cfg config, inside *container.Con
 	if !ok {
 		return create()
 	}
-	defer unlock() // then there is a container
+	defer unlock() // after the container exists
 	mounts := host.Mounts
 	host.Mounts = append(mounts, mount.Mount{Type: mount.TypeBind, Source: folder, Target: linkDir, ReadOnly: true})
 	inside.Labels[labelLink] = folder
@@ -306,7 +305,7 @@ func withLink(eng *client.Client, name string, cfg config, inside *container.Con
 		host.Mounts = mounts
 		inside.Labels[labelLink] = ""
 		if without, werr := create(); werr == nil {
-			_ = fastpath.Remove(eng.DaemonHost(), name) // empty, and of no use
+			_ = fastpath.Remove(eng.DaemonHost(), name) // empty and unused
 			return without, nil
 		}
 	}
@@ -316,8 +315,8 @@ func withLink(eng *client.Client, name string, cfg config, inside *container.Con
 	return made, err
 }
 
-// linkOf is the folder of an existing container, if it is where this program would
-// have made it: the label alone is not trusted.
+// linkOf returns the socket folder of an existing container. It returns "" unless this program
+// would have made the same folder: the label alone is not trusted.
 func linkOf(eng *client.Client, labels map[string]string) string {
 	folder := fastpath.Folder(eng.DaemonHost(), labels[labelSandbox])
 	if labels[labelLink] != folder {
@@ -326,8 +325,8 @@ func linkOf(eng *client.Client, labels map[string]string) string {
 	return folder
 }
 
-// expect opens a socket in the folder of a container. Without one the guest stays
-// where it is.
+// expect opens a socket in the folder of a container. Without a socket the guest keeps the streams
+// of the engine.
 func expect(folder string, cfg config) fastpath.Listener {
 	if cfg.NoSocket || folder == "" {
 		return fastpath.Listener{}
@@ -339,7 +338,7 @@ func expect(folder string, cfg config) fastpath.Listener {
 	return r
 }
 
-// links removes the folders of containers that are gone.
+// links removes the socket folders of containers that no longer exist.
 func (g *collector) links(ctx context.Context, found []container.Summary) {
 	if g.opts.DryRun {
 		return
@@ -348,7 +347,7 @@ func (g *collector) links(ctx context.Context, found []container.Summary) {
 	for _, c := range found {
 		exist[c.Labels[labelSandbox]] = true
 	}
-	// What was made since the list was is asked for.
+	// Ask the engine for containers that are newer than the list.
 	exists := func(name string) bool {
 		if exist[name] {
 			return true

@@ -19,12 +19,12 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
-// retouched is the real engine with changes to what it answers.
+// retouched is a proxy to the real engine that changes its answers.
 type retouched struct {
 	// answer changes an answer that is a JSON object. It may be called from several
 	// goroutines.
 	answer func(method, path string, status int, answer map[string]any)
-	host   string // of the engine; empty is the one of all tests
+	host   string // of the engine; empty means that of all tests
 
 	mu    sync.Mutex
 	asked []string // the paths
@@ -48,7 +48,7 @@ func (e *retouched) serve(t *testing.T) (host string) {
 func (e *retouched) change(r *http.Response) error {
 	path := r.Request.URL.Path
 	if r.Header.Get("Content-Type") != "application/json" || strings.HasSuffix(path, "/events") || strings.HasSuffix(path, "/wait") {
-		return nil // no JSON, or an answer that goes on for long
+		return nil // not JSON, or a streamed answer
 	}
 	b, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -65,7 +65,7 @@ func (e *retouched) change(r *http.Response) error {
 	return nil
 }
 
-// count returns how often a path with this end was asked for.
+// count returns how often a path with this suffix was requested.
 func (e *retouched) count(end string) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -78,14 +78,14 @@ func (e *retouched) count(end string) int {
 	return n
 }
 
-// forget forgets what was asked for.
+// forget clears the recorded requests.
 func (e *retouched) forget() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.asked = nil
 }
 
-// warning is an engine that says this of every container that is made.
+// warning returns an engine that adds this warning to the creation of every container.
 func warning(text string) *retouched {
 	return &retouched{answer: func(method, path string, _ int, answer map[string]any) {
 		if method == http.MethodPost && strings.HasSuffix(path, "/containers/create") {
@@ -94,7 +94,7 @@ func warning(text string) *retouched {
 	}}
 }
 
-// What engines say.
+// Warnings of engines.
 const (
 	noMemoryLimit = "Your kernel does not support memory limit capabilities or the cgroup is not mounted. Limitation discarded."
 	noSwapLimit   = "Your kernel does not support swap limit capabilities or the cgroup is not mounted. Memory limited without swap."

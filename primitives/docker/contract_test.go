@@ -15,14 +15,14 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/primitivestest"
 )
 
-// config is what all tests have in common.
+// config returns the configuration that all tests share.
 func config(t testing.TB, image string) docker.Config {
 	return docker.Config{Spec: primitives.Spec{Image: image, Network: "none", Labels: testdocker.Labels(), Grace: 10 * time.Second}, Provider: docker.Provider{Pull: docker.PullNever}, Runner: testdocker.Runner(t)}
 }
 
-// TestContract runs the whole contract once, over the socket. Containers of other kinds
-// run the groups that they can influence; TestContractOfCopies copies on a root that can
-// be written. The whole contract over stdio is that of the runner's guest.
+// TestContract runs the whole contract once, over the socket. Containers of other kinds run the
+// groups that they can affect; TestContractOfCopies copies on a writable root. The tests of the
+// runner's guest run the whole contract over stdio.
 func TestContract(t *testing.T) {
 	for _, c := range []struct {
 		name            string
@@ -30,19 +30,19 @@ func TestContract(t *testing.T) {
 		user            string // "" is root
 		readOnly        bool
 		network         string
-		ownersWorkspace int // of this user, bound; -1 is none
+		ownersWorkspace int // the owner of a bound workspace; -1 means none
 		noSocket        bool
 		groups          []string // nil is all of them
 	}{
 		{"busybox, socket, user, read-only, bridge", testdocker.Busybox(t), "tester", true, "bridge", -1, false, nil},
-		// A stream through the engine, as to a remote one, carries what runs and its end. The
-		// guest reads files in the same way over every stream; primitives/guest has that.
+		// A stream through the engine, as to a remote one, affects running commands and their end.
+		// The guest reads files the same way over every stream; primitives/guest tests that.
 		{
 			"debian, stdio, root", testdocker.Debian(t), "", false, "none", -1, true,
 			[]string{"exec", "streams", "ending", "terminal", "lifecycle", "forward"},
 		},
-		// A folder of the host and a user without a name differ in files, an image without
-		// programs in starting commands.
+		// A folder of the host and a user without a name affect files; an image without programs
+		// affects the start of commands.
 		{
 			"scratch, socket, nameless user, read-only, bound workspace", testdocker.Scratch(t), "4242:4242", true, "none", 4242, false,
 			[]string{"exec", "files", "archive", "watch"},
@@ -64,11 +64,11 @@ func TestContract(t *testing.T) {
 	}
 }
 
-// harness makes sandboxes that are alike. Each has a folder of the host as its
-// workspace if an owner is given for it.
+// harness makes sandboxes with the same settings. If owner is not negative, each has a folder of
+// the host as its workspace, which that user owns.
 func harness(cfg docker.Config, owner int, eng *client.Client) primitivestest.Harness {
 	return primitivestest.Harness{
-		NoSetID: owner >= 0, // where a folder of the host can be written
+		NoSetID: owner >= 0, // a folder of the host is writable
 		Open: func(ctx context.Context, dir string) (primitives.EnvironmentPrimitive, error) {
 			cfg := cfg
 			if owner >= 0 {

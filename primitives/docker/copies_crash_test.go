@@ -51,7 +51,7 @@ func makeCopies(ctx context.Context, config string, reached func(string, ...any)
 	return err
 }
 
-// leftForks says what there is of the copies of the program's sandbox.
+// leftForks returns an error that describes the copies of the program's sandbox, or nil.
 func (v *victim) leftForks(ctx context.Context) error {
 	eng := testdocker.Engine(v.t)
 	forks := filters.NewArgs(filters.Arg("label", "dev.agentenv.fork="+v.name))
@@ -66,15 +66,15 @@ func (v *victim) leftForks(ctx context.Context) error {
 	return nil
 }
 
-// commits listens to what the engine makes images of, from now on: it remembers its last
-// 256 events only, which on a busy machine are those of some seconds.
+// commits returns the engine's commit events from now on. The engine remembers its last 256 events
+// only, which on a busy machine cover a few seconds.
 func commits(t *testing.T) <-chan events.Message {
 	t.Helper()
 	messages, failed := testdocker.Engine(t).Events(t.Context(), events.ListOptions{
 		Since:   strconv.FormatInt(time.Now().Unix(), 10), // it may answer before it listens
 		Filters: filters.NewArgs(filters.Arg("type", string(events.ContainerEventType)), filters.Arg("event", string(events.ActionCommit))),
 	})
-	heard := make(chan events.Message, 1000) // more than there are: the engine drops whom it waits for
+	heard := make(chan events.Message, 1000) // large enough: the engine drops slow clients
 	go func() {
 		defer close(heard)
 		for {
@@ -93,8 +93,8 @@ func commits(t *testing.T) <-chan events.Message {
 	return heard
 }
 
-// committed waits until the engine has made so many images of the program's sandbox:
-// it goes on when the program is dead.
+// committed waits until the engine has made n images of the program's sandbox: it continues when
+// the program is dead.
 func (v *victim) committed(heard <-chan events.Message, n int) {
 	v.t.Helper()
 	timer := time.NewTimer(patience)
@@ -114,14 +114,14 @@ func (v *victim) committed(heard <-chan events.Message, n int) {
 	}
 }
 
-// TestAProgramThatIsKilledWhileItMakesCopies leaves no more than whole snapshots.
+// TestAProgramThatIsKilledWhileItMakesCopies checks that only complete snapshots remain.
 func TestAProgramThatIsKilledWhileItMakesCopies(t *testing.T) {
 	t.Run("at", func(t *testing.T) {
 		var all sync.WaitGroup // as in TestAProgramThatIsKilledLeavesNothing
 		defer all.Wait()
 		for name, at := range map[string]struct {
 			after, request string
-			commits        int // that the engine got
+			commits        int // that the engine receives
 			snapshots      int
 		}{
 			"before snapshot": {"made", "", 0, 0},
@@ -138,7 +138,7 @@ func TestAProgramThatIsKilledWhileItMakesCopies(t *testing.T) {
 					cfg := config(t, testdocker.Busybox(t))
 					cfg.Grace = 1 * time.Second
 					if strings.HasSuffix(at.request, "/commit") {
-						// While the engine does it the container is paused, and would be garbage.
+						// During the commit the container is paused, and so would be garbage.
 						cfg.Keep = true
 					}
 					cfg.Session = t.Name() + strconv.FormatInt(time.Now().UnixNano(), 10)
@@ -161,8 +161,8 @@ func TestAProgramThatIsKilledWhileItMakesCopies(t *testing.T) {
 	noImagesLeft(t)
 }
 
-// wholeSnapshots returns how many snapshots a session has, and removes them. It
-// makes a sandbox of each.
+// wholeSnapshots returns how many snapshots a session has, and removes them. It makes a sandbox of
+// each to check it.
 func wholeSnapshots(t *testing.T, cfg docker.Config) int {
 	t.Helper()
 	list, err := (docker.Config{}).Snapshots(t.Context())
@@ -188,7 +188,7 @@ func wholeSnapshots(t *testing.T, cfg docker.Config) int {
 	return len(list)
 }
 
-// buildForEver is about what the engine has made of an image when the program dies.
+// buildForEver runs a build that lasts until the program is killed.
 func buildForEver(ctx context.Context, config string, reached func(string, ...any)) error {
 	var cfg docker.Config
 	if err := json.Unmarshal([]byte(config), &cfg); err != nil {

@@ -13,8 +13,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
-// ownRunner gives a configuration a copy of the runner that only the test's sandboxes
-// have, and returns what removes it.
+// ownRunner makes a configuration use a copy of the runner that only the test's sandboxes have. It
+// returns a function that removes the copy.
 func ownRunner(t *testing.T, cfg *docker.Config) (remove func()) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "agentenv-test-runner-*") //nolint:usetesting // that of the test is closed to other users
@@ -82,8 +82,7 @@ func TestForkWhenTheFileOfTheRunnerIsGone(t *testing.T) {
 	}
 }
 
-// Whose guest cannot be asked gives what is on the machine to its copies, or says
-// what to do.
+// If the guest does not answer, Fork uses the runner on this machine, or its error says what to do.
 func TestForkOfAPausedSandboxWhoseRunnerIsGone(t *testing.T) {
 	cfg := config(t, testdocker.Busybox(t))
 	remove := ownRunner(t, &cfg)

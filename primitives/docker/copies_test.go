@@ -22,7 +22,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/primitivestest"
 )
 
-// TestContractOfCopies is where files can be copied: on a root that can be written.
+// TestContractOfCopies runs the contract where files can be copied: on a writable root.
 func TestContractOfCopies(t *testing.T) {
 	cfg := config(t, testdocker.Scratch(t))
 	cfg.User = "4242:4242"
@@ -129,7 +129,7 @@ func TestForkMakesAllOrNone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	p.Before(func(_, path string) {
-		if strings.HasSuffix(path, "/start") { // a copy is made, and Fork cannot be done with it
+		if strings.HasSuffix(path, "/start") { // a copy is made, but Fork is not done
 			cancel()
 		}
 	})
@@ -203,7 +203,7 @@ func TestASnapshotIsListedUntilItIsRemoved(t *testing.T) {
 	if info, ok := listed(); !ok || info.Session != cfg.Session || info.Size <= 0 || info.Created.IsZero() {
 		t.Errorf("listed as %+v, %v", info, ok)
 	}
-	// Other settings than those of the sandbox it was taken of.
+	// Use other settings than those of the original sandbox.
 	cfg.Image, cfg.Session, cfg.ReadOnly = id, "", true
 	again, err := docker.New(t.Context(), cfg)
 	if err != nil {
@@ -263,15 +263,14 @@ func TestASandboxPausedByAnotherProgram(t *testing.T) {
 	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
-	// Its end must not wait for a guest that hears nothing.
+	// Terminate must not wait for a guest that is frozen.
 	if err := insist(t, eng.ContainerPause, s.ID()); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// awaitState waits until the engine says that a container is in a state: it may answer
-// that it has paused one before it hears of it, and that one has ended before that is in
-// its list.
+// awaitState waits until the engine lists a container in a state: the engine may answer that it has
+// paused a container before it knows of the pause, and report an end before its list shows it.
 func awaitState(t *testing.T, eng *client.Client, name string, state container.ContainerState) {
 	t.Helper()
 	await(t, func() bool {
@@ -283,8 +282,8 @@ func awaitState(t *testing.T, eng *client.Client, name string, state container.C
 	})
 }
 
-// insist pauses or resumes a container with the engine, which may refuse it for a
-// moment: it hears late of the time before.
+// insist pauses or resumes a container with the engine. It retries while the engine refuses,
+// because the engine learns late of the previous change.
 func insist(t *testing.T, do func(ctx context.Context, container string) error, id string) error {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -303,8 +302,8 @@ func insist(t *testing.T, do func(ctx context.Context, container string) error, 
 	}
 }
 
-// The engine may still hear of a pause when it has been over for a while. Here
-// another handle makes it say so.
+// The engine may still learn of a pause when it has been over for a while. Here another handle
+// makes it report one.
 func TestPollIsNotMisledRightAfterResume(t *testing.T) {
 	s := open(t, config(t, testdocker.Busybox(t)))
 	eng := testdocker.Engine(t)
@@ -345,7 +344,7 @@ func TestASnapshotDoesNotSayWhatIsNotTrueOfIt(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	// A container that the engine's own commands make of it is no sandbox.
+	// A container that the engine's own commands make of the snapshot is not a sandbox.
 	eng := testdocker.Engine(t)
 	made, err := eng.ContainerCreate(t.Context(), &container.Config{Image: id}, nil, nil, nil, "")
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
-// committed makes an image of a new container of another one and returns its ID. It
-// is removed with the test.
+// committed commits a new container of the image from and returns the ID of the resulting image,
+// which is removed with the test.
 func committed(t *testing.T, from string, changes ...string) string {
 	t.Helper()
 	eng := testdocker.Engine(t)
@@ -31,7 +31,7 @@ func committed(t *testing.T, from string, changes ...string) string {
 	return committedFrom(t, made.ID, changes...)
 }
 
-// committedFrom makes an image of a container that goes with the test.
+// committedFrom commits a container to an image that is removed with the test.
 func committedFrom(t *testing.T, id string, changes ...string) string {
 	t.Helper()
 	eng := testdocker.Engine(t)
@@ -82,7 +82,7 @@ func TestFilesInAVolumeOfTheImageAreNotLostInACopy(t *testing.T) {
 	}
 }
 
-// Where a folder of the machine is mounted there is no volume.
+// A mounted folder replaces the image's volume, and is shared.
 func TestAVolumeOfTheImageThatIsMountedOverIsNoneAndShared(t *testing.T) {
 	cfg := config(t, committed(t, testdocker.Busybox(t), "VOLUME /data"))
 	cfg.Mounts = []docker.Mount{{Source: t.TempDir(), Target: "/data/"}}

@@ -29,14 +29,14 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
-// crashVariable holds the configuration of a program that a test starts to kill it.
+// crashVariable holds the configuration of a program that a test starts and kills.
 const crashVariable = "AGENTENV_TEST_CRASH"
 
-// insteadVariable says what else than going through a life it is to do.
+// insteadVariable selects what the program does instead of going through a life cycle.
 const insteadVariable = "AGENTENV_TEST_CRASH_INSTEAD"
 
-// runToCrash is that program: it goes through the life of a sandbox, says where it
-// is, and goes on with each line that it reads.
+// runToCrash is the main function of that program: it goes through the life cycle of a sandbox,
+// prints each step, and continues after each line that it reads.
 func runToCrash(config string) int {
 	ctx := context.Background()
 	in := bufio.NewReader(os.Stdin)
@@ -49,7 +49,7 @@ func runToCrash(config string) int {
 	}
 	if err := live(ctx, config, func(format string, a ...any) {
 		fmt.Printf(format+"\n", a...)
-		_, _ = in.ReadString('\n') // at its end this goes on to the end
+		_, _ = in.ReadString('\n') // at EOF it continues to the end
 	}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -90,7 +90,7 @@ func goThroughLife(ctx context.Context, config string, reached func(string, ...a
 	return errors.Join(terr, p.Close(), d.Close(), other.Close(), s.Close())
 }
 
-// victim is a program that is about to be killed.
+// victim is a program that a test kills.
 type victim struct {
 	t    *testing.T
 	name string // of its sandbox
@@ -101,7 +101,7 @@ type victim struct {
 	log  strings.Builder
 
 	mu sync.Mutex
-	id string // of its container, once there is one
+	id string // of its container, once that exists
 }
 
 func newVictim(t *testing.T, cfg docker.Config, env ...string) *victim {
@@ -130,7 +130,7 @@ func newVictim(t *testing.T, cfg docker.Config, env ...string) *victim {
 	return v
 }
 
-// kill is SIGKILL. It is no error to kill a program twice.
+// kill sends SIGKILL. It may be called more than once.
 func (v *victim) kill() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -140,8 +140,8 @@ func (v *victim) kill() {
 	_ = v.cmd.Process.Kill()
 }
 
-// until lets the program go on until it says that it is at a step. It returns what
-// it says more, and false if it ends before.
+// until lets the program continue until it prints a step. It returns the rest of the printed line,
+// and false if the program ends before.
 func (v *victim) until(step string) (string, bool) {
 	for {
 		line, err := v.out.ReadString('\n')
@@ -157,7 +157,7 @@ func (v *victim) until(step string) (string, bool) {
 
 func (v *victim) goOn() { _, _ = io.WriteString(v.in, "\n") }
 
-// end waits for the program, which was killed.
+// end waits for the killed program.
 func (v *victim) end() {
 	v.t.Helper()
 	if err := v.cmd.Wait(); err == nil || v.cmd.ProcessState.Exited() {
@@ -188,7 +188,7 @@ func (v *victim) leavesNothing() {
 	}
 }
 
-// left says what there is of the program; nil is nothing.
+// left returns an error that describes what is left of the program, or nil.
 func (v *victim) left(ctx context.Context) error {
 	eng := testdocker.Engine(v.t)
 	if found, err := eng.ContainerInspect(ctx, v.name); !cerrdefs.IsNotFound(err) {
@@ -225,8 +225,8 @@ func (v *victim) left(ctx context.Context) error {
 	return nil
 }
 
-// TestAProgramThatIsKilledLeavesNothing kills it when the engine gets a request, and
-// between them.
+// TestAProgramThatIsKilledLeavesNothing kills the program when the engine gets a request, and
+// between requests.
 func TestAProgramThatIsKilledLeavesNothing(t *testing.T) {
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.ReadOnly = true // so that there is a volume
@@ -275,7 +275,7 @@ func killAt(t *testing.T, cfg docker.Config, after, request string) {
 	killedAt(t, cfg, after, request).leavesNothing()
 }
 
-// killedAt is killAt without looking for what is left.
+// killedAt is killAt without the check for what is left.
 func killedAt(t *testing.T, cfg docker.Config, after, request string, env ...string) *victim {
 	proxy := testdocker.NewProxy(t)
 	cfg.Host = proxy.Host()
@@ -289,7 +289,7 @@ func killedAt(t *testing.T, cfg docker.Config, after, request string, env ...str
 		proxy.Before(func(method, path string) {
 			if armed.Load() && form.MatchString(method+" "+path) {
 				once.Do(func() {
-					close(hit) // first: who waits for the end then looks for this
+					close(hit) // close hit first: the test checks it after the program's end
 					(<-started).kill()
 				})
 			}
@@ -346,7 +346,7 @@ func TestADurableCommandOutlivesItsProgram(t *testing.T) {
 	if err := s.WriteFile(t.Context(), "go", strings.NewReader(""), primitives.WriteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	for _, from := range []int64{0, 2, 4, 8} { // the first one waits for all of it
+	for _, from := range []int64{0, 2, 4, 8} { // the first one waits for the whole output
 		want := "one\ntwo\n"[from:]
 		p, err := s.Reattach(t.Context(), id, primitives.Offset{Stdout: from})
 		if err != nil {
@@ -360,7 +360,7 @@ func TestADurableCommandOutlivesItsProgram(t *testing.T) {
 	}
 }
 
-// TestTwoHandlesTerminateAtOnce is about engines that keep half of a container.
+// TestTwoHandlesTerminateAtOnce covers engines that keep half of a container.
 func TestTwoHandlesTerminateAtOnce(t *testing.T) {
 	cfg := config(t, testdocker.Busybox(t))
 	eng := testdocker.Engine(t)

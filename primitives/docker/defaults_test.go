@@ -48,7 +48,7 @@ func TestASandboxLeavesTheEngineAProcessor(t *testing.T) {
 	}
 }
 
-// An engine on XFS may have quotas without saying so. This one has none.
+// An engine on XFS may have quotas without reporting them. This one has none.
 func TestADefaultLimitOfTheDiskIsOneThatTheEngineMayRefuse(t *testing.T) {
 	e := &retouched{answer: func(_, path string, _ int, answer map[string]any) {
 		if strings.HasSuffix(path, "/info") {
@@ -59,7 +59,7 @@ func TestADefaultLimitOfTheDiskIsOneThatTheEngineMayRefuse(t *testing.T) {
 	cfg.Host = e.serve(t)
 	for name, c := range map[string]struct {
 		disk  primitives.Size
-		asked int // how often the engine is to make a container
+		asked int // how often the engine must be asked to make a container
 	}{"by default": {0, 2}, "no limit": {-1, 1}} {
 		e.forget()
 		cfg.Disk = c.disk
@@ -100,7 +100,7 @@ func TestADefaultLimitThatTheEngineCannotSetIsLogged(t *testing.T) {
 			t.Fatal(err)
 		}
 		end(t, copies[0])
-		end(t, s) // so nothing logs any more
+		end(t, s) // after this nothing logs
 		if got := strings.Count(log.String(), "[WARN]"); got != len(c.want) {
 			t.Errorf("%s: %d warnings: %s", name, got, &log)
 		}
@@ -135,8 +135,8 @@ func TestARuntimeThatTheEngineDoesNotHave(t *testing.T) {
 	}
 }
 
-// underGVisor is an engine of the test's own with the runtime runsc. The kernel of this
-// machine need not have KVM.
+// underGVisor returns an engine of the test's own with the runtime runsc. It does not use KVM,
+// which the kernel of this machine may lack.
 func underGVisor(t *testing.T) (docker.Config, *client.Client) {
 	t.Helper()
 	program, err := exec.LookPath("runsc")
@@ -161,8 +161,8 @@ func TestContractUnderGVisor(t *testing.T) {
 		t.Fatalf("the kernel is %q, want gVisor's", got)
 	}
 	h := harness(cfg, -1, eng)
-	// Of the other groups streams, ending, archive and watch hold, too, and take minutes. In
-	// the release of 2022 that Debian 12 has, Attach fails and terminals are not whole.
+	// The groups streams, ending, archive and watch pass, too, but take minutes. With the release
+	// of 2022 in Debian 12 Attach fails and terminals are incomplete.
 	h.Groups = []string{"exec", "files"}
 	primitivestest.Run(t, h)
 }

@@ -1,29 +1,30 @@
-// Package docker is the sandbox that is a container of a Docker engine.
+// Package docker implements a sandbox as a container of a Docker engine.
 //
-// It creates the container, puts one static program into it and talks to that
-// program, the guest, over the standard streams of the container's first process.
-// Everything but the life of the container is the guest's work, see package
-// guest. The image needs nothing for this: no shell, no libc.
+// It creates the container, puts one static program into it and talks to that program, the guest,
+// over the standard streams of the container's first process. The guest does everything except for
+// the life cycle of the container, see package guest. The image needs nothing for this: no shell,
+// no libc.
 //
-// The container ends when no client has been connected to it for Spec.Grace: the guest, its
-// first process, counts that (--stay). The engine then removes the container. So a program that crashes leaves nothing behind.
+// The container ends when no client has been connected to it for Spec.Grace: the guest, its first
+// process, counts that (--stay). The engine then removes the container. So a program that crashes
+// leaves nothing behind.
 //
 // Where to look, by file:
 //
-//	config, security                what is configured, and its checks; the filter of system calls
+//	config, security                the settings and their checks; the seccomp filter
 //	container, install, program     create a container; put the runner and an agent into it
 //	limits                          limits of processors and disk, which the engine may lack
-//	mounts, folders, protect        what may be mounted; that it is the same; what is read-only in it
+//	mounts, folders, protect        what may be mounted; verify it; what is read-only in it
 //	network                         the network that sandboxes share; ports
-//	driver, pause, usage            connect to the guest; freeze; what a container uses
+//	driver, pause, usage            connect to the guest; pause and resume; what a container uses
 //	terminate, state, history       end a container; how and when it ended
 //	labels, list, gc                owners; all sandboxes; orphans
 //	image, build, snapshot          check images, build them, make them of sandboxes; forks
 //	examine, errors                 what an engine is and lacks; errors with advice
 //
-// hostConfig in container.go sets the capabilities, the filter, the mounts, the network that is
-// configured and the limits of memory and processes. internal/engine connects to engines,
-// internal/images pulls and judges images, internal/hostfile holds mounted folders open,
+// hostConfig in container.go sets the capabilities, the seccomp filter, the mounts, the configured
+// network and the limits of memory and processes. internal/engine connects to engines,
+// internal/images pulls and checks images, internal/hostfile holds mounted folders open,
 // internal/fastpath moves the guest to a Unix socket.
 //
 // # Orphans
@@ -41,10 +42,10 @@
 //	created, never started            unknown  lost     removes it when it is an hour old
 //	running                           alive    running  leaves it
 //	running, in its grace             dead     running  leaves it: it ends by itself; removes it with NoGrace
-//	running, others attached          any      running  leaves it
+//	running, clients attached         any      running  leaves it
 //	running, kept                     any      running  leaves it; its guest ends it after it has expired
 //	paused                            alive    paused   leaves it
-//	paused                            dead     paused   removes it, unless others are attached: its grace does not run
+//	paused                            dead     paused   removes it, unless clients are attached: no grace runs
 //	paused, kept                      dead     paused   leaves it until it has expired
 //	ended, kept, and expired          any      exited   removes it
 //	ended by itself, kept             any      exited   removes it: it expired, or was terminated
@@ -59,7 +60,7 @@
 // other programs were attached: [Provider.Attach] resumes it, [Provider.Remove] removes it.
 // A container whose name is not the sandbox's ID belongs to a user, who made it from a
 // snapshot. GC removes volumes without a container like a container that was never
-// started, images of [Sandbox.Fork] without a container likewise, and
+// started, images of forks without a container likewise, and
 // folders of sockets as soon as they have no container and none is being made.
 //
 // The network of sandboxes stays until [Provider.GC] finds no container on it, an hour after it
@@ -68,7 +69,7 @@
 // Images with a name are results. They stay until [Provider.RemoveImage] removes a built
 // image and [Provider.RemoveSnapshot] a snapshot. A program that dies in
 // [Provider.BuildImage] or Snapshot leaves nothing, or a complete image that
-// [Provider.Images] or [Provider.Snapshots] lists. The sandbox of a build is a sandbox like others.
+// [Provider.Images] or [Provider.Snapshots] lists. The sandbox of a build is like any other.
 package docker
 
 import (
@@ -96,10 +97,10 @@ import (
 
 const backend = "docker"
 
-// Create makes a sandbox: a container of spec.Image, which is needed, with a guest as its
-// first process. If the image lacks what spec.Install says, the container is one of an image
-// that is built on it, see [Provider.BuildImage]. ctx covers the making only. When Create
-// fails, nothing is left of the sandbox.
+// Create makes a sandbox: a container of spec.Image, which is required, with a guest as its first
+// process. If the image lacks what spec.Install says, the container is made of an image that is
+// built on it, see [Provider.BuildImage]. ctx applies to the creation only. If Create fails,
+// nothing is left of the sandbox.
 //
 // Errors: fs.ErrInvalid for a bad setting, fs.ErrNotExist for an image, a
 // network or a folder that does not exist, fs.ErrExist for a name that is taken,
@@ -129,7 +130,7 @@ func (p Provider) config(ctx context.Context, spec primitives.Spec) (cfg config,
 	return cfg, err
 }
 
-// findRunner finds the runner for the engine; empty if there is nothing that does.
+// findRunner returns the runner for the engine, or "" if Provider.Runner is nil.
 func (p Provider) findRunner(ctx context.Context) (string, error) {
 	if p.Runner == nil {
 		return "", nil
@@ -167,7 +168,7 @@ func create(ctx context.Context, cfg config) (_ *driver, err error) {
 		return nil, err
 	}
 	defer cfg.folders.close()
-	// The engine's client would do it with its first call, and not bear others then.
+	// Negotiate now: the client's lazy negotiation is not safe for concurrent first calls.
 	eng.NegotiateAPIVersion(ctx)
 	sweep := startSweep(ctx, eng, cfg.Logger)
 	defer func() {
@@ -197,7 +198,7 @@ func create(ctx context.Context, cfg config) (_ *driver, err error) {
 	if (cfg.sharedRunner != "" || !cfg.NoSocket) && mayBeMounts(err) {
 		cfg.sharedRunner, cfg.NoSocket = "", true
 		cfg.Logger.Debug("container is made again, without mounts", "error", err)
-		// If this fails as well the first error is about what cfg says.
+		// If this fails, too, the first error is about what cfg says.
 		if again, aerr := launch(ctx, eng, name, cfg, img, put); aerr == nil {
 			d, err = again, nil
 		}
@@ -210,8 +211,8 @@ func create(ctx context.Context, cfg config) (_ *driver, err error) {
 	return d, nil
 }
 
-// launch makes a container, has put add to it what its guest needs, starts it and finds
-// the way into it. When it fails nothing is left.
+// launch makes a container, calls put to add what its guest needs, starts it and connects to the
+// guest. If it fails nothing is left.
 func launch(ctx context.Context, eng *client.Client, name string, cfg config, img image.InspectResponse, put func(id string) error) (*driver, error) {
 	for attempt := 1; ; attempt++ {
 		d, err := launchOnce(ctx, eng, name, cfg, img, put)
@@ -231,7 +232,7 @@ func logOf(cfg config, id string) hclog.Logger {
 	return cfg.Logger.With("sandbox", id, "type", backend)
 }
 
-// launchAttempts bounds how often the network of sandboxes may be removed meanwhile.
+// launchAttempts bounds the attempts while other programs remove the network of sandboxes.
 const launchAttempts = 5
 
 func launchOnce(ctx context.Context, eng *client.Client, name string, cfg config, img image.InspectResponse, put func(id string) error) (*driver, error) {
@@ -258,14 +259,13 @@ func launchOnce(ctx context.Context, eng *client.Client, name string, cfg config
 	return d, nil
 }
 
-// Attach returns a live sandbox by its ID, also one that another program
-// made. Both share it. One that is paused is resumed. If the sandbox was made by another
-// release of this package, whose guest speaks another version of the protocol, the guest of
-// this release is installed beside that one, which goes on serving the programs that use it.
+// Attach returns a handle of a live sandbox by its ID. If another program made the sandbox both
+// share it. Attach resumes a paused sandbox. If the sandbox was made by another release of this
+// package, whose guest speaks another version of the protocol, Attach installs the guest of this
+// release beside that guest, which continues to serve the programs that use it.
 //
-// An ID without a sandbox is fs.ErrNotExist, also when it is a container that
-// this package did not make. A sandbox whose container does not run is
-// [primitives.ErrUnavailable], until it is removed.
+// An ID without a sandbox is fs.ErrNotExist, also if it is a container that this package did not
+// make. A sandbox whose container does not run is [primitives.ErrUnavailable], until it is removed.
 func (p Provider) Attach(ctx context.Context, id string) (primitives.EnvironmentPrimitive, error) {
 	s, err := attach(ctx, config{Provider: p}, id)
 	if _, is := errors.AsType[*guest.VersionError](err); is && p.Runner != nil {
@@ -292,8 +292,8 @@ func attach(ctx context.Context, cfg config, id string) (*guest.Sandbox, error) 
 	return s, nil
 }
 
-// find looks for the container of a sandbox, in whatever state it is. The client is
-// to be left.
+// find returns the container of a sandbox, in any state, and a client of its engine. The caller
+// must call engine.Release.
 func find(ctx context.Context, cfg config, id string) (*client.Client, container.InspectResponse, error) {
 	none := container.InspectResponse{}
 	if !validName(id) {
@@ -316,8 +316,7 @@ func find(ctx context.Context, cfg config, id string) (*client.Client, container
 	return engine.Share(eng), found, nil
 }
 
-// attachTo attaches to the container that was found. When it fails eng is still
-// open.
+// attachTo attaches to the container that was found. If it fails eng stays open.
 func attachTo(ctx context.Context, eng *client.Client, found container.InspectResponse, cfg config) (*guest.Sandbox, error) {
 	if !found.State.Running {
 		return nil, notRunning(found)
@@ -364,8 +363,8 @@ func attachTo(ctx context.Context, eng *client.Client, found container.InspectRe
 	return d.handOver(), nil
 }
 
-// afterResume enters a container that was just resumed again, for a moment, while the
-// engine says that it is paused. Some engines, such as 20.10, learn of a pause after its
+// afterResume returns a function that calls enter again for a moment after a resume, while the
+// engine says that the container is paused. Some engines, such as 20.10, learn of a pause after its
 // end.
 func afterResume(ctx context.Context, enter func() error) func() error {
 	return func() error {

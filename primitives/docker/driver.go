@@ -25,15 +25,15 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
-// driver is one container.
+// driver implements guest.Driver for one container.
 type driver struct {
 	eng       *client.Client
-	id        string // the sandbox's, and the container's name
-	container string // the engine's ID
+	id        string // the sandbox's ID, which is the container's name
+	container string // the engine's ID of the container
 	cfg       config // what it was made with
-	arch      string // of the image's programs; empty if it is not known
+	arch      string // of the image's programs; empty if unknown
 	volumes   []string
-	program   string // the guest's path in the container, for one more
+	program   string // the guest's path in the container, to start one more
 	// first says that the guest is the container's first process, which Dial starts.
 	first bool
 	// forkedFrom is the image that is removed with the last sandbox made of it; empty if
@@ -41,10 +41,10 @@ type driver struct {
 	forkedFrom string
 
 	sandbox *guest.Sandbox
-	sweep   *sweep      // what New has started; nil for none
-	owned   atomic.Bool // Close gives up the client: New and Attach do that until they have succeeded
+	sweep   *sweep      // started by create; nil if it was not due
+	owned   atomic.Bool // Close releases the client; before, the caller of open does
 
-	paused atomic.Bool               // by this handle
+	paused atomic.Bool               // this handle has paused it
 	frozen atomic.Pointer[time.Time] // when this handle has paused or resumed it; nil: never
 }
 
@@ -59,7 +59,7 @@ var (
 	_ primitives.PortLister  = (*driver)(nil)
 )
 
-// open connects to the guest, which may move to a socket in the folder; empty is none.
+// open connects to the guest, which may move to a socket in folder; empty means no socket.
 func (d *driver) open(ctx context.Context, folder string, cfg config) (err error) {
 	expected := expect(folder, cfg)
 	defer expected.Close()
@@ -67,7 +67,7 @@ func (d *driver) open(ctx context.Context, folder string, cfg config) (err error
 	return err
 }
 
-// handOver returns the sandbox to its user.
+// handOver returns the sandbox. From now on Close releases the client.
 func (d *driver) handOver() *guest.Sandbox {
 	d.owned.Store(true)
 	return d.sandbox
@@ -76,13 +76,13 @@ func (d *driver) handOver() *guest.Sandbox {
 // ID returns the container's name.
 func (d *driver) ID() string { return d.id }
 
-// Dial starts the container that the guest is in, or one more guest beside the first
-// one, for this program.
+// Dial starts the container with its guest or, in a running container, one more guest for this
+// program.
 func (d *driver) Dial(ctx context.Context) (io.ReadWriteCloser, error) {
 	if !d.first {
 		return d.join(ctx)
 	}
-	// Before the start, so that nothing is missed.
+	// Attach before the start, so that no output is lost.
 	conn, err := engine.Hijack(ctx, func(ctx context.Context) (types.HijackedResponse, error) {
 		return d.eng.ContainerAttach(ctx, d.container, container.AttachOptions{Stream: true, Stdin: true, Stdout: true, Stderr: true})
 	})
@@ -113,7 +113,7 @@ func (d *driver) join(ctx context.Context) (io.ReadWriteCloser, error) {
 	return newStream(conn), nil
 }
 
-// Refine names the architecture, and takes copies from a sandbox that cannot be copied.
+// Refine sets the architecture, and clears Snapshot and Fork if the sandbox cannot be copied.
 func (d *driver) Refine(c primitives.Capabilities) primitives.Capabilities {
 	if d.arch != "" {
 		c.Arch = d.arch // the guest knows its own
@@ -123,10 +123,10 @@ func (d *driver) Refine(c primitives.Capabilities) primitives.Capabilities {
 	return c
 }
 
-// State asks the engine. A container that has ended is [primitives.StatusExited] with the
-// status of its first process, as long as the engine knows it, else
-// [primitives.StatusLost]. Of whether it is paused this handle may know more than the
-// engine for a moment, which is then asked again.
+// State returns the state that the engine reports. A container that has ended is
+// [primitives.StatusExited] with the status of its first process while the engine knows it, else
+// [primitives.StatusLost]. Just after a pause or a resume the engine may be wrong; then State asks
+// again.
 func (d *driver) State(ctx context.Context) (guest.Status, error) {
 	tick := time.NewTicker(stateInterval)
 	defer tick.Stop()
@@ -147,10 +147,10 @@ func (d *driver) State(ctx context.Context) (guest.Status, error) {
 	}
 }
 
-// errGone says that nothing runs any more.
+// errGone says that the container has ended.
 var errGone = fmt.Errorf("%w: the container has ended: %w", primitives.ErrUnavailable, os.ErrProcessDone)
 
-// gone is why a container that does not run has ended.
+// gone returns why a container that does not run has ended.
 func gone(state primitives.State) error {
 	if state.Exit.Reason == primitives.ReasonOOM {
 		return fmt.Errorf("%w: the container has ended because it had used up its memory (%w); set a higher memory limit", primitives.ErrUnavailable, os.ErrProcessDone)
@@ -158,8 +158,8 @@ func gone(state primitives.State) error {
 	return errGone
 }
 
-// BeginEnd tells the other handles that Terminate was called, resumes the container if
-// another handle has paused it, and waits for the end of the guest.
+// BeginEnd tells the other handles that Terminate was called, resumes the container if another
+// handle has paused it, and begins to wait for the end of the guest.
 func (d *driver) BeginEnd(ctx context.Context) (finish func(hangUp func() bool)) {
 	began := time.Now()
 	stop := d.thaw(ctx)
@@ -187,7 +187,7 @@ func (d *driver) End(ctx context.Context) error {
 	return d.dropForkImage(ctx)
 }
 
-// Close gives up the client. The container lives on for its grace, see [primitives.Spec].
+// Close releases the client. The container lives on for its grace period, see [primitives.Spec].
 func (d *driver) Close() error {
 	if !d.owned.Load() {
 		return nil
@@ -196,8 +196,8 @@ func (d *driver) Close() error {
 	return engine.Release(d.eng)
 }
 
-// explain turns an error of the engine about a container that is no more into what
-// became of it.
+// explain explains an error of the engine. If the container has ended it returns the cause of the
+// end instead.
 func (d *driver) explain(ctx context.Context, err error) error {
 	err = engine.Explain(d.eng, err)
 	if !isMissingOrBusy(err) {
@@ -215,9 +215,8 @@ func (d *driver) explain(ctx context.Context, err error) error {
 	return err
 }
 
-// stream is the guest's end of an attached connection: it reads what the
-// container's process writes to standard output and writes to its standard input.
-// What comes on standard error is kept, the end of it.
+// stream is a connection to a guest: it reads the standard output of the container's process and
+// writes to its standard input. It keeps the end of its standard error.
 type stream struct {
 	conn   net.Conn
 	r      *bufio.Reader
@@ -225,8 +224,8 @@ type stream struct {
 	stderr tail.Buffer
 }
 
-// aheadOfFrame is how much is read together with the head of a frame: a short frame
-// as a whole. More would be memory that every idle stream has.
+// aheadOfFrame is the size of a stream's read buffer: the head of a frame and a short frame as a
+// whole. A larger buffer would cost memory for every idle stream.
 const aheadOfFrame = 512
 
 func newStream(h types.HijackedResponse) *stream {
@@ -237,8 +236,8 @@ func newStream(h types.HijackedResponse) *stream {
 	return &stream{conn: h.Conn, r: r}
 }
 
-// Read reads standard output. The engine sends both outputs in frames: a byte for
-// the output, three zeros, the length, and the data.
+// Read reads standard output. The engine sends both outputs in frames: a byte for the output, three
+// zero bytes, the length, and the data.
 func (s *stream) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
@@ -272,9 +271,8 @@ var errFrame = errors.New("the engine sent no frames; does the container have a 
 
 func (s *stream) Write(p []byte) (int, error) { return s.conn.Write(p) }
 
-// Close ends the connection, which the engine passes on as the end of standard
-// input.
+// Close closes the connection, which the engine passes on as EOF on standard input.
 func (s *stream) Close() error { return s.conn.Close() }
 
-// Stderr returns the end of what came on standard error.
+// Stderr returns the end of standard error.
 func (s *stream) Stderr() string { return s.stderr.String() }

@@ -29,7 +29,7 @@ func advisesAnEngine(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "start the Docker engine")
 }
 
-// TestAttachToASandboxThatIsJustEnding ends it between the requests of Attach.
+// TestAttachToASandboxThatIsJustEnding ends the sandbox between the requests of Attach.
 func TestAttachToASandboxThatIsJustEnding(t *testing.T) {
 	for _, at := range []string{"/exec", "/start"} {
 		for _, keep := range []bool{false, true} {
@@ -63,8 +63,8 @@ func TestAttachToASandboxThatIsJustEnding(t *testing.T) {
 	}
 }
 
-// TestTheEndIsKnownOnABusyEngine: an engine remembers its last 256 events, and a polite
-// end takes longer than a busy one needs for these.
+// An engine remembers its last 256 events. An end with a grace period takes longer than a busy
+// engine needs to produce that many.
 func TestTheEndIsKnownOnABusyEngine(t *testing.T) {
 	for grace := 3 * time.Second; !endsBusily(t, grace); grace *= 4 {
 		if grace > time.Minute {
@@ -106,7 +106,7 @@ func endsBusily(t *testing.T, grace time.Duration) bool {
 	}()
 	for marked := false; !marked; {
 		select {
-		case m := <-marks: // first perhaps that of Attach
+		case m := <-marks: // the first may be that of Attach
 			marked = strings.HasSuffix(string(m.Action), " terminate")
 		case err := <-failed:
 			t.Fatal(err)
@@ -122,7 +122,7 @@ func endsBusily(t *testing.T, grace time.Duration) bool {
 		t.Fatal(err)
 	}
 	if !inTime {
-		return false // what comes after the end is another matter
+		return false // events after the end do not count
 	}
 	if _, err := s.Stat(t.Context(), "."); !errors.Is(err, primitives.ErrTerminated) {
 		t.Errorf("got %v", err)
@@ -157,8 +157,8 @@ func TestARunnerThatIsNoGuest(t *testing.T) {
 	}
 }
 
-// TestRemoveEndsASandboxThatRefusesGuests fills it with processes, so that no guest
-// can be started beside the first one.
+// TestRemoveEndsASandboxThatRefusesGuests fills the sandbox with processes, so that no second guest
+// can start.
 func TestRemoveEndsASandboxThatRefusesGuests(t *testing.T) {
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Pids = 64
@@ -181,8 +181,7 @@ func TestRemoveEndsASandboxThatRefusesGuests(t *testing.T) {
 	}
 }
 
-// TestASandboxThatIsFullOfProcessesStaysUsable: its guest can hardly start anything, not
-// even a thread for itself, and lives.
+// The guest can hardly start anything, not even a thread of its own, but must keep running.
 func TestASandboxThatIsFullOfProcessesStaysUsable(t *testing.T) {
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Pids = 64
@@ -190,7 +189,7 @@ func TestASandboxThatIsFullOfProcessesStaysUsable(t *testing.T) {
 	if err := s.WriteFile(t.Context(), "kept", strings.NewReader("content"), primitives.WriteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Watch(t.Context(), ".", primitives.WatchOptions{}); err != nil { // which has the guest use more threads
+	if _, err := s.Watch(t.Context(), ".", primitives.WatchOptions{}); err != nil { // uses more threads
 		t.Fatal(err)
 	}
 	if res := script(t, s, "while sleep 1000 & do :; done"); res.Status.Success() {
@@ -225,8 +224,7 @@ func TestASandboxThatIsFullOfProcessesStaysUsable(t *testing.T) {
 	}
 }
 
-// TestTheEndOfASandboxPausedByAnotherProgramIsKnown: the engine takes no commands for it
-// then.
+// While a container is paused the engine accepts no exec for it.
 func TestTheEndOfASandboxPausedByAnotherProgramIsKnown(t *testing.T) {
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Keep = true
@@ -249,8 +247,8 @@ func TestTheEndOfASandboxPausedByAnotherProgramIsKnown(t *testing.T) {
 	}
 }
 
-// TestTerminateHasTheGuestEndByItself: that is faster than to have the engine kill it,
-// which it still does if something is open that could be cut off.
+// A guest that ends by itself is faster than a kill by the engine. The engine still kills it if
+// something is open that could be cut off.
 func TestTerminateHasTheGuestEndByItself(t *testing.T) {
 	for _, tt := range []struct {
 		name         string
@@ -298,7 +296,7 @@ func TestTerminateHasTheGuestEndByItself(t *testing.T) {
 					t.Fatal("the engine does not tell of the end")
 				}
 			}
-			// An engine that is as busy as that is not waited for.
+			// Terminate does not wait for an engine that is this busy.
 			if killed != tt.open && (tt.open || took < docker.OwnEndTimeout) {
 				t.Errorf("killed by the engine: %v, after %v", killed, took)
 			}

@@ -20,15 +20,15 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
-// explainJoin looks whether a container has ended meanwhile where there was no way
-// into it.
+// explainJoin explains why this program could not connect to a guest. It checks whether the
+// container has ended meanwhile.
 func explainJoin(ctx context.Context, eng *client.Client, id string, err error) error {
 	if ctx.Err() != nil {
 		return engine.Explain(eng, err)
 	}
 	attempts := 1
 	if engine.ConnectionFailed(err) {
-		attempts = stateAttempts // the stream may be ahead of the engine
+		attempts = stateAttempts // the stream may end before the engine knows
 	}
 	tick := time.NewTicker(stateInterval)
 	defer tick.Stop()
@@ -45,15 +45,15 @@ func explainJoin(ctx context.Context, eng *client.Client, id string, err error) 
 		<-tick.C
 	}
 	if err = engine.Explain(eng, err); errors.Is(err, fs.ErrNotExist) {
-		// What is not there is the way in, not the sandbox.
+		// The sandbox exists, so the error must not be fs.ErrNotExist.
 		return fmt.Errorf("%w: the container runs, but there was no way into it: %s", primitives.ErrUnavailable, err.Error())
 	}
 	return err
 }
 
-// explainStart looks for the reason why the engine could not start a container
-// where it has no kind of error for it, and then looks itself. The container is not
-// looked at: unless it is kept the engine has removed it already.
+// explainStart explains why the engine could not start a container. If the engine has no error type
+// for the reason, explainStart looks at the text and at this machine. It does not inspect the
+// container, which the engine has already removed unless it is kept.
 func explainStart(ctx context.Context, eng *client.Client, cfg config, img image.InspectResponse, err error) error {
 	if unmet, ok := errors.AsType[*guest.HandshakeError](err); ok && ctx.Err() == nil {
 		if wrong := cfg.cannotServe(img, unmet.Stderr); wrong != nil {
@@ -66,7 +66,7 @@ func explainStart(ctx context.Context, eng *client.Client, cfg config, img image
 		return fmt.Errorf("network: %w; choose one that 'docker network ls' shows", err)
 	case mayBeMounts(err):
 		if occupied := cfg.occupied(err.Error()); occupied != nil {
-			return fmt.Errorf("%w: %w", occupied, err) // it still may be
+			return fmt.Errorf("%w: %w", occupied, err) // keep err for mayBeMounts
 		}
 	}
 	if !cerrdefs.IsInternal(err) {
@@ -79,15 +79,15 @@ func explainStart(ctx context.Context, eng *client.Client, cfg config, img image
 	if wrong == nil {
 		return err
 	}
-	// Only the engine's words: by the kind of its error it would be at fault.
+	// Use only the text: the type of err means a failure of the engine.
 	return fmt.Errorf("%w: %s", wrong, err.Error())
 }
 
-// guestSays begins what a guest writes that could not serve the sandbox.
+// guestSays is the prefix of the message of a guest that cannot serve the sandbox.
 const guestSays = "envrunner guest: "
 
-// cannotServe is what the guest itself has said of why it cannot serve, or nil: then it
-// was none, or not the right one.
+// cannotServe returns the reason that the guest itself has written. It returns nil if there is
+// none: then the program was no guest, or not the right one.
 func (c config) cannotServe(img image.InspectResponse, said string) error {
 	_, reason, found := strings.Cut(said, guestSays)
 	switch {
@@ -109,9 +109,9 @@ func (c config) occupied(said string) error {
 	return nil
 }
 
-// refused says what in the configuration an engine could not start a container with,
-// or nil. Engines tell these failures from others by their words only, which are those
-// of the kernel and of libraries that all of them share.
+// refused returns an error that names the setting with which the engine could not start a
+// container, or nil. Engines distinguish these failures only by their text, which is that of the
+// kernel and of libraries that all engines share.
 func (c config) refused(said string) error {
 	switch {
 	case strings.Contains(said, "unable to find user "), strings.Contains(said, "unable to find group "):
@@ -126,8 +126,8 @@ func (c config) refused(said string) error {
 	return nil
 }
 
-// unknownUser says which user or group the image does not have. Without a user in the
-// configuration it is the one that the image itself names.
+// unknownUser returns an error that names the user or group that the image does not have. Without a
+// user in the configuration it is the one that the image itself names.
 func (c config) unknownUser(said string) error {
 	who, file := "", "/etc/passwd"
 	_, name, found := strings.Cut(said, "unable to find user ")
@@ -156,8 +156,8 @@ func (c config) foreignAddress(said string) error {
 	return nil
 }
 
-// concernsProfile reports whether a failure is about what a profile of system calls
-// says, rather than about a kernel that cannot filter them.
+// concernsProfile reports whether a failure is about the content of a seccomp profile, rather than
+// about a kernel without seccomp.
 func concernsProfile(said string) bool {
 	if strings.Contains(said, "kernel") {
 		return false
@@ -170,8 +170,8 @@ func concernsProfile(said string) bool {
 	return false
 }
 
-// takenPort is an error about the first port that another program of this machine
-// has.
+// takenPort returns an error for the first published port that another program of this machine
+// uses, or nil.
 func (c config) takenPort(ctx context.Context) error {
 	for i, p := range c.Publish {
 		p = p.normal()
@@ -190,15 +190,14 @@ func (c config) takenPort(ctx context.Context) error {
 	return nil
 }
 
-// mayBeMounts reports whether a container could not be made or started because the
-// engine does not have, or may not mount, what this package has it mount, for all
-// that the error says: engines have no kind of error for that.
+// mayBeMounts reports whether err may mean that the engine lacks, or may not mount, what this
+// package mounts into the container. Engines have no error type for that.
 func mayBeMounts(err error) bool {
 	known := errors.Is(err, primitives.ErrUnknownUser) || errors.Is(err, fs.ErrExist) || errors.Is(err, errors.ErrUnsupported)
 	return !known && (cerrdefs.IsInvalidArgument(err) || cerrdefs.IsInternal(err))
 }
 
-// wrap says where an error came from.
+// wrap adds the operation and the target to an error.
 func wrap(op, target string, err error) error {
 	if err == nil {
 		return nil
@@ -206,8 +205,8 @@ func wrap(op, target string, err error) error {
 	return &primitives.Error{Op: op, Backend: backend, Target: target, Err: err}
 }
 
-// isMissingOrBusy reports whether the engine does not have what a call is about, or not in
-// the state that the call needs.
+// isMissingOrBusy reports whether the engine lacks the object of a call, or the object is in the
+// wrong state.
 func isMissingOrBusy(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist)
 }

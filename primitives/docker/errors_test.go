@@ -21,11 +21,11 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
-// imageFor makes an image whose configuration names a user, with a file of users.
-// It is removed with the test.
+// imageFor makes an image with a passwd file, whose configuration names a user. It is removed with
+// the test.
 func imageFor(t *testing.T, name, user string) string {
 	t.Helper()
-	ref := fmt.Sprintf("%s-%d", name, os.Getpid()) // others may run these tests on the same engine
+	ref := fmt.Sprintf("%s-%d", name, os.Getpid()) // other runs may use the same engine
 	var archive bytes.Buffer
 	w := tar.NewWriter(&archive)
 	users := "root:x:0:0:root:/:/bin/sh\n"
@@ -54,8 +54,8 @@ func imageFor(t *testing.T, name, user string) string {
 	return ref
 }
 
-// TestWhatTheEngineRefusesIsTyped also has users that are there: whatever else is
-// wrong, it is not they, also where the container is gone with its files.
+// TestWhatTheEngineRefusesIsTyped also uses existing users: errors with another cause must not name
+// them, even if the container and its files are already gone.
 func TestWhatTheEngineRefusesIsTyped(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -119,7 +119,7 @@ func TestWhatTheEngineRefusesIsTyped(t *testing.T) {
 	}
 }
 
-// TestAFailureToStartThatNothingIsKnownOf: it is the engine's, whatever user is named.
+// A failure to start with an unknown cause counts as one of the engine, whatever user is set.
 func TestAFailureToStartThatNothingIsKnownOf(t *testing.T) {
 	e := &retouched{answer: func(method, path string, status int, answer map[string]any) {
 		if status >= 400 && strings.HasSuffix(path, "/start") {

@@ -24,7 +24,7 @@ var (
 	_ primitives.PathHolder = (*Provider)(nil)
 )
 
-// Examine looks for the engine, for the image of spec, and for what limits and storage need.
+// Examine checks the engine, the image of spec, the storage, the limits and the runner.
 func (p Provider) Examine(ctx context.Context, spec primitives.Spec) []primitives.Finding {
 	if !p.Present() {
 		return []primitives.Finding{{
@@ -51,7 +51,7 @@ func (p Provider) Examine(ctx context.Context, spec primitives.Spec) []primitive
 	return []primitives.Finding{found, p.examineImage(ctx, spec.Image), examineStorage(info), examineLimits(info), p.examineRunner(ctx, version.Arch)}
 }
 
-// examineImage asks the engine for an image. It fetches nothing.
+// examineImage checks whether the engine has an image. It fetches nothing.
 func (p Provider) examineImage(ctx context.Context, ref string) primitives.Finding {
 	f := primitives.Finding{Subject: "image", Detail: ref}
 	switch has, err := p.hasImage(ctx, ref); {
@@ -113,8 +113,8 @@ func (p Provider) examineRunner(ctx context.Context, arch string) primitives.Fin
 	return f
 }
 
-// arch returns the architecture of an engine's machine, as in runtime.GOARCH, for
-// which a runner must be made.
+// arch returns the architecture of an engine's machine, as in runtime.GOARCH. The runner must be
+// built for it.
 func (p Provider) arch(ctx context.Context) (string, error) {
 	var arch string
 	err := p.ask("describe", func(eng *client.Client) error {
@@ -125,22 +125,21 @@ func (p Provider) arch(ctx context.Context) (string, error) {
 	return arch, err
 }
 
-// ask connects to an engine for one question.
+// ask connects to the engine and calls question.
 func (p Provider) ask(op string, question func(*client.Client) error) error {
 	return p.askAbout(op, "", question)
 }
 
-// askAbout is ask about something that errors name.
+// askAbout is ask with a target for errors.
 func (p Provider) askAbout(op, target string, question func(*client.Client) error) error {
 	eng, err := engine.Connect(p.Host)
 	if err != nil {
 		return wrap(op, target, err)
 	}
-	defer func() { _ = eng.Close() }() // no call is left
+	defer func() { _ = eng.Close() }() // all calls have ended
 	return wrap(op, target, engine.Explain(eng, question(eng)))
 }
 
-// Present reports whether anything says that there should be an engine: the
-// environment, a context of the docker command, or the default socket. It does not
-// contact it.
+// Present reports whether the environment, a context of the docker command, or the default socket
+// indicates an engine. It does not contact the engine.
 func (p Provider) Present() bool { return engine.Present(p.Host) }

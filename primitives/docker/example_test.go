@@ -11,7 +11,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
-// The Spec has what all kinds of sandboxes share, the Provider what only containers have.
+// The Spec has the settings that all kinds of sandboxes share, the Provider those that only
+// containers have.
 func ExampleProvider() {
 	ctx := context.Background()
 	provider := docker.Provider{Runner: bundle.Find, Pull: docker.PullMissing}
@@ -30,7 +31,7 @@ func ExampleProvider() {
 	fmt.Print(string(res.Stdout))
 }
 
-// A setting that makes no sense is refused before the engine is asked for a container.
+// Create refuses an invalid setting before it asks the engine for a container.
 func ExampleProvider_Create_invalid() {
 	provider := docker.Provider{Runner: bundle.Find}
 	_, err := provider.Create(context.Background(), primitives.Spec{Image: "debian:12", Ports: []int{70000}})

@@ -11,32 +11,32 @@ import (
 // OwnEndTimeout is how long Terminate waits for a guest that ends by itself.
 const OwnEndTimeout = ownEndTimeout
 
-// SweepInterval is how long a program leaves it at one sweep.
+// SweepInterval is the least time between two sweeps of a program.
 const SweepInterval = sweepInterval
 
 func driverOf(s *guest.Sandbox) *driver {
-	d, _ := s.Driver().(*driver) // New and Attach make no others
+	d, _ := s.Driver().(*driver) // New and Attach use no other driver
 	return d
 }
 
-// StayJustFrozen makes a handle treat the container as just paused or resumed, until the
-// next pause or resume, however slow the machine is.
+// StayJustFrozen makes a handle treat the container as just paused or resumed, until the next pause
+// or resume, even on a slow machine.
 func StayJustFrozen(s *guest.Sandbox) {
 	later := time.Now().Add(time.Hour)
 	driverOf(s).frozen.Store(&later)
 }
 
-// AwaitSweep returns when what New has begun to do beside its own work is done.
+// AwaitSweep waits for the sweep that New has started in the background.
 func AwaitSweep(s *guest.Sandbox) {
 	if d := driverOf(s); d.sweep != nil {
 		<-d.sweep.done
 	}
 }
 
-// ForgetSweep makes the next New of an engine look for orphans again.
+// ForgetSweep makes the next New on an engine collect orphans again.
 func ForgetSweep(host string) { forgetSweep(host) }
 
-// Config is all that makes a sandbox, with the runner found.
+// Config holds all settings of a sandbox, with the path of the runner.
 type Config = config
 
 // New makes a sandbox.

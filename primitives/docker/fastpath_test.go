@@ -11,8 +11,8 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
 )
 
-// TestWhatCannotBeMountedIsDoneWithout takes away what the engine has agreed to mount
-// before it does.
+// TestWhatCannotBeMountedIsDoneWithout removes a mount's source after the engine has accepted the
+// mount and before it mounts.
 func TestWhatCannotBeMountedIsDoneWithout(t *testing.T) {
 	dir, err := os.MkdirTemp("", "agentenv-test-*") //nolint:usetesting // TempDir is for this user only
 	if err != nil {

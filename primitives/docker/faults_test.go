@@ -67,7 +67,7 @@ func TestASandboxThatIsEndedFromOutside(t *testing.T) {
 	}
 }
 
-// killed is the state of a container that was killed, as far as the engine tells.
+// killed reports whether a state may be that of a container that was killed.
 func killed(s primitives.State) bool {
 	return s.Status == primitives.StatusExited && s.Exit.Signal == primitives.SIGKILL && s.Exit.Reason != primitives.ReasonExited || s.Status == primitives.StatusLost
 }
@@ -92,7 +92,7 @@ func TestAStreamThatIsCut(t *testing.T) {
 	if err := second.Close(); err != nil {
 		t.Error(err)
 	}
-	// The container lives: another handle works, and none of the half-written.
+	// The container lives: a new handle works, and finds no incomplete file.
 	third, err := docker.Attach(t.Context(), cfg, s.ID())
 	if err != nil {
 		t.Fatal(err)
@@ -104,7 +104,7 @@ func TestAStreamThatIsCut(t *testing.T) {
 	}
 }
 
-// awaitGone waits until nothing is left of a file that was not written to its end.
+// awaitGone waits until an incomplete file has been removed.
 func awaitGone(t *testing.T, s *guest.Sandbox, name string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -124,7 +124,7 @@ func awaitGone(t *testing.T, s *guest.Sandbox, name string) {
 	}
 }
 
-// hung is an engine behind a proxy that can hang.
+// hung returns a proxy to the engine that can hang, and a configuration that uses it.
 func hung(t *testing.T) (*testdocker.Proxy, docker.Config) {
 	t.Parallel()
 	p := testdocker.NewProxy(t)
@@ -133,7 +133,7 @@ func hung(t *testing.T) (*testdocker.Proxy, docker.Config) {
 	return p, cfg
 }
 
-// bounded expects that a call ends soon after its context does.
+// bounded expects that a call returns soon after its context is done.
 func bounded(t *testing.T, name string, f func(ctx context.Context) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 300*time.Millisecond)
@@ -154,7 +154,7 @@ func TestAnEngineThatHangsWhileASandboxIsMade(t *testing.T) {
 	for _, point := range []string{"/images/", "/containers/create", "/attach", "/start"} {
 		t.Run(point, func(t *testing.T) {
 			p, cfg := hung(t)
-			// An engine that wakes up later may still make a container: remove it.
+			// An engine that continues later may still make a container: remove it.
 			label := t.Name()
 			cfg.Labels = maps.Clone(cfg.Labels)
 			cfg.Labels["agentenv-test-hung"] = label
@@ -218,8 +218,7 @@ func TestAnEngineThatHangsLater(t *testing.T) {
 		})
 	}
 	t.Cleanup(func() {
-		// Terminating outlives its context, but not for ever. When the engine is
-		// back it works.
+		// Terminate outlives its context, but not forever. It works when the engine answers again.
 		bounded(t, "terminate", func(ctx context.Context) error { _, err := s.Terminate(ctx); return err })
 		p.Flow()
 	})
@@ -239,8 +238,8 @@ func TestMemoryThatNoKillFrees(t *testing.T) {
 	s := open(t, cfg)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	// What is written there stays in memory when its writer is killed: in the end
-	// the guest itself is.
+	// The data stays in memory when its writer is killed, so in the end the kernel kills the guest
+	// itself.
 	var err error
 	for err == nil {
 		var res primitives.RunResult
@@ -259,15 +258,15 @@ func TestMemoryThatNoKillFrees(t *testing.T) {
 	}
 }
 
-// Of processes that are each smaller than the guest the kernel must end one of them, not
-// the guest or the supervisor of a durable command, with which the rest would be lost.
+// If the processes are each smaller than the guest, the kernel must kill one of them, not the guest
+// or the supervisor of a durable command: the rest would be lost with it.
 func TestMemoryThatManyHave(t *testing.T) {
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Memory = 32 << 20
 	s := open(t, cfg)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	// The first shell has the most, so of the command's processes it is ended.
+	// The first shell has the most memory, so it is the process of the command that is killed.
 	const hold = "x=$(head -c %d000000 /dev/zero | busybox tr '\\0' x);"
 	hog := primitives.Command{
 		Args: []string{"sh", "-c", fmt.Sprintf(hold, 3) + ` while true; do sh -c "$SMALL"; done`},
@@ -284,7 +283,7 @@ func TestMemoryThatManyHave(t *testing.T) {
 		if err := p.Close(); err != nil {
 			t.Error(err)
 		}
-		script(t, s, "kill -9 -1") // those in the background; it spares itself
+		script(t, s, "kill -9 -1") // background processes; kill spares itself
 	}
 }
 

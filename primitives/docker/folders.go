@@ -19,43 +19,42 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
-// The engine gets the names of the folders to mount and resolves them when it starts the
-// container. A program that may rename entries in a folder above can exchange what the
-// engine finds. So New opens and judges each folder first, and uses a container only after
-// its guest has found the same files at their targets. The guest is alone then: no command
-// has run yet.
+// The engine gets the names of the folders to mount and resolves them when it starts the container.
+// A program that may rename entries in a parent folder can exchange what the engine finds. So
+// Create opens and checks each folder first, and uses a container only after its guest has found
+// the same files at their targets. No command has run in the container by that time.
 
-// ErrFolderChanged is the error of New, Attach and Fork when a mounted folder is not the one
-// that the configuration named: another program has exchanged it.
+// ErrFolderChanged is the error of Create, Attach and Fork when another program has exchanged a
+// mounted folder, so that it is not the one that the configuration named.
 var ErrFolderChanged = errors.New("a mounted folder was exchanged for another")
 
-// labelMounted says of a container what its guest must find: JSON of mountedFile.
+// labelMounted says what the guest of a container must find: JSON of mountedFile.
 const labelMounted = labelPrefix + "mounted"
 
-// hostFolders are what a container gets of the engine's machine.
+// hostFolders are the folders and files of the engine's machine that a container mounts.
 type hostFolders struct {
 	list []hostFolder
 }
 
-// hostFolder is one of them. Its source is open until the container is proven.
+// hostFolder is one of them. Its source stays open until prove has checked the container.
 type hostFolder struct {
 	mountedFile
 	source    hostfile.File
 	readOnly  bool
-	protected bool // it is there to protect what is below another one, see protect
+	protected bool // mounted to protect a path in another folder, see protect
 }
 
-// mountedFile is what must be at a target. Without an inode nothing is known of it.
+// mountedFile is the file that must be at a target. Without an inode the file is unknown.
 type mountedFile struct {
-	Field  string `json:"field"` // of the configuration
+	Field  string `json:"field"` // the setting that names it
 	Target string `json:"target"`
 	Dev    uint64 `json:"dev"`
 	Ino    uint64 `json:"ino"`
 }
 
-// openFolders opens what the configuration mounts, if the engine is on this machine, and
-// refuses what must not be mounted. The configuration that it returns has the real paths.
-// The caller must close the folders.
+// openFolders opens what the configuration mounts, if the engine is on this machine, and refuses
+// what must not be mounted. It returns the configuration with the real paths. The caller must close
+// the folders.
 func (c config) openFolders(host string) (_ config, err error) {
 	socket, onThisMachine := strings.CutPrefix(host, "unix://")
 	guard := newMountGuard(socket, onThisMachine)
@@ -109,20 +108,20 @@ func (f *hostFolders) add(h hostFolder) {
 	f.list = append(f.list, h)
 }
 
-// close lets go of the open files. What they were stays known.
+// close closes the open files. Their identities stay known.
 func (f *hostFolders) close() {
 	if f == nil {
 		return
 	}
 	for i := range f.list {
-		_ = f.list[i].source.Close() // it was only looked at
+		_ = f.list[i].source.Close() // nothing was written
 	}
 }
 
 // empty reports whether nothing of the machine is mounted.
 func (f *hostFolders) empty() bool { return f == nil || len(f.list) == 0 }
 
-// mounts are what the engine is asked for.
+// mounts returns the mounts for the engine.
 func (f *hostFolders) mounts() []mount.Mount {
 	if f == nil {
 		return nil
@@ -131,7 +130,7 @@ func (f *hostFolders) mounts() []mount.Mount {
 	for _, h := range f.list {
 		m := mount.Mount{Type: mount.TypeBind, Source: h.source.Name, Target: h.Target, ReadOnly: h.readOnly}
 		if h.readOnly {
-			// Engines before 25 leave file systems that are mounted below it writable.
+			// Engines before 25 leave file systems below a read-only mount writable.
 			m.BindOptions = &mount.BindOptions{NonRecursive: true}
 		}
 		list = append(list, m)
@@ -139,9 +138,9 @@ func (f *hostFolders) mounts() []mount.Mount {
 	return list
 }
 
-// prove asks the guest of a container, in which nothing else runs yet, whether the opened
-// files are at their targets. A guest on another kernel, as in a virtual machine, has other
-// device and inode numbers: nothing is proven there.
+// prove checks with the guest that the opened files are at their targets. Nothing else may run in
+// the container yet. A guest on another kernel, as in a virtual machine, has other device and inode
+// numbers: then prove checks only that the targets exist.
 func (f *hostFolders) prove(ctx context.Context, g *guest.Sandbox) error {
 	if f == nil {
 		return nil
@@ -165,7 +164,7 @@ func (f *hostFolders) prove(ctx context.Context, g *guest.Sandbox) error {
 		have := found.Files[i]
 		switch {
 		case have.Denied && h.protected:
-			// Nothing in the container reaches it, then.
+			// Nothing in the container can reach the path.
 		case have.Denied:
 			return fmt.Errorf("%w: %s: let the container's user enter the folders above %s", fs.ErrPermission, h.Field, h.Target)
 		case have.Dev != h.Dev || have.Ino != h.Ino || h.readOnly && !have.ReadOnly:
@@ -175,8 +174,8 @@ func (f *hostFolders) prove(ctx context.Context, g *guest.Sandbox) error {
 	return nil
 }
 
-// exchanged adds ErrFolderChanged to an error of openFolders if it says that a folder, which
-// could be mounted before, is not there, or is something that cannot be mounted.
+// exchanged adds ErrFolderChanged to an error of openFolders which says that a folder is missing or
+// cannot be mounted, although it could be mounted before.
 func exchanged(err error) error {
 	for _, of := range []error{fs.ErrNotExist, fs.ErrInvalid, primitives.ErrNotDirectory, syscall.ENOTDIR} {
 		if errors.Is(err, of) {
@@ -186,7 +185,7 @@ func exchanged(err error) error {
 	return err
 }
 
-// sameAs refuses folders that differ from those that a sandbox already has. The protected
+// sameAs returns an error if folders differ from those that a sandbox already has. The protected
 // paths in them may differ.
 func (f *hostFolders) sameAs(before *hostFolders) error {
 	ours, theirs := f.described(), before.described()
@@ -198,7 +197,7 @@ func (f *hostFolders) sameAs(before *hostFolders) error {
 	return nil
 }
 
-// described are those that the configuration names, without their sources.
+// described returns the folders that the configuration names, without their sources.
 func (f *hostFolders) described() []mountedFile {
 	if f == nil {
 		return nil
@@ -212,13 +211,13 @@ func (f *hostFolders) described() []mountedFile {
 	return list
 }
 
-// label describes the folders to programs that attach to the container.
+// label returns the folders as JSON, for programs that attach to the container.
 func (f *hostFolders) label() string {
-	b, _ := json.Marshal(f.described()) // strings and numbers can be written
+	b, _ := json.Marshal(f.described()) // strings and numbers can be marshalled
 	return string(b)
 }
 
-// foldersOf reads what label wrote.
+// foldersOf parses what label returned.
 func foldersOf(labels map[string]string) (*hostFolders, error) {
 	var list []mountedFile
 	if err := json.Unmarshal([]byte(labels[labelMounted]), &list); err != nil {

@@ -41,7 +41,7 @@ func symlink(t *testing.T, to, name string) {
 	}
 }
 
-// noContainersOf fails if there is a container with a label of the test's own.
+// noContainersOf fails the test if a container with a label of the test exists.
 func noContainersOf(t *testing.T, label string) {
 	t.Helper()
 	list, err := testdocker.Engine(t).ContainerList(t.Context(), container.ListOptions{All: true, Filters: ofThisRun()})
@@ -55,7 +55,7 @@ func noContainersOf(t *testing.T, label string) {
 	}
 }
 
-// marked is a configuration whose containers noContainersOf finds.
+// marked returns a configuration whose containers noContainersOf finds.
 func marked(t *testing.T, cfg docker.Config) docker.Config {
 	t.Helper()
 	labels := map[string]string{"agentenv-test-of": t.Name()}
@@ -113,7 +113,7 @@ func TestAFolderThatIsExchangedWhileTheContainerIsMadeIsRefused(t *testing.T) {
 	}
 }
 
-// exchangeable makes a folder like another one at a place.
+// exchangeable makes a folder at place with files of the same names as in other.
 func exchangeable(t *testing.T, other, place string) {
 	t.Helper()
 	mkdirs(t, place)
@@ -162,7 +162,7 @@ func TestAForkOnlyMountsTheFoldersOfItsSandbox(t *testing.T) {
 			}
 			again, err := docker.Attach(t.Context(), docker.Config{}, s.ID())
 			if err != nil {
-				t.Fatal("Attach:", err) // what it has is what it had
+				t.Fatal("Attach:", err) // its mounts are unchanged
 			}
 			if _, err := again.Fork(t.Context(), 1); !c.ok && !errors.Is(err, docker.ErrFolderChanged) {
 				t.Errorf("Fork of an attached sandbox: %v", err)
@@ -212,7 +212,7 @@ func TestAttachLooksAtWhatIsMounted(t *testing.T) {
 	if err := errors.Join(err, again.Close()); err != nil {
 		t.Fatal(err)
 	}
-	// The mount goes with the folder, and another one takes its place.
+	// The mount moves with the folder, and another folder takes its name.
 	if err := os.Rename(data, filepath.Join(dir, "old")); err != nil {
 		t.Fatal(err)
 	}
@@ -239,8 +239,7 @@ func TestAFolderIsNamedItself(t *testing.T) {
 	}
 }
 
-// imageAfter runs a command in a new container of an image and returns an image of what comes of
-// it.
+// imageAfter runs a command in a new container of an image and commits the container to an image.
 func imageAfter(t *testing.T, from, command string) string {
 	t.Helper()
 	eng := testdocker.Engine(t)
@@ -267,7 +266,7 @@ func imageAfter(t *testing.T, from, command string) string {
 
 func TestAnImageCannotMakeTheEngineWriteIntoAFolder(t *testing.T) {
 	for name, c := range map[string]struct {
-		image string // is made with this command
+		image string // the command that makes the image
 		ok    bool
 	}{
 		"the guest's folder is a link":            {"ln -s /workspace /agentenv", false},
@@ -284,7 +283,7 @@ func TestAnImageCannotMakeTheEngineWriteIntoAFolder(t *testing.T) {
 			workspace, other, third := t.TempDir(), t.TempDir(), t.TempDir()
 			cfg.Workspace = workspace
 			cfg.Mounts = []docker.Mount{{Source: other, Target: "/m"}, {Source: third, Target: "/srv/data/x"}}
-			for range 2 { // the second time it is known
+			for range 2 { // the second time the image is known
 				s, err := docker.New(t.Context(), cfg)
 				if err == nil {
 					output(t, s, "touch", "/srv/data/x/made")
@@ -307,7 +306,7 @@ func TestAnImageCannotMakeTheEngineWriteIntoAFolder(t *testing.T) {
 
 func TestAnImageCannotPutAVolumeIntoAFolder(t *testing.T) {
 	for name, c := range map[string]struct {
-		links  string // are made with this command
+		links  string // the command that makes the links
 		volume string
 		ok     bool
 	}{

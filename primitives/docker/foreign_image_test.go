@@ -17,13 +17,13 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
-// A container has the labels of its image, which may be anybody's, or of a sandbox.
+// A container has the labels of its image, which may come from anyone, or from a sandbox.
 func TestWhatTheLabelsOfAnImageSayIsNotTakenForTheSandboxs(t *testing.T) {
 	for _, label := range []string{
 		"dev.agentenv.link=/tmp", "dev.agentenv.mounted=x",
 	} {
 		t.Run(label, func(t *testing.T) {
-			img := committed(t, testdocker.Busybox(t), "LABEL "+label) // whose end is an error if it has gone
+			img := committed(t, testdocker.Busybox(t), "LABEL "+label) // its removal is checked
 			s := open(t, config(t, img))
 			again, err := docker.Attach(t.Context(), docker.Config{}, s.ID())
 			if err != nil {

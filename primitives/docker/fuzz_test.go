@@ -2,7 +2,7 @@ package docker
 
 import "testing"
 
-// FuzzLabels reads labels that another program wrote on a container or an image.
+// FuzzLabels parses labels that another program wrote on a container or an image.
 func FuzzLabels(f *testing.F) {
 	f.Add(`{"image":"x","memory":"2GiB","mounts":[{"source":"/a","target":"/b"}]}`)
 	f.Add("null")

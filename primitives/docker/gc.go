@@ -23,12 +23,11 @@ import (
 // says. It never removes a sandbox that has a client or is kept. GC may run at any time, in
 // many programs at once; [Provider.Create] runs it in the background, at most once a minute.
 //
-// It goes on when something cannot be removed, and returns what was removed
-// together with the error.
+// If something cannot be removed GC continues. It returns what it removed together with the error.
 func (p Provider) GC(ctx context.Context, opts primitives.GCOptions) ([]primitives.Garbage, error) {
 	var removed []primitives.Garbage
 	err := p.ask("gc", func(eng *client.Client) error {
-		// Without an engine this is said once, not for everything that is looked for.
+		// Ping first: a missing engine gives one error, not one for each list.
 		_, err := eng.Ping(ctx)
 		if err == nil {
 			removed, err = (&collector{eng: eng, opts: opts}).collect(ctx)
@@ -42,11 +41,11 @@ func (p Provider) GC(ctx context.Context, opts primitives.GCOptions) ([]primitiv
 type collector struct {
 	eng     *client.Client
 	opts    primitives.GCOptions
-	inNew   bool         // it runs in New, which is about to use the network
-	log     hclog.Logger // nil: the caller of GC gets what was removed
+	inNew   bool         // it runs in Create, which is about to use the network
+	log     hclog.Logger // nil in GC, which returns what was removed
 	removed []primitives.Garbage
 	errs    []error
-	clock   time.Time // of the engine, when it was first asked
+	clock   time.Time // the engine's time at the first request
 }
 
 func (g *collector) collect(ctx context.Context) ([]primitives.Garbage, error) {
@@ -59,7 +58,7 @@ func (g *collector) collect(ctx context.Context) ([]primitives.Garbage, error) {
 	return g.removed, errors.Join(g.errs...)
 }
 
-// take removes something and makes a note of it.
+// take removes garbage and records it.
 func (g *collector) take(found primitives.Garbage, remove func() error) {
 	log := g.log
 	if log == nil {
@@ -82,7 +81,7 @@ func (g *collector) take(found primitives.Garbage, remove func() error) {
 	g.removed = append(g.removed, found)
 }
 
-// containers also removes their volumes.
+// containers removes garbage containers with their volumes.
 func (g *collector) containers(ctx context.Context) {
 	found, err := listContainers(ctx, g.eng)
 	if err != nil {
@@ -104,7 +103,7 @@ func (g *collector) containers(ctx context.Context) {
 	}
 }
 
-// judge says why a container is garbage; empty if it is not.
+// judge returns why a container is garbage, or "" if it is not.
 func (g *collector) judge(ctx context.Context, c container.Summary) (string, error) {
 	owner := findOwner(c.Labels)
 	switch c.State {
@@ -124,7 +123,7 @@ func (g *collector) judge(ctx context.Context, c container.Summary) (string, err
 	case kept && (until.IsZero() || time.Now().Before(until)):
 		return "", nil
 	case c.State != container.StatePaused && !g.opts.NoGrace:
-		return "", nil // its guest counts the grace
+		return "", nil // its guest counts the grace period
 	}
 	if busy, err := inUse(ctx, g.eng, c.ID); busy || err != nil {
 		return "", err
@@ -135,8 +134,8 @@ func (g *collector) judge(ctx context.Context, c container.Summary) (string, err
 	return "its program died", nil
 }
 
-// ended judges a container that has ended. What was in a kept one that did not end
-// by itself may be wanted until it expires.
+// ended returns why a container that has ended is garbage, or "". A kept container that did not end
+// by itself stays until it expires, because its files may be needed.
 func (g *collector) ended(ctx context.Context, c container.Summary, owner ownerFate) (string, error) {
 	kept, until := keptUntil(c.Labels)
 	if !kept {
@@ -155,12 +154,12 @@ func (g *collector) ended(ctx context.Context, c container.Summary, owner ownerF
 	return "", nil
 }
 
-// abandonedAfter is how old something becomes before it is sure that no program,
-// wherever it is, is still busy making it.
+// abandonedAfter is the age from which certainly no program, on any machine, is still making
+// something.
 const abandonedAfter = time.Hour
 
-// unused returns why something that only its owner can use is garbage: the owner has
-// died. It returns "" for what is not garbage.
+// unused returns why something that only its owner can use is garbage: the owner has died or, if
+// the owner is unknown, it is older than abandonedAfter. It returns "" for what is not garbage.
 func (g *collector) unused(ctx context.Context, owner ownerFate, created time.Time, why string) (string, error) {
 	switch owner {
 	case ownerAlive:
@@ -183,12 +182,12 @@ func (g *collector) unused(ctx context.Context, owner ownerFate, created time.Ti
 	return "unused for an hour", nil
 }
 
-// inUse reports whether programs are attached to a running container beside the
-// one that made it: every one has a process of its own in there.
+// inUse reports whether programs other than the one that made it are attached to a running
+// container: each has a process of its own in the container.
 func inUse(ctx context.Context, eng *client.Client, id string) (bool, error) {
 	found, err := eng.ContainerInspect(ctx, id)
 	if cerrdefs.IsNotFound(err) {
-		return true, nil // not our business any more
+		return true, nil // it was removed meanwhile
 	}
 	if err != nil {
 		return false, err
@@ -206,7 +205,7 @@ func inUse(ctx context.Context, eng *client.Client, id string) (bool, error) {
 	return false, nil
 }
 
-// volumes removes those that have lost their container.
+// volumes removes the volumes whose containers no longer exist.
 func (g *collector) volumes(ctx context.Context) {
 	found, err := g.eng.VolumeList(ctx, volume.ListOptions{
 		Filters: filters.NewArgs(filters.Arg("label", labelSandbox), filters.Arg("dangling", "true")),
@@ -216,7 +215,7 @@ func (g *collector) volumes(ctx context.Context) {
 		return
 	}
 	for _, v := range found.Volumes {
-		created, _ := time.Parse(time.RFC3339, v.CreatedAt) // engines may not tell: the zero time is long ago
+		created, _ := time.Parse(time.RFC3339, v.CreatedAt) // zero if unknown
 		why, err := g.unused(ctx, findOwner(v.Labels), created, "its container is gone, and its program died")
 		if err != nil {
 			g.errs = append(g.errs, err)
@@ -229,8 +228,8 @@ func (g *collector) volumes(ctx context.Context) {
 	}
 }
 
-// images removes those that forks were made of and that their programs, which have
-// died, were to remove. Snapshots and builds stay.
+// images removes the images of forks whose programs died before they removed them. Snapshots and
+// built images stay.
 func (g *collector) images(ctx context.Context) {
 	found, err := g.eng.ImageList(ctx, image.ListOptions{Filters: filters.NewArgs(filters.Arg("label", labelFork))})
 	if err != nil {
@@ -252,8 +251,8 @@ func (g *collector) images(ctx context.Context) {
 	}
 }
 
-// image removes one unless a container uses it. The engine does not let go of it then,
-// either, but with primitives.GCOptions.DryRun it is not asked.
+// image removes an image unless a container uses it. The engine would refuse that, too, but with
+// primitives.GCOptions.DryRun the engine is not asked.
 func (g *collector) image(ctx context.Context, i image.Summary, found primitives.Garbage) {
 	using, err := g.eng.ContainerList(ctx, container.ListOptions{All: true, Limit: 1, Filters: filters.NewArgs(filters.Arg("ancestor", i.ID))})
 	if err != nil {
@@ -317,7 +316,7 @@ func startSweep(ctx context.Context, eng *client.Client, log hclog.Logger) *swee
 	return s
 }
 
-// due reports whether a collection of the engine is due, and notes that it begins now.
+// due reports whether a collection of the engine is due, and records that it begins now.
 func due(host string) bool {
 	sweeps.mu.Lock()
 	defer sweeps.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
-// TestAProgramSweepsOnceForManySandboxes looks at the last thing that a sweep asks for.
+// TestAProgramSweepsOnceForManySandboxes counts the last request of a sweep.
 func TestAProgramSweepsOnceForManySandboxes(t *testing.T) {
 	cfg := config(t, testdocker.Scratch(t))
 	proxy := testdocker.NewProxy(t)
@@ -39,7 +39,7 @@ func TestAProgramSweepsOnceForManySandboxes(t *testing.T) {
 	for range 3 {
 		open(t, cfg)
 	}
-	// On a machine that is as busy as that it is due again.
+	// On a very slow machine the next sweep may be due.
 	if n := swept.Load(); n != 1 && time.Since(began) < docker.SweepInterval {
 		t.Errorf("the engine was swept %d times", n)
 	}
@@ -48,7 +48,7 @@ func TestAProgramSweepsOnceForManySandboxes(t *testing.T) {
 	once()
 }
 
-// TestAnInterruptedSweepIsRepeated by the next start.
+// The next start repeats a sweep that was interrupted.
 func TestAnInterruptedSweepIsRepeated(t *testing.T) {
 	cfg := config(t, testdocker.Scratch(t))
 	proxy := testdocker.NewProxy(t)
@@ -58,7 +58,7 @@ func TestAnInterruptedSweepIsRepeated(t *testing.T) {
 		switch {
 		case strings.Contains(path, "/containers/json?"):
 			begun <- struct{}{}
-			<-failed // it does not get far
+			<-failed // the sweep fails here
 		case strings.Contains(path, "/images/agentenv-test-missing/json"):
 			<-begun
 		}

@@ -27,8 +27,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
-// owners returns the labels of things whose program lives, has died, or ran
-// elsewhere.
+// owners returns the labels of owners that live, have died, or run elsewhere.
 func owners(t *testing.T, eng *client.Client, alive string) map[string]map[string]string {
 	t.Helper()
 	found, err := eng.ContainerInspect(t.Context(), alive)
@@ -48,8 +47,8 @@ func owners(t *testing.T, eng *client.Client, alive string) map[string]map[strin
 	}
 }
 
-// TestWhatGCTakes makes everything that can be left on an engine of its own, which
-// nobody else cleans.
+// TestWhatGCTakes makes everything that may be left on an engine. The engine is the test's own, so
+// no other program collects it.
 func TestWhatGCTakes(t *testing.T) {
 	daemon := testdocker.NewDaemon(t, nil)
 	busybox := testdocker.Busybox(t)
@@ -58,7 +57,7 @@ func TestWhatGCTakes(t *testing.T) {
 	cfg := config(t, busybox)
 	cfg.Host = daemon.Host()
 	alive := open(t, cfg)
-	docker.AwaitSweep(alive) // or it takes what is made here
+	docker.AwaitSweep(alive) // or it removes what is made here
 	owner := owners(t, eng, alive.ID())
 	listed := map[string]primitives.Status{}
 	var taken, takenWithoutGrace []string
@@ -67,7 +66,7 @@ func TestWhatGCTakes(t *testing.T) {
 		name, owner, state string
 		kept, expires      string
 		otherName, inUse   bool
-		status             primitives.Status // in the list; empty is not there
+		status             primitives.Status // in the list; empty means not listed
 		taken              bool              // by GC
 		noGrace            bool              // by GC without grace
 	}{
@@ -214,8 +213,8 @@ func fabricateVolumes(t *testing.T, eng *client.Client, owner map[string]map[str
 	return "of-dead"
 }
 
-// fabricateImages makes images with the labels that forks, builds and snapshots give
-// them, and returns those that are garbage.
+// fabricateImages makes images with the labels of forks, builds and snapshots, and returns those
+// that are garbage.
 func fabricateImages(t *testing.T, eng *client.Client, owner map[string]map[string]string) []string {
 	t.Helper()
 	var garbage []string
@@ -255,7 +254,7 @@ func fabricateImages(t *testing.T, eng *client.Client, owner map[string]map[stri
 	return garbage
 }
 
-// loadImage makes an image that was made at some time, and returns its ID.
+// loadImage makes an image with this creation time, and returns its ID.
 func loadImage(t *testing.T, eng *client.Client, ref string, created time.Time, labels map[string]string) string {
 	t.Helper()
 	layer := make([]byte, 1024) // the end of an archive
@@ -293,8 +292,7 @@ func loadImage(t *testing.T, eng *client.Client, ref string, created time.Time, 
 	return fmt.Sprintf("sha256:%x", sha256.Sum256(config))
 }
 
-// TestTheNextStartRemovesImagesOfProgramsThatDied is about those that only their
-// program had a use for.
+// TestTheNextStartRemovesImagesOfProgramsThatDied covers images that only their program could use.
 func TestTheNextStartRemovesImagesOfProgramsThatDied(t *testing.T) {
 	daemon := testdocker.NewDaemon(t, nil)
 	busybox := testdocker.Busybox(t)
@@ -303,7 +301,7 @@ func TestTheNextStartRemovesImagesOfProgramsThatDied(t *testing.T) {
 	cfg := config(t, busybox)
 	cfg.Host = daemon.Host()
 	alive := open(t, cfg)
-	docker.AwaitSweep(alive) // that of this start is not to do it
+	docker.AwaitSweep(alive) // the sweep of this start must not remove them
 	garbage := fabricateImages(t, eng, owners(t, eng, alive.ID()))
 	list := func() []string {
 		found, err := eng.ImageList(t.Context(), image.ListOptions{All: true})
@@ -318,7 +316,7 @@ func TestTheNextStartRemovesImagesOfProgramsThatDied(t *testing.T) {
 	}
 	before := list()
 	docker.ForgetSweep(cfg.Host)
-	open(t, cfg) // its Close would end what goes on beside it
+	open(t, cfg) // its Close would cancel the sweep
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for end := time.Now().Add(patience); ; <-tick.C {

@@ -17,9 +17,10 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// History returns what the engine remembers of a sandbox's container, oldest first:
-// engines remember a few hundred events, also of containers that are gone. Of one whose
-// events are lost History returns when it was made and started, and how it ended. A container that it does not remember is fs.ErrNotExist.
+// History returns what the engine remembers of a sandbox's container, oldest first. Engines
+// remember a few hundred events, also of removed containers. If the events are lost History returns
+// when the container was made and started, and how it ended. A container that the engine does not
+// remember is fs.ErrNotExist.
 func (p Provider) History(ctx context.Context, id string) ([]primitives.Incident, error) {
 	var list []primitives.Incident
 	err := p.askAbout("history", id, func(eng *client.Client) error {
@@ -47,8 +48,8 @@ func remembered(ctx context.Context, eng *client.Client, id string) ([]primitive
 	return list, err
 }
 
-// inspected returns what the engine knows of a sandbox's container without its events;
-// nothing of another container.
+// inspected returns what the engine knows of a sandbox's container without its events. It returns
+// nothing for other containers.
 func inspected(ctx context.Context, eng *client.Client, id string) ([]primitives.Incident, error) {
 	if !validName(id) {
 		return nil, nil
@@ -80,22 +81,22 @@ func inspected(ctx context.Context, eng *client.Client, id string) ([]primitives
 	return list, nil
 }
 
-// pastEvents returns the events of a container that the engine remembers, oldest first;
-// of no actions are those of all. Beside an error there may be some.
+// pastEvents returns the events of a container that the engine remembers, oldest first. Without
+// actions it returns those of every action. With an error it may return some events, too.
 func pastEvents(ctx context.Context, eng *client.Client, id string, actions ...events.Action) ([]events.Message, error) {
 	filter := filters.NewArgs(filters.Arg("type", string(events.ContainerEventType)), filters.Arg("container", id))
 	for _, action := range actions {
 		filter.Add("event", string(action))
 	}
-	// An engine compares the end of the list with its own clock, from which this
-	// machine's may be far off: before a time to come it waits for it, and of one too
-	// early the latest events are missing. To Docker's engine 0 is now.
+	// The engine compares Until with its own clock, which may differ much from this machine's: it
+	// waits for a time in the future, and leaves out the latest events for a time in the past. For
+	// Docker's engine 0 means now.
 	list, err := eventsUntil(ctx, eng, filter, "0")
 	if err != nil || len(list) > 0 {
 		return list, err
 	}
-	// It has forgotten the container, or means the year 1970. To ask every time would
-	// take longer than the events do.
+	// The engine has forgotten the container, or takes 0 for the year 1970. To ask for its time in
+	// every case would take longer than the events do.
 	info, err := eng.Info(ctx)
 	if err != nil || info.SystemTime == "" {
 		return nil, err
@@ -122,7 +123,7 @@ func eventsUntil(ctx context.Context, eng *client.Client, filter filters.Args, u
 	}
 }
 
-// incident describes an event.
+// incident returns a description of an event.
 func incident(m events.Message) string {
 	if marksEnd(m) {
 		return "terminated by a program of agentenv"

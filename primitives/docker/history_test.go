@@ -11,7 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
-// forgetful returns the address of the engine as one that remembers no events.
+// forgetful returns the address of a proxy to the engine that reports no events.
 func forgetful(t *testing.T) string {
 	t.Helper()
 	return standIn(t, toEngine(t, &httputil.ReverseProxy{

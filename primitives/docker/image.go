@@ -17,7 +17,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/images"
 )
 
-// checkImage refuses an image that would change the machine's folders, or lies.
+// checkImage refuses an image that would change folders of the machine, or whose labels are false.
 func checkImage(ctx context.Context, eng *client.Client, cfg config, img image.InspectResponse) error {
 	if err := checkLabels(ctx, eng, img); err != nil {
 		return err
@@ -33,8 +33,8 @@ func checkImage(ctx context.Context, eng *client.Client, cfg config, img image.I
 	return nil
 }
 
-// provenImages holds the IDs of images that checkLinks has passed, with the targets. The
-// content of an ID never changes. The images of forks are not in it: each is checked once.
+// provenImages holds the IDs of images that checkLinks has accepted, with the targets. The content
+// of an ID never changes. The images of forks are not in it: each is checked once.
 var provenImages images.Proofs
 
 // checkLinks refuses an image that would change a folder of the machine, see
@@ -55,7 +55,7 @@ func checkLinks(ctx context.Context, eng *client.Client, cfg config, img image.I
 	return images.CheckTargets(ctx, eng, made.ID, img, guestDir, cfg.folders.targets())
 }
 
-// wantedImage returns what images.Ensure is asked for.
+// wantedImage returns the argument of images.Ensure.
 func (c config) wantedImage() images.Wanted {
 	return images.Wanted{Ref: c.Image, Platform: c.Platform, Pull: string(c.Pull), Progress: c.Progress}
 }
@@ -86,14 +86,14 @@ func checkLabels(ctx context.Context, eng *client.Client, img image.InspectRespo
 	return fmt.Errorf("%w: image: its labels say that it was made of a sandbox, but it is no snapshot that this engine has; %s", fs.ErrInvalid, advice)
 }
 
-// isBuiltOn reports whether an image is a snapshot, or has more layers than it only.
+// isBuiltOn reports whether an image is the snapshot, or has its layers and more.
 func isBuiltOn(img, snapshot image.InspectResponse) bool {
 	n := len(snapshot.RootFS.Layers)
 	return snapshot.Config != nil && n > 0 && len(img.RootFS.Layers) >= n && slices.Equal(img.RootFS.Layers[:n], snapshot.RootFS.Layers) &&
 		snapshot.Config.Labels[labelSnapshot] == img.Config.Labels[labelSnapshot] && snapshot.Config.Labels[labelFolder] == img.Config.Labels[labelFolder]
 }
 
-// targets are the paths in the container at which something is mounted.
+// targets returns the paths in the container at which something is mounted.
 func (f *hostFolders) targets() []string {
 	list := []string{guestProgram, guestRoot, linkDir}
 	for _, m := range f.described() {

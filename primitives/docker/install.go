@@ -21,8 +21,8 @@ import (
 	"github.com/docker/docker/client"
 )
 
-// install copies what the guest needs into a container that was not started yet,
-// if that is anything: even little of it takes the engine 50 ms.
+// install copies what the guest needs into a container that was not started yet. If the guest needs
+// nothing install makes no request: even a small copy takes the engine 50 ms.
 func install(ctx context.Context, eng *client.Client, id string, cfg config) error {
 	if cfg.sharedRunner != "" && cfg.ownFolders {
 		return nil
@@ -34,8 +34,8 @@ func install(ctx context.Context, eng *client.Client, id string, cfg config) err
 	return unpackInto(ctx, eng, id, into, func(w io.Writer) error { return packGuest(w, cfg, into) })
 }
 
-// installRunner copies the runner alone into a container that was not started yet,
-// whose image has the guest's folders.
+// installRunner copies the runner alone into a container that was not started yet, and whose image
+// has the guest's folders.
 func installRunner(ctx context.Context, eng *client.Client, id string, open runnerOpener) error {
 	f, err := open(ctx)
 	if err != nil {
@@ -56,8 +56,8 @@ func installRunner(ctx context.Context, eng *client.Client, id string, open runn
 	})
 }
 
-// installBeside copies a runner of this machine into a container that has a guest of
-// another release, and returns its path there. The name is that of its content.
+// installBeside copies a runner of this machine into a container that has a guest of another
+// release, and returns its path there. The name ends with the digest of its content.
 func installBeside(ctx context.Context, eng *client.Client, id, runner string) (program string, err error) {
 	f, err := openRunnerFile(runner)
 	if err != nil {
@@ -83,7 +83,7 @@ func installBeside(ctx context.Context, eng *client.Client, id, runner string) (
 	})
 }
 
-// unpackInto lets the engine unpack the archive that pack writes into a folder of a container.
+// unpackInto makes the engine unpack the archive that pack writes into a folder of a container.
 func unpackInto(ctx context.Context, eng *client.Client, id, into string, pack func(io.Writer) error) error {
 	r, w := io.Pipe()
 	packed := make(chan error, 1)
@@ -106,17 +106,17 @@ func unpackInto(ctx context.Context, eng *client.Client, id, into string, pack f
 
 var errInstallEnded = errors.New("the engine takes no more of the archive")
 
-// runnerFile is the guest's program, wherever it is read from.
+// runnerFile is the guest's program, open for reading.
 type runnerFile struct {
 	io.ReadCloser
 	size int64
 }
 
-// runnerOpener opens it where it is needed.
+// runnerOpener opens the runner on demand.
 type runnerOpener func(context.Context) (*runnerFile, error)
 
-// checkRunner refuses a file that is not there, before an error about it can be taken
-// for one of the engine.
+// checkRunner refuses a missing file, before an error about it can be mistaken for one of the
+// engine.
 func (c config) checkRunner() error {
 	if c.Runner == "" {
 		return c.invalid("runner", "it is empty; name the envrunner program for the engine's platform, which is the guest in the container")
@@ -131,7 +131,7 @@ func (c config) checkRunner() error {
 	return nil
 }
 
-// openRunnerFile opens one of this machine.
+// openRunnerFile opens a runner of this machine.
 func openRunnerFile(name string) (*runnerFile, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -148,10 +148,9 @@ func (f *runnerFile) header() *tar.Header {
 	return &tar.Header{Name: guestProgram, Mode: 0o755, Typeflag: tar.TypeReg, Size: f.size}
 }
 
-// packGuest writes the guest's folders, and its program unless that is mounted, as a
-// tar stream to be unpacked in a folder. Sandboxes are made by the container's user,
-// whose number only the engine knows: like /tmp, their folder is open to all and
-// keeps their things apart.
+// packGuest writes a tar stream that is unpacked into a folder: the guest's folders, and its
+// program unless that is mounted. The container's user, whose number only the engine knows, makes
+// sandboxes there. So their folder is like /tmp: writable for all users, with the sticky bit.
 func packGuest(w io.Writer, cfg config, into string) error {
 	headers := []*tar.Header{
 		{Name: guestDir, Mode: 0o755, Typeflag: tar.TypeDir},
@@ -183,13 +182,13 @@ func packGuest(w io.Writer, cfg config, into string) error {
 	return tw.Close()
 }
 
-// runnerMount mounts it where install would copy it to.
+// runnerMount mounts the runner where install would copy it to.
 func runnerMount(file string) mount.Mount {
 	return mount.Mount{Type: mount.TypeBind, Source: file, Target: guestProgram, ReadOnly: true}
 }
 
-// mountedRunner returns the path of the runner that an existing container mounts; empty
-// for one with a copy.
+// mountedRunner returns the path of the runner that an existing container mounts, or "" if the
+// container has a copy.
 func mountedRunner(mounts []container.MountPoint) string {
 	for _, m := range mounts {
 		if m.Destination == guestProgram {
@@ -210,9 +209,8 @@ func (c config) makesFolders(img image.InspectResponse) bool {
 	return len(c.CapAdd) == 0 && (name == "" || name == "0" || name == "root")
 }
 
-// guestRuns returns nil if the runner can be the guest of a container. A static
-// program of the engine's platform runs also in an image for another one: the
-// kernel is the same.
+// guestRuns returns nil if the runner can be the guest of a container. A static program of the
+// engine's platform also runs in an image for another platform: the kernel is the same.
 func guestRuns(ctx context.Context, eng *client.Client, cfg config, img image.InspectResponse) error {
 	arch, err := runnerArch(cfg.Runner)
 	if err != nil || arch == img.Architecture {
@@ -225,12 +223,12 @@ func guestRuns(ctx context.Context, eng *client.Client, cfg config, img image.In
 	return err
 }
 
-// runnerArch is the architecture of a runner, as in runtime.GOARCH.
+// runnerArch returns the architecture of a runner, as in runtime.GOARCH.
 func runnerArch(file string) (string, error) {
 	f, err := elf.Open(file)
 	if err != nil {
 		_, wrong := errors.AsType[*elf.FormatError](err)
-		if wrong || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) { // it is short
+		if wrong || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) { // short
 			return "", fmt.Errorf("%w: runner: %s is no Linux program", fs.ErrInvalid, file)
 		}
 		return "", fmt.Errorf("runner: %w", err)

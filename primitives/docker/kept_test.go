@@ -101,8 +101,8 @@ func TestAKeptSandboxThatDiesStaysUntilItIsRemoved(t *testing.T) {
 	}
 }
 
-// TestAKeptSandboxWhoseCreationWasKilledIsGarbage kills its program before it could have
-// told anybody about it, or after it has ended it.
+// The program is killed before it could tell anyone about the sandbox, or after it has ended the
+// sandbox.
 func TestAKeptSandboxWhoseCreationWasKilledIsGarbage(t *testing.T) {
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Keep = true

@@ -14,8 +14,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
-// TestAContainerThatIsKilledAfterACommandUsedUpTheMemory: that is no reason to set a
-// higher limit.
+// A kill must not count as one for memory: a higher limit would not help.
 func TestAContainerThatIsKilledAfterACommandUsedUpTheMemory(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		t.Run(fmt.Sprintf("keep %v", keep), func(t *testing.T) {

@@ -15,17 +15,16 @@ const (
 	labelSandbox = labelPrefix + "sandbox" // the sandbox's ID
 	labelSession = labelPrefix + "session" // Spec.Session
 	labelKeep    = labelPrefix + "keep"    // "true" or "false": Spec.Keep
-	labelExpires = labelPrefix + "expires" // until when it is kept, RFC 3339; empty is for ever
+	labelExpires = labelPrefix + "expires" // until when it is kept, RFC 3339; empty means forever
 	labelGuest   = labelPrefix + "guest"   // the version of the guest protocol
 	labelHost    = labelPrefix + "owner.host"
 	labelPID     = labelPrefix + "owner.pid"
-	labelPIDs    = labelPrefix + "owner.pidns"   // within which the number counts
+	labelPIDs    = labelPrefix + "owner.pidns"   // the PID namespace of the owner
 	labelStarted = labelPrefix + "owner.started" // in the kernel's ticks since boot
 	labelBoot    = labelPrefix + "owner.boot"
 )
 
-// ownerLabels describe this program and what cfg says about the life of what it
-// makes.
+// ownerLabels returns labels that describe this program, and how long cfg keeps what it makes.
 func ownerLabels(cfg config) map[string]string {
 	expires := ""
 	if cfg.Keep && cfg.Expires > 0 {
@@ -39,14 +38,14 @@ func ownerLabels(cfg config) map[string]string {
 	}
 }
 
-// sandboxLabels are ownerLabels of a sandbox and of what goes with it.
+// sandboxLabels returns the labels of a sandbox and of everything that belongs to it.
 func sandboxLabels(name string, cfg config) map[string]string {
 	labels := ownerLabels(cfg)
 	labels[labelSandbox], labels[labelGuest] = name, strconv.Itoa(guest.Version)
 	return labels
 }
 
-// ownerFate is what became of the program that made something.
+// ownerFate says whether the program that made something lives.
 type ownerFate = owner.Fate
 
 const (
@@ -55,15 +54,15 @@ const (
 	ownerDead    = owner.Dead
 )
 
-// findOwner looks for the program that the labels describe.
+// findOwner returns whether the program that the labels describe lives.
 func findOwner(labels map[string]string) ownerFate {
 	return owner.Identity{
 		PID: labels[labelPID], PIDs: labels[labelPIDs], Started: labels[labelStarted], Boot: labels[labelBoot],
 	}.Fate()
 }
 
-// keptUntil returns whether something is to outlive its program, and until when;
-// the zero time is for ever. A date that cannot be read is never over.
+// keptUntil returns whether something outlives its program, and until when; the zero time means
+// forever. A date that cannot be parsed means forever.
 func keptUntil(labels map[string]string) (kept bool, until time.Time) {
 	until, _ = time.Parse(time.RFC3339, labels[labelExpires])
 	return labels[labelKeep] == "true", until

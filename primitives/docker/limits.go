@@ -15,8 +15,7 @@ import (
 	"github.com/docker/docker/client"
 )
 
-// engineLimits adds the settings that depend on what the engine has: processors, a
-// store that can limit the disk, runtimes.
+// engineLimits adds the settings that depend on the engine: processors, disk and runtime.
 func engineLimits(ctx context.Context, eng *client.Client, cfg config, h *container.HostConfig) error {
 	info, err := eng.Info(ctx)
 	if err != nil {
@@ -45,7 +44,7 @@ func engineLimits(ctx context.Context, eng *client.Client, cfg config, h *contai
 	return nil
 }
 
-// warnUnlimited logs the default limits that the engine cannot set and says nothing of.
+// warnUnlimited logs the default limits that the engine cannot set and does not warn about.
 func (c config) warnUnlimited(h *container.HostConfig) {
 	if c.CPUs == 0 && h.NanoCPUs == 0 {
 		c.Logger.Warn("the sandbox may use every processor: the engine cannot limit them")
@@ -61,16 +60,16 @@ func mayLimitDisk(info system.Info) bool {
 	return info.Driver == "overlay2" && slices.Contains(info.DriverStatus, [2]string{"Backing Filesystem", "xfs"})
 }
 
-// ignoresDisk reports whether an engine's store of images is containerd's: it takes the
-// limit without a word and sets none.
+// ignoresDisk reports whether an engine's image store is containerd's: such an engine accepts the
+// limit without an error and sets none.
 func ignoresDisk(info system.Info) bool {
 	return slices.ContainsFunc(info.DriverStatus, func(status [2]string) bool {
 		return strings.HasPrefix(status[1], "io.containerd.snapshotter")
 	})
 }
 
-// checkRuntime refuses a runtime that the engine does not have. Engines find those of
-// containerd, whose names begin alike, without a configuration.
+// checkRuntime refuses a runtime that the engine does not have. It accepts every name that begins
+// with "io.containerd.": engines find those runtimes without a configuration.
 func (c config) checkRuntime(info system.Info) error {
 	if _, found := info.Runtimes[c.Runtime]; found || c.Runtime == "" || strings.HasPrefix(c.Runtime, "io.containerd.") {
 		return nil

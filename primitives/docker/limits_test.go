@@ -20,7 +20,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
-// script runs a command of the shell, whatever its status is.
+// script runs a shell command, whatever its exit status.
 func script(t *testing.T, s *guest.Sandbox, command string) primitives.RunResult {
 	t.Helper()
 	res, err := primitives.Run(t.Context(), s, primitives.Command{Args: []string{"sh", "-c", command}}, primitives.RunOptions{})
@@ -30,11 +30,11 @@ func script(t *testing.T, s *guest.Sandbox, command string) primitives.RunResult
 	return res
 }
 
-// outlivesCommands checks that when memory runs out the kernel ends commands before the
-// first process.
+// outlivesCommands checks that the kernel kills commands before the first process when memory runs
+// out.
 func outlivesCommands(t *testing.T, s *guest.Sandbox) {
 	t.Helper()
-	for range 20 { // what a command starts at once may be faster than who looks at it
+	for range 20 { // a command may fork before it is offered to the OOM killer
 		p, err := s.Exec(t.Context(), primitives.Command{Args: []string{"sh", "-c", "sleep 1000 & echo $$ $!; wait"}, Grace: -1})
 		if err != nil {
 			t.Fatal(err)
@@ -44,7 +44,7 @@ func outlivesCommands(t *testing.T, s *guest.Sandbox) {
 		if _, serr := fmt.Sscan(line, &id, &childID); err != nil || serr != nil {
 			t.Fatal(line, err, serr)
 		}
-		await(t, func() bool { // a child that was being made meanwhile is found a moment later
+		await(t, func() bool { // a child of a fork in progress is found a moment later
 			var first, command, child int
 			got := output(t, s, "cat", "/proc/1/oom_score_adj", "/proc/"+id+"/oom_score_adj", "/proc/"+childID+"/oom_score_adj")
 			if _, err := fmt.Sscan(got, &first, &command, &child); err != nil {
@@ -90,7 +90,7 @@ func TestLimitsHold(t *testing.T) {
 		if res.Status.Success() || !bytes.Contains(res.Stderr, []byte("fork")) {
 			t.Errorf("got %+v: %q", res.Status, res.Stderr)
 		}
-		script(t, s, "kill -9 -1") // those in the background; it spares itself
+		script(t, s, "kill -9 -1") // background processes; kill spares itself
 	})
 	t.Run("read-only", func(t *testing.T) {
 		res := script(t, s, "echo x >/etc/x; echo x >/agentenv/envrunner; echo x >/tmp/x && echo x >x && echo written")
@@ -174,7 +174,7 @@ func TestWhatIsAddedWorks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, _ = io.ReadAll(conn) // a reset where nobody listens yet
+		got, _ = io.ReadAll(conn) // a reset before nc listens
 		_ = conn.Close()
 		if t.Context().Err() != nil {
 			t.Fatal("nobody answers")

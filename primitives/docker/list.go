@@ -14,8 +14,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// List returns the sandboxes of the engine, of all owners and orphans too, oldest first.
-// It does not attach to them.
+// List returns the sandboxes of the engine, of all owners and also orphans, oldest first. It does
+// not attach to them.
 func (p Provider) List(ctx context.Context) ([]primitives.Info, error) {
 	var list []primitives.Info
 	err := p.ask("list", func(eng *client.Client) error {
@@ -31,9 +31,8 @@ func (p Provider) List(ctx context.Context) ([]primitives.Info, error) {
 	return list, err
 }
 
-// listContainers returns the containers that were made as sandboxes. Others that
-// only have the labels, because their image is a snapshot of a sandbox, have
-// another name.
+// listContainers returns the containers that were made as sandboxes. Other containers may have the
+// labels, because their image is a snapshot of a sandbox, but have another name.
 func listContainers(ctx context.Context, eng *client.Client) ([]container.Summary, error) {
 	found, err := eng.ContainerList(ctx, container.ListOptions{All: true, Filters: filters.NewArgs(filters.Arg("label", labelSandbox))})
 	if err != nil {
@@ -51,7 +50,7 @@ func isSandbox(name string, labels map[string]string) bool {
 	return id != "" && strings.TrimPrefix(name, "/") == id
 }
 
-// describeContainer describes a container, unless it is none yet or no more.
+// describeContainer returns the Info of a container, or false while it is being made or removed.
 func describeContainer(c container.Summary) (primitives.Info, bool) {
 	owner := findOwner(c.Labels)
 	kept, until := keptUntil(c.Labels)
@@ -61,7 +60,7 @@ func describeContainer(c container.Summary) (primitives.Info, bool) {
 		Expires: until, Session: c.Labels[labelSession],
 		Owner: c.Labels[labelHost] + ":" + c.Labels[labelPID],
 	}
-	info.GuestVersion, _ = strconv.Atoi(c.Labels[labelGuest]) // without it, unknown
+	info.GuestVersion, _ = strconv.Atoi(c.Labels[labelGuest]) // zero means unknown
 	switch c.State {
 	case container.StateRemoving:
 		return info, false

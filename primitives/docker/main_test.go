@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// leaked says which goroutines are left. On a busy machine those that are about to end
+// leaked returns an error for the goroutines that are left. On a busy machine ending goroutines
 // need longer than goleak waits.
 func leaked() error {
 	for end := time.Now().Add(time.Minute); ; {
@@ -40,8 +40,8 @@ func leaked() error {
 	}
 }
 
-// moreAtOnce lets more tests run at once: most of the time they wait for the engine. The
-// flag -test.parallel overrides it.
+// moreAtOnce runs more tests at once: they mostly wait for the engine. The flag -test.parallel
+// overrides it.
 func moreAtOnce() {
 	flag.Parse()
 	if n := flag.Lookup("test.parallel"); n.Value.String() == strconv.Itoa(runtime.GOMAXPROCS(0)) {

@@ -34,10 +34,10 @@ func forbiddenSources() []string {
 	}
 }
 
-// sharedMemory is the part of /dev that is a folder like any other.
+// sharedMemory is the part of /dev that is an ordinary folder.
 const sharedMemory = "/dev/shm"
 
-// checkTargets refuses mounts that can be seen to be wrong.
+// checkTargets refuses mounts with invalid paths.
 func (c config) checkTargets() error {
 	taken := []string{guestDir}
 	if err := c.checkWorkspacePath(); err != nil {
@@ -69,7 +69,7 @@ func (c config) checkTargets() error {
 	return nil
 }
 
-// checkWorkspacePath refuses a WorkspacePath that can be seen to be wrong.
+// checkWorkspacePath refuses an invalid WorkspacePath.
 func (c config) checkWorkspacePath() error {
 	const field = "workspace_path"
 	target := path.Clean(c.WorkspacePath)
@@ -88,7 +88,7 @@ func (c config) checkWorkspacePath() error {
 	return nil
 }
 
-// workspaceTarget is where Workspace is in the container; empty without one.
+// workspaceTarget returns the path of Workspace in the container, or "" without one.
 func (c config) workspaceTarget() string {
 	switch {
 	case c.Workspace == "":
@@ -109,12 +109,12 @@ func systemFolder(target string) bool {
 	return hostfile.Within(target, "/proc") || hostfile.Within(target, "/sys") || hostfile.Within(target, "/dev")
 }
 
-// mountGuard judges what may be mounted.
+// mountGuard checks what may be mounted.
 type mountGuard struct {
 	onThisMachine bool
 	forbidden     []string
-	// places are the forbidden ones and the folders that they are in, as they are
-	// found on this machine, by whatever name.
+	// places are the forbidden files and their parent folders as found on this machine, so that
+	// other names of them are refused, too.
 	places []place
 }
 
@@ -172,7 +172,7 @@ func (g *mountGuard) judgeOpened(o hostfile.File) error {
 	return nil
 }
 
-// judge looks at the name alone.
+// judge checks the name alone.
 func (g *mountGuard) judge(name string) error {
 	if hostfile.Within(name, sharedMemory) {
 		return nil

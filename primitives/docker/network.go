@@ -24,10 +24,9 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
 )
 
-// Sandboxes without a Spec.Network share one network of this package, on which the
-// engine drops what one container sends to another. Its interface on the engine's
-// machine has a fixed name, so that firewall rules can name it, and so that the
-// engine refuses a second such network.
+// Sandboxes without a Spec.Network share one network of this package, on which the engine drops
+// packets from one container to another. Its interface on the engine's machine has a fixed name, so
+// that firewall rules can name it, and so that the engine refuses a second such network.
 const (
 	networkName   = "agentenv"
 	networkBridge = "agentenv0"
@@ -37,8 +36,8 @@ const (
 	optionICC    = "com.docker.network.bridge.enable_icc"
 )
 
-// sandboxNetwork returns the ID of the network of sandboxes, which it makes if the
-// engine has none.
+// sandboxNetwork returns the ID of the network of sandboxes. It makes the network if the engine has
+// none.
 func sandboxNetwork(ctx context.Context, eng *client.Client) (string, error) {
 	tick := time.NewTicker(stateInterval)
 	defer tick.Stop()
@@ -66,7 +65,7 @@ func sandboxNetwork(ctx context.Context, eng *client.Client) (string, error) {
 	}
 }
 
-// findNetwork returns the ID of the network of sandboxes; empty if there is none.
+// findNetwork returns the ID of the network of sandboxes, or "" if there is none.
 func findNetwork(ctx context.Context, eng *client.Client) (string, error) {
 	found, err := listNetworks(ctx, eng)
 	if err != nil {
@@ -107,8 +106,8 @@ func missesNetwork(err error) bool {
 	return cerrdefs.IsNotFound(err) && strings.Contains(err.Error(), "network ")
 }
 
-// networks removes the network of sandboxes if no container is left on it, unless it
-// is new: another program may be about to use it, and makes another one then.
+// networks removes the network of sandboxes if no container uses it. A new network stays, because
+// another program may be about to use it; such a program makes a new one if the network is gone.
 func (g *collector) networks(ctx context.Context) {
 	found, err := listNetworks(ctx, g.eng)
 	if err != nil {
@@ -134,29 +133,29 @@ func (g *collector) networks(ctx context.Context) {
 		g.take(primitives.Garbage{Kind: "network", ID: n.Name, Why: why, Created: n.Created.UTC()}, func() error {
 			err := g.eng.NetworkRemove(ctx, n.ID)
 			if cerrdefs.IsPermissionDenied(err) {
-				return fmt.Errorf("%w: %w", cerrdefs.ErrConflict, err) // a container has just got it
+				return fmt.Errorf("%w: %w", cerrdefs.ErrConflict, err) // it is in use again
 			}
 			return err
 		})
 	}
 }
 
-// Port is a port of the container that can be reached on the engine's machine.
+// Port is a port of the container that is published on the engine's machine.
 type Port struct {
 	// Container is the port that a program in the container listens on.
 	Container int `json:"container"`
-	// Protocol is "tcp", also if it is empty, or "udp".
+	// Protocol is "tcp" or "udp"; empty means "tcp".
 	Protocol string `json:"protocol,omitempty"`
 	// Host is the port on the engine's machine; zero means a free one.
 	Host int `json:"host,omitempty"`
-	// HostIP is the address there. Empty means 127.0.0.1, which only that machine
-	// reaches; "0.0.0.0" lets everybody in who reaches the machine.
+	// HostIP is the address on that machine. Empty means 127.0.0.1, which only that machine
+	// reaches; "0.0.0.0" admits everyone who can reach the machine.
 	HostIP string `json:"host_ip,omitempty"`
 }
 
 const loopback = "127.0.0.1"
 
-// normal returns the port with nothing left empty but Host.
+// normal returns the port with defaults for all empty fields except Host.
 func (p Port) normal() Port {
 	if p.Protocol == "" {
 		p.Protocol = "tcp"
@@ -167,7 +166,7 @@ func (p Port) normal() Port {
 	return p
 }
 
-// ports returns the ports of the specification and those with addresses of their own.
+// ports returns the ports of Spec.Ports and Publish.
 func (c config) ports() []Port {
 	ports := make([]Port, 0, len(c.Ports)+len(c.Publish))
 	for _, number := range c.Ports {
@@ -184,7 +183,7 @@ func (c config) checkPorts() error {
 	seen := map[Port]bool{}
 	for i, p := range c.ports() {
 		p = p.normal()
-		field := fmt.Sprintf("publish[%d]", i-len(c.Ports)) // Spec.Check knows the others
+		field := fmt.Sprintf("publish[%d]", i-len(c.Ports)) // Spec.Check checks the others
 		switch {
 		case p.Container < 1 || p.Container > 65535:
 			return c.invalid(field+".container", fmt.Sprintf("%d is no port; give a number from 1 to 65535", p.Container))
@@ -198,7 +197,7 @@ func (c config) checkPorts() error {
 		}
 		key := p
 		if p.Host != 0 {
-			key.Container = 0 // whatever it leads to
+			key.Container = 0 // regardless of the container's port
 		}
 		if seen[key] {
 			return c.invalid(field, "it is there twice; leave one out")
@@ -208,7 +207,7 @@ func (c config) checkPorts() error {
 	return nil
 }
 
-// portBindings are the ports in the engine's words.
+// portBindings returns the ports in the engine's form.
 func (c config) portBindings() (nat.PortSet, nat.PortMap) {
 	if len(c.ports()) == 0 {
 		return nil, nil
@@ -227,7 +226,7 @@ func (c config) portBindings() (nat.PortSet, nat.PortMap) {
 	return exposed, bindings
 }
 
-// Ports returns the published ports, with those that the engine has chosen.
+// Ports returns the published ports, including the host ports that the engine has chosen.
 func (d *driver) Ports(ctx context.Context) ([]primitives.Port, error) {
 	found, err := d.eng.ContainerInspect(ctx, d.container)
 	if err != nil {

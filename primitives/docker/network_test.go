@@ -28,8 +28,8 @@ const (
 	secretPort = 8000
 )
 
-// listening makes a sandbox on a network that tells its secret at a published port, and
-// returns its address there, too.
+// listening makes a sandbox on a network that sends its secret to every client of a published port.
+// It returns the sandbox's address on the network, too.
 func listening(t *testing.T, networkName string) (s *guest.Sandbox, address string) {
 	t.Helper()
 	cfg := config(t, testdocker.Busybox(t))
@@ -54,7 +54,7 @@ func listening(t *testing.T, networkName string) (s *guest.Sandbox, address stri
 	return s, address
 }
 
-// told is what the engine's machine reads from the published port.
+// told returns what the engine's machine reads from the published port.
 func told(t *testing.T, s *guest.Sandbox) string {
 	t.Helper()
 	ports, err := s.Ports(t.Context())
@@ -67,11 +67,11 @@ func told(t *testing.T, s *guest.Sandbox) string {
 	}
 	defer func() { _ = conn.Close() }()
 	_ = conn.SetDeadline(time.Now().Add(time.Minute))
-	said, _ := io.ReadAll(conn) // nothing if nobody listens yet
+	said, _ := io.ReadAll(conn) // empty before nc listens
 	return strings.TrimSpace(string(said))
 }
 
-// asks connects from a sandbox to the port of another one.
+// asks connects from a sandbox to the port of another one and returns what it reads.
 func asks(t *testing.T, s *guest.Sandbox, address string) string {
 	t.Helper()
 	return strings.TrimSpace(string(script(t, s, "nc -w 3 "+address+" 8000 </dev/null").Stdout))
@@ -106,7 +106,7 @@ func TestSandboxesReachEachOtherOnlyOnANetworkThatIsNamed(t *testing.T) {
 					}
 					continue
 				}
-				// Between two connections, nobody listens.
+				// Between two connections nc does not listen.
 				await(t, func() bool { return asks(t, other, address) == c.want })
 			}
 			await(t, func() bool { return told(t, a) == aSecret })
@@ -114,7 +114,7 @@ func TestSandboxesReachEachOtherOnlyOnANetworkThatIsNamed(t *testing.T) {
 	}
 }
 
-// ownNetworks is an engine of the test's own that can make networks.
+// ownNetworks returns an engine of the test's own that can make networks.
 func ownNetworks(t *testing.T) (docker.Config, *client.Client) {
 	t.Helper()
 	d := testdocker.NewDaemon(t, nil, "--iptables=true", "--ip-forward=true")

@@ -13,8 +13,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
-// newerEngine is a mock of an engine of a newer version in front of the real one:
-// it speaks a newer version of the API only and leaves out what that has dropped.
+// newerEngine is a proxy to the real engine that simulates a newer version: it accepts only a newer
+// version of the API, and omits the fields that this version has dropped.
 type newerEngine struct {
 	version string
 
@@ -22,7 +22,7 @@ type newerEngine struct {
 	paths []string
 }
 
-// drop takes the fields out of an answer that newer versions do not have.
+// drop removes the fields from an answer that newer versions do not have.
 func drop(answer any) {
 	switch answer := answer.(type) {
 	case []any:

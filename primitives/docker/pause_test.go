@@ -10,8 +10,8 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
 )
 
-// runc gives up on a control group of version 1 whose processes fork while it freezes,
-// now and then: the engine is made to say so twice.
+// runc sometimes gives up on a control group of version 1 whose processes fork while it freezes.
+// Here the engine reports that twice.
 func TestABusySandboxCanBePaused(t *testing.T) {
 	proxy := toEngine(t, &httputil.ReverseProxy{})
 	var refused atomic.Int32

@@ -17,8 +17,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
-// nobodyVariable names an engine. This program then lists its sandboxes and prints the
-// result.
+// nobodyVariable names an engine. With it this program only lists the engine's sandboxes and prints
+// the result.
 const nobodyVariable = "AGENTENV_TEST_LIST"
 
 func listAsNobody(host string) int {

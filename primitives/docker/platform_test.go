@@ -20,11 +20,10 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
-// foreign loads an image that says it is for another platform, with nothing in it
-// that runs.
+// foreign loads an image for another platform that holds no programs.
 func foreign(t *testing.T) string {
 	t.Helper()
-	ref := fmt.Sprintf("agentenv-test-foreign:s390x-%d", os.Getpid()) // others may run these tests on the same engine
+	ref := fmt.Sprintf("agentenv-test-foreign:s390x-%d", os.Getpid()) // unique for this run
 	layer := archive(t, map[string]string{"etc/platform": "s390x"})
 	config := fmt.Sprintf(`{"architecture":"s390x","os":"linux","config":{},"rootfs":{"type":"layers","diff_ids":["sha256:%x"]}}`, sha256.Sum256(layer))
 	whole := archive(t, map[string]string{
@@ -48,7 +47,7 @@ func foreign(t *testing.T) string {
 	return ref
 }
 
-// archive packs files.
+// archive returns a tar archive of files.
 func archive(t *testing.T, files map[string]string) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -84,7 +83,7 @@ func TestARunnerForAnotherPlatformIsUnsupported(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const machine, s390 = 18, 22 // of the ELF header
+	const machine, s390 = 18, 22 // offset and value of e_machine in the ELF header
 	program[machine] = s390
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Runner = filepath.Join(t.TempDir(), "envrunner")

@@ -11,9 +11,9 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
-// BuildImage returns an image that is built on spec.Image and holds spec.Install, which
-// Create would use. It is built once and then found again. If the image has the program
-// already, the error is fs.ErrExist.
+// BuildImage returns an image that is built on spec.Image and holds spec.Install; Create would use
+// it. It is built once and found again later. If spec.Image already has the program, the error is
+// fs.ErrExist.
 func (p Provider) BuildImage(ctx context.Context, spec primitives.Spec) (primitives.Image, error) {
 	cfg, err := p.config(ctx, spec)
 	if err != nil {
@@ -29,8 +29,8 @@ func (p Provider) BuildImage(ctx context.Context, spec primitives.Spec) (primiti
 	return with, err
 }
 
-// newWithProgram makes a container of the image, or, if that lacks the program that it
-// must hold, of one that is built on it.
+// newWithProgram makes a container of the image or, if that lacks the program of cfg.Install, of an
+// image that is built on it.
 func newWithProgram(ctx context.Context, cfg config) (*guest.Sandbox, error) {
 	with, s, err := imageWithProgram(ctx, cfg)
 	switch {
@@ -42,10 +42,9 @@ func newWithProgram(ctx context.Context, cfg config) (*guest.Sandbox, error) {
 	return newSandbox(ctx, cfg)
 }
 
-// imageWithProgram returns the image that must be used instead of cfg.Image; the zero
-// value if that has the program. The first call makes a container of cfg.Image and looks
-// into it; if the program is there, that container is returned, to be used. Later the
-// built image is found.
+// imageWithProgram returns the image to use instead of cfg.Image, or the zero value if cfg.Image
+// has the program. The first call makes a container of cfg.Image and looks for the program. If the
+// program is there, the call returns that container for use. Later calls find the built image.
 func imageWithProgram(ctx context.Context, cfg config) (primitives.Image, *guest.Sandbox, error) {
 	none, install := primitives.Image{}, cfg.Install
 	if install.Program == "" {
@@ -80,7 +79,7 @@ func imageWithProgram(ctx context.Context, cfg config) (primitives.Image, *guest
 	return built, nil, nil
 }
 
-// end ends a sandbox that is of no use, also when ctx is done.
+// end terminates a sandbox that is not needed, even if ctx is done.
 func end(ctx context.Context, s *guest.Sandbox) error {
 	_, err := s.Terminate(context.WithoutCancel(ctx))
 	return errors.Join(err, s.Close())

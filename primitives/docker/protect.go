@@ -16,19 +16,19 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/hostfile"
 )
 
-// Programs of the machine execute some of what is in a folder without being asked: git
-// executes what its configuration and its hooks name, editors and agents execute what their
-// settings name. These files are read-only in the container: each is mounted onto itself. A
-// mount point cannot be renamed or removed in the container, but a folder above it can. So
-// every folder on the way is mounted onto itself, too, writable.
+// Programs of the machine execute some files of a folder without being asked: git executes what its
+// configuration and its hooks name, editors and agents execute what their settings name. These
+// files are read-only in the container: each is mounted onto itself. A mount point cannot be
+// renamed or removed in the container, but a parent folder can. So every parent folder is mounted
+// onto itself, too, writable.
 //
 // Three things are not protected. A missing file: a mount needs a mount point, which the
 // engine would make in the user's folder, where it confuses programs and survives a crash.
 // A symbolic link. And a file that the machine itself replaces by renaming another one over
 // it while the container runs: the kernel then removes the mount.
 
-// protectedNames are paths in a mounted folder that programs of the machine take commands
-// from. What git does so with is found by protectGit.
+// protectedNames returns paths in a mounted folder from which programs of the machine take
+// commands. protectGit finds those of git.
 func protectedNames() []string {
 	return []string{
 		".vscode", ".idea", ".zed", ".devcontainer", ".cursor", ".envrc", ".husky",
@@ -38,14 +38,14 @@ func protectedNames() []string {
 	}
 }
 
-// protectedGit are paths in a repository's own folder from which git takes commands, or
-// the place of a configuration.
+// protectedGit returns paths in a git directory from which git takes commands, or the place of a
+// configuration.
 func protectedGit() []string {
 	return []string{"config", "config.worktree", "hooks", "commondir", "gitdir", "info/attributes", "modules"}
 }
 
-// checkWritable refuses names that cannot be below a folder, and names below a protected
-// path, which is protected as a whole.
+// checkWritable refuses names that cannot be below a folder, and names below a protected path: only
+// the whole path can be writable.
 func (c config) checkWritable() error {
 	whole := protectedNames()
 	for _, name := range protectedGit() {
@@ -65,8 +65,8 @@ func (c config) checkWritable() error {
 	return nil
 }
 
-// protect adds what keeps the files read-only that programs of the machine execute.
-// writable are the paths that stay as they are, with all that is below.
+// protect adds mounts that make the files read-only that programs of the machine execute. writable
+// are paths that stay writable, with everything below.
 func (f *hostFolders) protect(writable []string) error {
 	if slices.Contains(writable, ".") {
 		return nil
@@ -98,7 +98,7 @@ func (p protector) protect() error {
 			return err
 		}
 	}
-	if isRepository(p.root.source) { // without files, or the folder of one
+	if isRepository(p.root.source) { // a bare repository, or a git directory
 		return p.protectGit("")
 	}
 	git, found, err := p.look(".git")
@@ -114,8 +114,8 @@ func (p protector) protect() error {
 	return p.protectGit(".git")
 }
 
-// protectNamed protects a .git that is a file, and the folder that it names if that is in
-// the mounted one.
+// protectNamed protects a .git that is a file, and the git directory that it names if that is in
+// the mounted folder.
 func (p protector) protectNamed() error {
 	if err := p.keep(".git"); err != nil {
 		return err
@@ -132,7 +132,7 @@ func (p protector) protectNamed() error {
 	return p.protectGit(dir)
 }
 
-// isRepository reports whether a folder is one of git's own.
+// isRepository reports whether a folder is a git directory.
 func isRepository(o hostfile.File) bool {
 	for _, name := range []string{"HEAD", "objects", "refs"} {
 		if _, err := os.Lstat(o.Path() + "/" + name); err != nil {
@@ -145,7 +145,7 @@ func isRepository(o hostfile.File) bool {
 // maxWorktrees is how many worktrees of a repository are protected one by one.
 const maxWorktrees = 32
 
-// protectGit protects a folder of git's own.
+// protectGit protects a git directory.
 func (p protector) protectGit(dir string) error {
 	for _, name := range protectedGit() {
 		if err := p.keep(path.Join(dir, name)); err != nil {
@@ -178,11 +178,11 @@ var (
 	includePath = regexp.MustCompile(`(?im)^(?:\s*\[include[^\n]*\])?\s*path\s*=\s*"?([^"#;\n]+)`)
 )
 
-// maxGitConfig is more than a repository's configuration has.
+// maxGitConfig bounds what is read of a git configuration. Repositories have less.
 const maxGitConfig = 1 << 20
 
-// namedByConfig are the files and folders in the mounted one from which git takes hooks and
-// more of its configuration. Git has more ways to name them; these are what people use.
+// namedByConfig returns the files and folders in the mounted folder from which git's configuration
+// takes hooks and includes. Git has more ways to name them; these are the usual ones.
 func (p protector) namedByConfig(dir string) ([]string, error) {
 	text, err := p.read(path.Join(dir, "config"))
 	if err != nil {
@@ -201,7 +201,7 @@ func (p protector) namedByConfig(dir string) ([]string, error) {
 	return names, nil
 }
 
-// read returns the beginning of a file; nothing if there is no regular file.
+// read returns the beginning of a regular file, or nil if there is none.
 func (p protector) read(name string) ([]byte, error) {
 	o, found, err := p.open(name)
 	if err != nil || !found {
@@ -219,8 +219,8 @@ func (p protector) read(name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxGitConfig))
 }
 
-// resolve returns the path in the folder that git means by a name, which may be relative to
-// base; false if it is not below the folder.
+// resolve returns the path in the folder that git means by a name, which may be relative to base.
+// It returns false if the path is not below the folder.
 func (p protector) resolve(base, name string) (string, bool) {
 	name = strings.TrimSpace(name)
 	if path.IsAbs(name) {
@@ -236,7 +236,7 @@ func (p protector) resolve(base, name string) (string, bool) {
 	return name, name != "." && filepath.IsLocal(name)
 }
 
-// keep makes a path read-only, if there is something, and holds the folders on the way.
+// keep makes an existing path read-only, and holds its parent folders.
 func (p protector) keep(name string) error {
 	if _, found, err := p.look(name); err != nil || !found || p.excepted(name) {
 		return err
@@ -251,13 +251,13 @@ func (p protector) keep(name string) error {
 	return p.bind(name, true)
 }
 
-// hold keeps a folder from being renamed.
+// hold mounts a folder onto itself, writable, so that it cannot be renamed.
 func (p protector) hold(name string) error { return p.bind(name, false) }
 
 func (p protector) bind(name string, readOnly bool) error {
 	target := path.Join(p.root.Target, name)
 	for i, h := range p.folders.list {
-		if h.Target == target { // the configuration's own, or another name has led here
+		if h.Target == target { // a mount of the configuration, or another name led here
 			if h.protected && readOnly {
 				p.folders.list[i].readOnly = true
 				p.dropWritable(target)
@@ -290,30 +290,30 @@ func (p protector) bind(name string, readOnly bool) error {
 // owns reports whether an entry protects a path in this folder.
 func (p protector) owns(h hostFolder) bool { return h.protected && h.Field == p.root.Field }
 
-// dropWritable removes the folders that were held below a target that is read-only now: a
-// mount of their own would stay writable.
+// dropWritable removes the held folders below a target that is read-only now: their own mounts
+// would stay writable.
 func (p protector) dropWritable(target string) {
 	p.folders.list = slices.DeleteFunc(p.folders.list, func(h hostFolder) bool {
 		drop := p.owns(h) && !h.readOnly && hostfile.Within(h.Target, target)
 		if drop {
-			_ = h.source.Close() // it was only looked at
+			_ = h.source.Close() // nothing was written
 		}
 		return drop
 	})
 }
 
-// excepted reports whether a path is to stay writable.
+// excepted reports whether a path stays writable.
 func (p protector) excepted(name string) bool {
 	return slices.ContainsFunc(p.writable, func(w string) bool { return hostfile.Within(name, w) })
 }
 
-// open opens a path in the folder; false if there is nothing, or a symbolic link on the
-// way: links are not followed.
+// open opens a path in the folder. It returns false if the path is missing or contains a symbolic
+// link, which it does not follow.
 func (p protector) open(name string) (hostfile.File, bool, error) {
 	at, last := p.root.source, hostfile.File{}
 	for part := range strings.SplitSeq(name, "/") {
 		next, err := at.Child(part)
-		_ = last.Close() // a step on the way
+		_ = last.Close() // a parent folder
 		switch {
 		case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrInvalid), errors.Is(err, syscall.ENOTDIR):
 			return hostfile.File{}, false, nil
@@ -333,7 +333,7 @@ func (p protector) look(name string) (fs.FileInfo, bool, error) {
 	return o.Info, true, o.Close()
 }
 
-// entries are the names in a folder; none if there is no such folder.
+// entries returns the names in a folder, or nil if there is no such folder.
 func (p protector) entries(name string) ([]string, error) {
 	o, found, err := p.open(name)
 	if err != nil || !found || !o.Info.IsDir() {

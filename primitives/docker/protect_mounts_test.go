@@ -17,7 +17,7 @@ import (
 
 func TestNothingIsWritableBelowWhatIsReadOnly(t *testing.T) {
 	for name, c := range map[string]struct {
-		config string // of git
+		config string // git's configuration
 		want   []string
 	}{
 		"hooks below a protected folder": {"[core]\n\thooksPath = .claude/x/y\n", []string{"/w rw", "/w/.claude ro", "/w/.git rw", "/w/.git/config ro"}},

@@ -31,7 +31,7 @@ func hostGit(t *testing.T, dir string, args ...string) string {
 	return string(out)
 }
 
-// repository makes one with a submodule, a worktree and the settings of editors.
+// repository makes a git repository with a submodule, a worktree and the settings of editors.
 func repository(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "repo")
@@ -61,7 +61,7 @@ func repository(t *testing.T) string {
 	return dir
 }
 
-// tree lists everything in a folder but git's objects and logs.
+// tree lists everything in a folder except for git's objects and logs.
 func tree(t *testing.T, dir string) []string {
 	t.Helper()
 	var list []string
@@ -82,7 +82,7 @@ func tree(t *testing.T, dir string) []string {
 	return list
 }
 
-// withGit is a configuration of containers that have the machine's git.
+// withGit returns a configuration of containers that have the machine's git.
 func withGit(t *testing.T) docker.Config {
 	t.Helper()
 	cfg := config(t, testdocker.Debian(t))
@@ -94,7 +94,8 @@ func withGit(t *testing.T) docker.Config {
 	return cfg
 }
 
-// attacks are what a container tries to have executed on its machine, in a repository.
+// attacks returns commands by which a container tries to make its machine execute something in a
+// repository.
 func attacks() []string {
 	const evil = `core.fsmonitor 'touch TRACE/fsmonitor #'`
 	return []string{
@@ -136,7 +137,7 @@ func TestASandboxCannotChangeWhatItsMachineExecutes(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				s = copies[0].(*guest.Sandbox) // that is what they are
+				s = copies[0].(*guest.Sandbox) // Fork's copies have this type
 				t.Cleanup(func() {
 					_, err := s.Terminate(context.WithoutCancel(t.Context()))
 					if err := errors.Join(err, s.Close()); err != nil {
@@ -156,7 +157,7 @@ func TestASandboxCannotChangeWhatItsMachineExecutes(t *testing.T) {
 					t.Errorf("%s: %s", attack, res.Stdout)
 				}
 			}
-			// What agents do goes on.
+			// The usual work of agents is still possible.
 			got := output(t, s, "sh", "-ec", "cd "+at+` && git checkout -q -b work && echo 2 >file && git add file && git commit -q -m third &&
 				git fetch -q . main:fetched && git tag -a -m t t && git stash list && git gc -q && git log --format=%s -1`)
 			if got != "third\n" {

@@ -17,8 +17,8 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
 )
 
-// toEngine makes a proxy pass requests on to the real engine. testdocker.Proxy passes
-// bytes; this one can change requests and answers.
+// toEngine makes a proxy forward requests to the real engine. Unlike testdocker.Proxy, which
+// forwards bytes, it can change requests and answers.
 func toEngine(t *testing.T, proxy *httputil.ReverseProxy) *httputil.ReverseProxy {
 	t.Helper()
 	return toEngineAt(t, testdocker.Engine(t).DaemonHost(), proxy)
@@ -44,8 +44,7 @@ func toEngineAt(t *testing.T, host string, proxy *httputil.ReverseProxy) *httput
 	return proxy
 }
 
-// standIn serves what stands in for the engine until the test ends, and returns its
-// address.
+// standIn serves a stand-in for the engine until the test ends, and returns its address.
 func standIn(t *testing.T, handler http.Handler) (host string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ae") //nolint:usetesting // TempDir's paths hold the test's name, and those of sockets must be short
@@ -69,7 +68,7 @@ func standIn(t *testing.T, handler http.Handler) (host string) {
 	return "unix://" + l.Addr().String()
 }
 
-// setBody gives an answer another body.
+// setBody replaces the body of an answer.
 func setBody(r *http.Response, body []byte) {
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	r.ContentLength = int64(len(body))

@@ -30,16 +30,16 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
-// mockRegistry is as much of an image registry as an engine needs to pull: one
-// image by any tag but "missing". The engine takes registries on the loopback
-// device without TLS.
+// mockRegistry implements as much of an image registry as an engine needs to pull: it has one
+// image, under any tag except "missing". The engine accepts registries on the loopback device
+// without TLS.
 type mockRegistry struct {
 	host     string // of its address
 	blobs    map[string][]byte
 	manifest []byte
 
 	mu       sync.Mutex
-	password string        // of the user "me"; empty lets everybody in
+	password string        // of the user "me"; empty admits every user
 	stall    chan struct{} // layers wait until it is closed; nil does not wait
 	pulls    int           // how often a manifest was fetched
 }
@@ -53,7 +53,7 @@ func startRegistry(t *testing.T) *mockRegistry {
 	t.Helper()
 	var layer bytes.Buffer
 	w := tar.NewWriter(&layer)
-	// Something new, so that the engine has not got it.
+	// New content, so that the engine does not have it.
 	content := fmt.Sprint(time.Now().UnixNano(), os.Getpid())
 	err := w.WriteHeader(&tar.Header{Name: "made", Mode: 0o644, Size: int64(len(content))})
 	if err == nil {
@@ -64,7 +64,7 @@ func startRegistry(t *testing.T) *mockRegistry {
 	}
 	config, err := json.Marshal(map[string]any{
 		"architecture": runtime.GOARCH, "os": "linux",
-		"config": map[string]any{"Labels": testdocker.Labels()}, // what is left is noticed
+		"config": map[string]any{"Labels": testdocker.Labels()}, // to find images that are left
 		"rootfs": map[string]any{"type": "layers", "diff_ids": []string{digest(layer.Bytes())}},
 	})
 	if err != nil {
@@ -151,7 +151,7 @@ func (r *mockRegistry) fetched() int {
 	return r.pulls
 }
 
-// forgetImages removes what came from a registry from the engine.
+// forgetImages removes the images of a registry from the engine.
 func forgetImages(t *testing.T, registry string) {
 	t.Helper()
 	eng, ctx := testdocker.Engine(t), context.WithoutCancel(t.Context())
@@ -280,8 +280,8 @@ func TestCredentialsAreThoseOfTheDockerCommand(t *testing.T) {
 	}
 }
 
-// TestCredentialsOfTheVariable: as of the docker command, DOCKER_AUTH_CONFIG comes before the
-// file, and what is damaged in it does not count.
+// Like for the docker command, DOCKER_AUTH_CONFIG takes precedence over the file, and damaged
+// entries in it are ignored.
 func TestCredentialsOfTheVariable(t *testing.T) {
 	const password = "pass:word-that-is-never-told"
 	r := startRegistry(t)
@@ -310,7 +310,7 @@ func TestAPullThatIsCancelledEndsAtOnce(t *testing.T) {
 	r := startRegistry(t)
 	testdocker.CleanEnv(t)
 	r.mu.Lock()
-	r.stall = make(chan struct{}) // for ever: the engine, which hears late that it is to end, must not get the layer
+	r.stall = make(chan struct{}) // never closed: the engine must not get the layer
 	r.mu.Unlock()
 	cfg := config(t, r.host+"/slow/image:v1")
 	cfg.Pull = docker.PullMissing

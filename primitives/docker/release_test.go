@@ -17,7 +17,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
-// unshared is a copy of the runner that containers do not mount but get a copy of.
+// unshared returns a copy of the runner that containers cannot mount, so that they get a copy.
 func unshared(t *testing.T, runner string) string {
 	t.Helper()
 	data, err := os.ReadFile(runner)
@@ -55,7 +55,7 @@ func TestASandboxOfAnotherReleaseGetsAGuestOfThisOne(t *testing.T) {
 	if v, is := errors.AsType[*guest.VersionError](err); !is || v.Theirs != guest.Version-1 {
 		t.Fatalf("without a runner: %v", err)
 	}
-	for range 2 { // the second installs it while the first runs
+	for range 2 { // the second one installs it while the first one runs
 		joined, err := docker.Attach(t.Context(), docker.Config{Runner: cfg.Runner}, s.ID())
 		if err != nil {
 			t.Fatal(err)
@@ -90,7 +90,7 @@ func TestASandboxOfAnotherReleaseGetsAGuestOfThisOne(t *testing.T) {
 	if err := errors.Join(terr, copies[0].Close(), joined.Close()); err != nil {
 		t.Error(err)
 	}
-	// The guest of before goes on serving the program that made the sandbox.
+	// The old guest still serves the program that made the sandbox.
 	if data, err := primitives.ReadFile(t.Context(), s, "work", 100); err != nil || string(data) != "of hours" {
 		t.Errorf("with the first guest: %q, %v", data, err)
 	}

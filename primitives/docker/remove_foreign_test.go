@@ -13,8 +13,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
-// A container of an image that 'docker commit' made of a sandbox has the labels of the
-// sandbox and is none.
+// A container of an image that 'docker commit' made of a sandbox has the labels of the sandbox, but
+// is not a sandbox.
 func TestRemoveAndAttachRefuseAContainerOfACommittedImage(t *testing.T) {
 	s := open(t, config(t, testdocker.Busybox(t)))
 	eng := testdocker.Engine(t)

@@ -50,7 +50,7 @@ func restartEndsSandboxes(t *testing.T, d *testdocker.Daemon, cfg docker.Config)
 	if got := output(t, open(t, cfg), "echo", "again"); got != "again\n" {
 		t.Errorf("got %q", got)
 	}
-	// What is kept is there, and is removed without a guest.
+	// A kept sandbox still exists, and is removed without a guest.
 	if state, err := other.Poll(t.Context()); err != nil || state.Status != primitives.StatusExited {
 		t.Errorf("poll of a kept one: %+v, %v", state, err)
 	}
@@ -59,7 +59,7 @@ func restartEndsSandboxes(t *testing.T, d *testdocker.Daemon, cfg docker.Config)
 	}
 }
 
-// onWhileAway: the socket needs no engine, the engine's own stream does.
+// The socket works without the engine, the engine's own stream does not.
 func onWhileAway(t *testing.T, d *testdocker.Daemon, cfg docker.Config) {
 	s := open(t, cfg)
 	streamed := cfg

@@ -16,8 +16,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
-// calls are system calls that set the bits of a mode, as perl makes them: a file "x" is
-// there, and $f is open.
+// calls returns system calls, as perl makes them, that set the bits of a mode. A file "x" exists
+// and is open as $f.
 func calls(mode int) map[string]string {
 	create, tmp := unix.O_CREAT|unix.O_WRONLY, unix.O_TMPFILE|unix.O_WRONLY
 	list := map[string]string{
@@ -30,7 +30,7 @@ func calls(mode int) map[string]string {
 		"mknodat":            fmt.Sprintf(`syscall(%d, -100, $new, %d, 0)`, unix.SYS_MKNODAT, unix.S_IFREG|mode),
 		"chmod of a program": fmt.Sprintf(`chmod(%d, $x) ? 0 : -1`, mode),
 	}
-	if runtime.GOARCH == "amd64" { // others have no such calls
+	if runtime.GOARCH == "amd64" { // other architectures have no such calls
 		list["chmod"] = fmt.Sprintf(`syscall(90, $x, %d)`, mode)
 		list["creat"] = fmt.Sprintf(`syscall(85, $new, %d)`, mode)
 		list["open"] = fmt.Sprintf(`syscall(2, $new, %d, %d)`, create, mode)
@@ -63,13 +63,13 @@ func TestASandboxCannotMakeSetUserIDProgramsOfItsMachine(t *testing.T) {
 				}
 			}
 		}
-		// What has no such bits is made.
+		// Files without such bits can be made.
 		output(t, s, "sh", "-ec", "cd /m; rm -f x new; cp -p /bin/true x; chmod 700 x; chmod a+rx x; mkdir -m 1777 d; mkfifo f; tar cf t x d; rm -r d; tar xpf t; rm -r x d f t")
 		if res := script(t, s, `perl -e 'syscall(425, 1, "\0" x 120) < 0 or print "a ring"'`); len(res.Stdout) > 0 {
 			t.Errorf("io_uring, which no filter sees: %s", res.Stdout)
 		}
 	}
-	// Where nothing of the machine can be changed programs are what they are.
+	// If nothing of the machine is writable, programs may have the bits.
 	cfg := config(t, testdocker.Debian(t))
 	cfg.Mounts = []docker.Mount{{Source: dir, Target: "/m", ReadOnly: true}}
 	output(t, open(t, cfg), "sh", "-ec", "cp /bin/true x; chmod 4755 x")

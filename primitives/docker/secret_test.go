@@ -11,8 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
-// TestVariablesAreOnNoCommandLine is about what every user of the machine sees, and
-// about what goes where an image goes.
+// Every user of the machine sees command lines, and an image may be copied elsewhere.
 func TestVariablesAreOnNoCommandLine(t *testing.T) {
 	const secret = "hunter2"
 	cfg := config(t, testdocker.Busybox(t))

@@ -12,9 +12,8 @@ import (
 	"sync"
 )
 
-// escapes are the capabilities with which a root in a container can leave it: by
-// mounting, by loading code into the kernel, by opening files of the machine by
-// their number, by its devices.
+// escapes returns the capabilities with which root in a container can leave it: by mounting, by
+// loading code into the kernel, by opening files of the machine by handle, or through its devices.
 func escapes() []string {
 	return []string{"ALL", "SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO", "SYS_BOOT", "DAC_READ_SEARCH", "BPF", "PERFMON", "MAC_ADMIN", "MAC_OVERRIDE"}
 }
@@ -36,7 +35,7 @@ func (c config) checkCapabilities() error {
 	return nil
 }
 
-// checkSeccomp refuses what is no profile, for example "unconfined".
+// checkSeccomp refuses a value that is not the path of a profile, for example "unconfined".
 func (c config) checkSeccomp() error {
 	if c.Seccomp == "" {
 		return nil
@@ -48,11 +47,11 @@ func (c config) checkSeccomp() error {
 	return err
 }
 
-// maxProfile is the longest profile. The engine's own has 12 KB.
+// maxProfile is the maximum size of a profile. The engine's own has 12 KB.
 const maxProfile = 1 << 20
 
-// seccompProfile returns the profile as the engine wants it, in one line; empty for the
-// engine's own.
+// seccompProfile returns the profile in one line, as the engine wants it, or "" for the engine's
+// own.
 func (c config) seccompProfile() (string, error) {
 	switch {
 	case c.Seccomp != "":
@@ -94,9 +93,9 @@ func (c config) readProfile() (string, error) {
 // where no-new-privileges holds anyway. So a filter of system calls refuses to set the bits,
 // as systemd's RestrictSUIDSGID does.
 
-// defaultProfile is what engines filter system calls with by default, of version 0.2.4 of
-// github.com/moby/profiles/seccomp (Apache-2.0): an engine that gets a profile has no
-// default beside it. The package itself builds on Linux only.
+// defaultProfile is the default seccomp profile of engines, of version 0.2.4 of
+// github.com/moby/profiles/seccomp (Apache-2.0): an engine that gets a profile does not apply its
+// default. The package itself builds on Linux only.
 //
 //go:embed seccomp_default.json
 var defaultProfile []byte
@@ -131,14 +130,14 @@ const (
 	isZero      = "SCMP_CMP_MASKED_EQ" // of an argument: its bits in value are those of valueTwo
 )
 
-// without allows a call if none of the bits is in one of its arguments.
+// without returns a rule that allows a call if an argument has none of the bits.
 func without(index int, bits uint64, names ...string) seccompRule {
 	return seccompRule{Names: names, Action: "SCMP_ACT_ALLOW", Args: []seccompArg{{Index: index, Value: bits, Op: isZero}}}
 }
 
-// withoutSetID is the default profile without the set-user-ID and set-group-ID bits. A filter
-// cannot read the mode of openat2, which is in memory: programs find no such call, as on an
-// old kernel.
+// withoutSetID returns the default profile without permission to set the set-user-ID and
+// set-group-ID bits. A filter cannot read the mode of openat2, which is in memory, so openat2 fails
+// with ENOSYS, as on an old kernel.
 var withoutSetID = sync.OnceValues(func() (string, error) {
 	var profile seccompProfile
 	if err := json.Unmarshal(defaultProfile, &profile); err != nil {

@@ -27,27 +27,27 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
-// A snapshot is an image that was committed from a container, and so is what forks
-// are made of. Labels tell New to take over the session folder in it.
+// A snapshot is an image that was committed from a container. Forks are made of such an image, too.
+// Its labels tell Create to adopt the session folder in it.
 const (
 	labelSnapshot = labelPrefix + "snapshot" // the name that Snapshot gave the image
-	labelFork     = labelPrefix + "fork"     // of an image that Fork made, and so of its containers: what was forked
+	labelFork     = labelPrefix + "fork"     // of a fork's image and containers: the forked sandbox
 	labelFolder   = labelPrefix + "folder"   // the session folder in the image
 	labelArch     = labelPrefix + "arch"     // of a container: the architecture of the image's programs
-	labelConfig   = labelPrefix + "config"   // of a container: the configuration as JSON, to make others like it
+	labelConfig   = labelPrefix + "config"   // of a container: its configuration as JSON, for copies
 
 	snapshotRepository = "agentenv-snapshot"
 )
 
-// Snapshot commits the container to an image, frozen meanwhile so that its files fit together, and returns the image's
-// name. Create with that as Spec.Image makes a sandbox with these files and the
-// same Paths; all its other settings are those of its own. See [Provider.Snapshots]
-// and [Provider.RemoveSnapshot]. The files of the session, which are in the image, hold
-// Spec.Env.
+// Snapshot commits the container to an image and returns the image's name. It freezes the container
+// meanwhile, so that the files are consistent. Create with that name as Spec.Image makes a sandbox
+// with these files and the same Paths; all other settings are those of the new sandbox. See
+// [Provider.Snapshots] and [Provider.RemoveSnapshot]. The image holds the files of the session,
+// which contain Spec.Env.
 //
-// What is in volumes and mounted folders is not in an image: a sandbox with
-// ReadOnly or a Workspace is errors.ErrUnsupported, and so is one of an image that
-// has a VOLUME, unless Mounts puts something else there.
+// An image does not hold volumes and mounted folders. So a sandbox with ReadOnly or a Workspace is
+// errors.ErrUnsupported, and so is a sandbox of an image that has a VOLUME, unless Mounts puts
+// something else there.
 func (d *driver) Snapshot(ctx context.Context) (string, error) {
 	name := snapshotRepository + ":" + newID()
 	if _, err := d.commit(ctx, name, map[string]string{labelSnapshot: name}); err != nil {
@@ -56,7 +56,7 @@ func (d *driver) Snapshot(ctx context.Context) (string, error) {
 	return name, nil
 }
 
-// copyable says why the sandbox's files cannot be put into an image, or nil.
+// copyable returns nil if the sandbox's files can be put into an image, else why they cannot.
 func (d *driver) copyable() error {
 	switch {
 	case d.cfg.ReadOnly:
@@ -69,8 +69,8 @@ func (d *driver) copyable() error {
 	return nil
 }
 
-// imageVolumes are the paths where the engine gives a container of the image volumes
-// of its own: where nothing else is mounted.
+// imageVolumes returns the paths at which the engine gives a container of the image volumes of its
+// own, because nothing else is mounted there.
 func (c config) imageVolumes(img image.InspectResponse) []string {
 	if img.Config == nil {
 		return nil
@@ -86,7 +86,7 @@ func (c config) imageVolumes(img image.InspectResponse) []string {
 	return paths
 }
 
-// mountedVolumes are those that an existing container was given.
+// mountedVolumes returns the paths of the volumes of an existing container.
 func mountedVolumes(mounts []container.MountPoint) []string {
 	var paths []string
 	for _, m := range mounts {
@@ -98,8 +98,8 @@ func mountedVolumes(mounts []container.MountPoint) []string {
 	return paths
 }
 
-// commit makes an image of the container that a sandbox continues with, with a name
-// unless that is empty, and returns its ID.
+// commit makes an image of the container from which a sandbox can continue, and returns its ID. If
+// name is empty the image gets none.
 func (d *driver) commit(ctx context.Context, name string, labels map[string]string) (string, error) {
 	if err := d.copyable(); err != nil {
 		return "", err
@@ -109,15 +109,15 @@ func (d *driver) commit(ctx context.Context, name string, labels map[string]stri
 	return d.commitAs(ctx, name, &container.Config{
 		Entrypoint: []string{guestProgram}, Cmd: []string{"guest", "--root", guestRoot},
 		Labels: labels,
-		Env:    packEnv(make([]string, len(d.cfg.Env))), // takes them back
+		Env:    packEnv(make([]string, len(d.cfg.Env))), // overwrites their values
 	})
 }
 
-// commitAs makes an image of the container with this configuration. What is left out of
-// it is taken from the container, its labels one by one.
+// commitAs makes an image of the container with this configuration. The engine takes missing
+// settings and each missing label from the container.
 func (d *driver) commitAs(ctx context.Context, name string, config *container.Config) (string, error) {
-	// The engine does not stop when it is no longer listened to: so that nothing is
-	// left behind, its answer is waited for.
+	// The engine does not stop when its client disconnects. Wait for its answer, so that nothing is
+	// left behind.
 	patient, cancel := patience.Outlast(ctx, removeTimeout)
 	defer cancel()
 	made, err := d.eng.ContainerCommit(patient, d.container, container.CommitOptions{Reference: name, Pause: true, Config: config})
@@ -130,8 +130,8 @@ func (d *driver) commitAs(ctx context.Context, name string, config *container.Co
 	return made.ID, nil
 }
 
-// imageLabels take back what the container's labels say that is not true of an
-// image of it.
+// imageLabels returns labels for an image of the container. They clear those labels of the
+// container that would be false for the image.
 func (d *driver) imageLabels(more map[string]string) map[string]string {
 	labels := ownerLabels(config{Spec: primitives.Spec{Session: d.cfg.Session}})
 	for _, other := range []string{labelSandbox, labelConfig, labelMounted, labelSnapshot, labelFork, labelImage, labelImageBase, labelLink} {
@@ -141,11 +141,11 @@ func (d *driver) imageLabels(more map[string]string) map[string]string {
 	return labels
 }
 
-// SnapshotInfo describes what Snapshot has kept.
+// SnapshotInfo describes a snapshot.
 type SnapshotInfo struct {
 	ID      string    `json:"id"` // the image's name
 	Created time.Time `json:"created"`
-	Size    int64     `json:"size"` // bytes of the image, what it shares with others included
+	Size    int64     `json:"size"` // bytes of the image, including shared layers
 	Session string    `json:"session,omitempty"`
 }
 
@@ -155,7 +155,7 @@ func (p Provider) Snapshots(ctx context.Context) ([]SnapshotInfo, error) {
 	err := p.ask("list", func(eng *client.Client) error {
 		found, err := eng.ImageList(ctx, image.ListOptions{Filters: filters.NewArgs(filters.Arg("label", labelSnapshot))})
 		for _, i := range found {
-			// Images that were built on one have its labels, too.
+			// Images that were built on a snapshot have its labels, too.
 			if id := i.Labels[labelSnapshot]; id != "" && slices.Contains(i.RepoTags, id) {
 				list = append(list, SnapshotInfo{ID: id, Created: time.Unix(i.Created, 0).UTC(), Size: i.Size, Session: i.Labels[labelSession]})
 			}
@@ -166,8 +166,8 @@ func (p Provider) Snapshots(ctx context.Context) ([]SnapshotInfo, error) {
 	return list, err
 }
 
-// RemoveSnapshot removes a snapshot. One that does not
-// exist is fs.ErrNotExist, one whose sandboxes still live is fs.ErrExist.
+// RemoveSnapshot removes a snapshot. A missing snapshot is fs.ErrNotExist. A snapshot whose
+// sandboxes still live is fs.ErrExist.
 func (p Provider) RemoveSnapshot(ctx context.Context, id string) error {
 	return p.askAbout("remove", id, func(eng *client.Client) error {
 		img, err := eng.ImageInspect(ctx, id)
@@ -188,29 +188,29 @@ func (p Provider) RemoveSnapshot(ctx context.Context, id string) error {
 	})
 }
 
-// isFork reports whether Fork made an image with these labels, not a user from a
-// container of ours.
+// isFork reports whether Fork made the image with these labels, rather than a user from a sandbox's
+// container.
 func isFork(labels map[string]string) bool {
 	return labels[labelFork] != "" && labels[labelSandbox] == "" && labels[labelPID] != ""
 }
 
-// dropForks removes an image that Fork made and those that it was made of, as far as
-// nothing else uses them.
+// dropForks removes an image that Fork made and the fork images that it was made of, unless
+// something else uses them.
 func dropForks(ctx context.Context, eng *client.Client, id string) error {
 	return images.RemoveChain(ctx, eng, id, isFork)
 }
 
-// describeConfig writes down what a container was made with.
+// describeConfig returns the configuration of a container as JSON.
 func describeConfig(cfg config) string {
 	cfg.Runner, cfg.Name, cfg.Host = "", "", ""
 	b, err := json.Marshal(cfg)
 	if err != nil {
-		return "" // a configuration without an image is none
+		return "" // configOf then returns one that cannot be copied
 	}
 	return string(b)
 }
 
-// configOf reads what describeConfig wrote. What cannot be read is that of a
+// configOf parses what describeConfig returned. If it cannot, it returns the configuration of a
 // sandbox that cannot be copied.
 func configOf(labels map[string]string) config {
 	var cfg config
@@ -220,16 +220,15 @@ func configOf(labels map[string]string) config {
 	return cfg
 }
 
-// frozen is the image that a container was committed to, for copies. They have the same
-// Paths. Ports with a number of their own on the engine's machine get free ones. Mounts
-// are shared, as they are by all sandboxes that have them. The image is removed with the
-// last copy.
+// frozen is an image of a container, for copies. Copies have the same Paths. Published ports with a
+// fixed number on the engine's machine get free ones. Copies share Mounts, like all sandboxes that
+// have them. The image is removed with the last copy.
 type frozen struct {
 	*driver
 	image image.InspectResponse
 }
 
-// Freeze implements guest.Copier. For what cannot be copied see Snapshot.
+// Freeze implements guest.Copier. Snapshot says what cannot be copied.
 func (d *driver) Freeze(ctx context.Context) (guest.Frozen, error) {
 	id, err := d.commit(ctx, "", map[string]string{labelFork: d.id})
 	if err != nil {
@@ -284,7 +283,7 @@ func (f *frozen) Copy(ctx context.Context) (_ *guest.Sandbox, err error) {
 	}
 	cfg.Logger = logOf(cfg, cfg.Name)
 	c, err := launch(ctx, eng, cfg.Name, cfg, img, put)
-	// What could be mounted when this sandbox was made may be gone.
+	// A file that could be mounted when this sandbox was made may be gone.
 	if cfg.sharedRunner != "" && mayBeMounts(err) {
 		cfg.sharedRunner, program = "", f.openRunner
 		c, err = launch(ctx, eng, cfg.Name, cfg, img, put)
@@ -318,7 +317,7 @@ func (d *driver) openRunner(ctx context.Context) (*runnerFile, error) {
 	return f, nil
 }
 
-// dropForkImage is for a sandbox that has ended.
+// dropForkImage removes the image of a fork that has ended, unless other sandboxes use it.
 func (d *driver) dropForkImage(ctx context.Context) error {
 	if d.forkedFrom == "" {
 		return nil

@@ -15,7 +15,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
-// lockedBuffer may be read while it is written.
+// lockedBuffer is a buffer that may be read while it is written.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -33,8 +33,8 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// TestTheGuestIsReachedByASocket follows one container through the hands of those
-// who may and may not use its socket.
+// TestTheGuestIsReachedByASocket connects to one container from programs that may and may not use
+// its socket.
 func TestTheGuestIsReachedByASocket(t *testing.T) {
 	runtime := t.TempDir()
 	t.Setenv("XDG_RUNTIME_DIR", runtime)
@@ -100,7 +100,7 @@ func TestTheGuestIsReachedByASocket(t *testing.T) {
 		}
 	}
 	t.Setenv("XDG_RUNTIME_DIR", runtime)
-	// A link in the folder's place is not followed, and not what it leads to removed.
+	// A link in place of the folder is not followed, and its target is not removed.
 	elsewhere := t.TempDir()
 	kept := filepath.Join(elsewhere, "kept")
 	must(os.WriteFile(kept, nil, 0o600))

@@ -20,8 +20,7 @@ import (
 const (
 	// stateTimeout is how long the engine may take to tell the state of a container.
 	stateTimeout = 5 * time.Second
-	// The engine may notice late what has happened: it is asked so often, with this time
-	// between.
+	// The engine may notice late what has happened: it is asked this often, at this interval.
 	stateInterval = 50 * time.Millisecond
 	stateAttempts = 20
 )
@@ -31,7 +30,7 @@ func engineState(ctx context.Context, eng *client.Client, id string) (primitives
 	found, err := eng.ContainerInspect(ctx, id)
 	switch {
 	case cerrdefs.IsNotFound(err):
-		list, _ := pastEvents(ctx, eng, id) // what was found before an error counts
+		list, _ := pastEvents(ctx, eng, id) // events before an error count, too
 		return ending(list), nil
 	case err != nil:
 		return primitives.State{}, engine.Explain(eng, err)
@@ -42,27 +41,27 @@ func engineState(ctx context.Context, eng *client.Client, id string) (primitives
 	case found.State.Running:
 		return primitives.State{Status: primitives.StatusRunning}, nil
 	}
-	list, _ := pastEvents(ctx, eng, found.ID) // without them at least the status is known
+	list, _ := pastEvents(ctx, eng, found.ID) // without events at least the status is known
 	state := ending(list)
 	if state.Status == primitives.StatusTerminated {
 		return state, nil
 	}
-	// That the engine calls the container OOMKilled says that it or any command in it
-	// ever was.
+	// The container's OOMKilled only says that the kernel ever killed the container or any command
+	// in it for memory.
 	return exited(found.State.ExitCode, state.Exit.Reason == primitives.ReasonOOM), nil
 }
 
-// oomLasts is how long before a container's end its memory may have run out for that to
-// be the reason. Mostly it is some 50 ms; but before an engine tells of an end it waits
-// up to 2 s for the output, and one that is busy is late. If it were longer, more ends
-// without a trace, such as by a signal from the machine, would be put down to memory
-// that a command had used up before.
+// oomLasts is the longest time between an OOM kill and the container's end for which the kill
+// counts as the reason of the end. Mostly that time is some 50 ms; but an engine waits up to 2 s
+// for the output before it reports an end, and a busy engine is late. A longer time would attribute
+// more other ends, such as by a signal from the machine, to memory that a command had used up
+// before.
 const oomLasts = 5 * time.Second
 
-// ending is what the events of a container, oldest first, tell of its end.
+// ending returns the state of a container according to its events, oldest first.
 func ending(list []events.Message) primitives.State {
 	state := primitives.State{Status: primitives.StatusLost}
-	var oom int64   // when some process in it was last killed for memory
+	var oom int64   // time of the last OOM kill in the container
 	killed := false // by a signal; the engine may report many killed processes late
 	for _, m := range list {
 		if marksEnd(m) {
@@ -84,7 +83,7 @@ func ending(list []events.Message) primitives.State {
 	return state
 }
 
-// exited is the state of a container whose first process has ended.
+// exited returns the state of a container whose first process has ended.
 func exited(code int, oom bool) primitives.State {
 	exit := primitives.ExitStatus{Code: code, Reason: primitives.ReasonExited}
 	if code == 128+9 {
@@ -96,9 +95,8 @@ func exited(code int, oom bool) primitives.State {
 	return primitives.State{Status: primitives.StatusExited, Exit: exit}
 }
 
-// endedByItself reports whether the first process exited by itself: its grace was
-// over, it was terminated, or no client completed the handshake. Signals end it with
-// other statuses.
+// endedByItself reports whether the first process exited by itself: its grace period was over, it
+// was terminated, or no client completed the handshake. Signals end it with other statuses.
 func endedByItself(exit primitives.ExitStatus) bool {
 	return exit.Reason == primitives.ReasonExited && exit.Code <= 1
 }
@@ -116,7 +114,7 @@ func notRunning(found container.InspectResponse) error {
 	case state.Status == container.StateExited:
 		after := ""
 		if state.OOMKilled && state.ExitCode == 128+9 {
-			after = " after its memory was used up" // which may have ended only a command, long before
+			after = " after its memory was used up" // maybe of a command only, long before
 		}
 		return fmt.Errorf("%w: its container has ended with status %d%s (%w); start it again with \"docker start\", which keeps its files, or remove it",
 			primitives.ErrUnavailable, state.ExitCode, after, os.ErrProcessDone)

@@ -41,7 +41,7 @@ func TestTheFateThatEventsTell(t *testing.T) {
 		"of memory":                 {[]events.Message{oom(80 * time.Millisecond), oom(30 * time.Millisecond), die(0, "137")}, ofMemory},
 		"of memory, while stopping": {[]events.Message{signal(time.Second, "15"), oom(30 * time.Millisecond), die(0, "137")}, ofMemory},
 		"another status":            {[]events.Message{oom(30 * time.Millisecond), die(0, "1")}, ended(1, primitives.ReasonExited, "")},
-		// Of those a command has died.
+		// The OOM kills of these hit only a command.
 		"of memory long before":      {[]events.Message{oom(time.Hour), die(0, "137")}, killed},
 		"killed after it":            {[]events.Message{oom(time.Second), signal(time.Second, "9"), die(0, "137")}, killed},
 		"killed before it is told":   {[]events.Message{signal(time.Second, "9"), oom(30 * time.Millisecond), die(0, "137")}, killed},

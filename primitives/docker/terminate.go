@@ -16,19 +16,17 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
-// For a container that is terminated a command is made before, which is never started:
-// that takes the engine no time. So other programs that are connected to it find in
-// the engine's list of events what happened. A new name would say it, too; but old
-// engines keep half of a container for ever that is renamed while it is removed, as
-// two programs may do that terminate it at once.
+// To mark a container as terminated, an exec is created in it and never started, which takes the
+// engine no time. Other connected programs find the exec in the engine's events. A new name would
+// tell them, too; but old engines keep half of a container forever if it is renamed while it is
+// removed, as when two programs terminate it at once.
 const (
 	endProgram = "agentenv"
 	endReason  = "terminate"
 	endAction  = events.ActionExecCreate + ": " + endProgram + " " + endReason
 )
 
-// A paused container runs no commands. It gets a signal, which its programs
-// ignore.
+// A paused container accepts no exec. It gets a signal instead, which its programs ignore.
 const (
 	endSignal       = "SIGRTMIN+7"
 	endSignalNumber = "41"
@@ -39,12 +37,12 @@ func marksEnd(m events.Message) bool {
 	return m.Action == endAction || m.Action == events.ActionKill && m.Actor.Attributes["signal"] == endSignalNumber
 }
 
-// markLasts is for how long a mark is taken to be found. The engine remembers its last 256
-// events, which on a busy machine are those of some seconds.
+// markLasts is how long a mark can be expected to be found. The engine remembers its last 256
+// events, which on a busy machine cover a few seconds.
 const markLasts = time.Second
 
-// markEnd marks a container as terminated, also when ctx is done. It may fail: what
-// counts is that the container goes, and it may be going already.
+// markEnd marks a container as terminated, even if ctx is done. It ignores errors: the container is
+// removed in any case, and may be gone already.
 func markEnd(ctx context.Context, eng *client.Client, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stateTimeout)
 	defer cancel()
@@ -54,14 +52,14 @@ func markEnd(ctx context.Context, eng *client.Client, id string) {
 	}
 }
 
-// ownEndTimeout is how long a guest that has nothing left to do may take to end, and the
-// engine to notice that, and to remove the container if it does that by itself.
+// ownEndTimeout is how long an idle guest may take to end, and the engine to notice that, and to
+// remove the container if it does that by itself.
 const ownEndTimeout = 2 * time.Second
 
-// awaitOwnEnd begins to wait for the end of a container whose first process ends by
-// itself, before that comes, also when ctx is done. That spares the engine to kill it,
-// which is a tenth of what it takes to remove a container. What it returns waits for the
-// end if it comes now, and else gives it up.
+// awaitOwnEnd begins to wait for the end of a container whose first process will end by itself,
+// even if ctx is done. Then the engine need not kill the process, which takes a tenth of the time
+// to remove a container. The returned function waits for the end if comes is true, else it stops
+// waiting.
 func (d *driver) awaitOwnEnd(ctx context.Context) (wait func(comes bool)) {
 	if !d.first {
 		return func(bool) {}
@@ -75,7 +73,7 @@ func (d *driver) awaitOwnEnd(ctx context.Context) (wait func(comes bool)) {
 	go func() {
 		defer close(noted)
 		over, failed := d.eng.ContainerWait(ctx, d.container, condition)
-		select { // the client waits until it is taken
+		select { // the client blocks until its result is received
 		case <-over:
 		case <-failed: //nolint:errcheck // the removal reports it
 		}
@@ -94,13 +92,13 @@ func (d *driver) awaitOwnEnd(ctx context.Context) (wait func(comes bool)) {
 const (
 	// removeTimeout is how long the engine may take to remove a container.
 	removeTimeout = time.Minute
-	// An engine may fail to remove what its machine is still busy with.
+	// An engine may fail to remove a container while its machine is still busy with it.
 	removeAttempts = 3
 	removePause    = 200 * time.Millisecond
 )
 
-// removeContainer ends and removes a container with its volumes, also when ctx is
-// done. It is no error if the container is gone.
+// removeContainer ends and removes a container with its volumes, even if ctx is done. A missing
+// container is no error.
 func removeContainer(ctx context.Context, eng *client.Client, id string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 	defer cancel()
@@ -135,8 +133,8 @@ func removeContainer(ctx context.Context, eng *client.Client, id string) error {
 	return engine.Explain(eng, err)
 }
 
-// awaitRemoval waits until a container is removed. It also looks itself now and then:
-// engines (20.10 is one) may never answer who asks at the moment of the removal.
+// awaitRemoval waits until a container is removed. It also polls: some engines, such as 20.10,
+// never answer a wait that begins at the moment of the removal.
 func awaitRemoval(ctx context.Context, eng *client.Client, id string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -157,7 +155,7 @@ func awaitRemoval(ctx context.Context, eng *client.Client, id string) error {
 				continue
 			}
 			cancel()
-			select { // whatever it is: the client waits until it is taken
+			select { // the client blocks until its result is received
 			case <-gone:
 			case <-failed: //nolint:errcheck // the container is gone
 			}
@@ -166,12 +164,12 @@ func awaitRemoval(ctx context.Context, eng *client.Client, id string) error {
 	}
 }
 
-// Remove ends a sandbox of [Provider.Create] by its ID and removes it with its files,
-// in every state and for every owner. If the guest answers soon it ends the processes
-// politely; else the engine kills them.
+// Remove terminates a sandbox of [Provider.Create] by its ID and removes it with its files, in
+// every state and for every owner. If the guest answers soon it ends the processes with their grace
+// period; else the engine kills them.
 //
-// An ID without a sandbox is fs.ErrNotExist, also when it is a container that
-// this package did not make.
+// An ID without a sandbox is fs.ErrNotExist, also if it is a container that this package did not
+// make.
 func (p Provider) Remove(ctx context.Context, id string) error {
 	return wrap("remove", id, remove(ctx, config{Provider: p}, id))
 }
@@ -194,7 +192,7 @@ func remove(ctx context.Context, cfg config, id string) error {
 	return errors.Join(err, engine.Release(eng))
 }
 
-// discard removes a container without asking the guest, and what goes with it.
+// discard removes a container, without asking the guest, and everything that belongs to it.
 func discard(ctx context.Context, eng *client.Client, found container.InspectResponse) error {
 	markEnd(ctx, eng, found.ID)
 	err := errors.Join(removeContainer(ctx, eng, found.ID), fastpath.Remove(eng.DaemonHost(), found.Config.Labels[labelSandbox]))

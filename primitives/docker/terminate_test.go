@@ -11,8 +11,8 @@ import (
 	"github.com/docker/docker/client"
 )
 
-// TestARemovalThatTheEngineForgetsToTellOf is about engines that lose who waits for a
-// removal just when it is done.
+// TestARemovalThatTheEngineForgetsToTellOf covers engines that do not answer a client that waits
+// for a removal at the moment it is complete.
 func TestARemovalThatTheEngineForgetsToTellOf(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")

@@ -13,16 +13,16 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
-// patience is when something that should have ended is taken for hung. To find out that an
-// engine is silent takes Terminate nearly 20 seconds by itself.
+// patience is how long a test waits before it takes an operation for hung. Terminate alone needs
+// nearly 20 seconds to detect a silent engine.
 const patience = time.Minute
 
-// underway is one of everything that can be under way in a sandbox.
+// underway holds one running operation of every kind in a sandbox.
 type underway struct {
 	proc    primitives.Process
-	out     io.ReadCloser // a file that is read
+	out     io.ReadCloser // a file that is being read
 	results map[string]chan error
-	// politely says that the sandbox had time to end its commands.
+	// politely says that the sandbox had a grace period to end its commands.
 	politely bool
 }
 
@@ -49,7 +49,7 @@ func startAllPolitely(t *testing.T, s *guest.Sandbox, politely bool) *underway {
 	if _, err := io.ReadFull(u.proc.Stdout(), make([]byte, 6)); err != nil {
 		t.Fatal(err)
 	}
-	// More than the buffers on the way hold.
+	// More than the buffers in between hold.
 	if err := s.WriteFile(ctx, "big", io.LimitReader(zeros{}, 16<<20), primitives.WriteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +67,7 @@ func startAllPolitely(t *testing.T, s *guest.Sandbox, politely bool) *underway {
 	u.do("run", func() error {
 		res, err := s.Run(ctx, primitives.Command{Args: []string{"sh", "-c", "echo x >started; sleep 1000"}}, primitives.RunOptions{})
 		if err == nil && u.ended(res.Status) {
-			err = primitives.ErrUnavailable // the other way to say so
+			err = primitives.ErrUnavailable // equivalent
 		}
 		return err
 	})
@@ -108,8 +108,8 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// expectUnavailable waits until all has ended, and expects that everything says
-// that the sandbox is no more.
+// expectUnavailable waits until all operations have ended, and expects that every error says that
+// the sandbox no longer exists.
 func (u *underway) expectUnavailable(t *testing.T, s *guest.Sandbox) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

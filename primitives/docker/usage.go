@@ -12,7 +12,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// ReadUsage asks the engine. Threads are counted, the guest's own, too.
+// ReadUsage asks the engine for the usage. Processes counts threads, also the guest's own.
 func (d *driver) ReadUsage(ctx context.Context) (primitives.Usage, error) {
 	answer, err := d.eng.ContainerStatsOneShot(ctx, d.container)
 	if err != nil {
@@ -33,7 +33,7 @@ func (d *driver) ReadUsage(ctx context.Context) (primitives.Usage, error) {
 	return usage(stats, int64(max(limit, 0))), nil
 }
 
-// usage reads what the engine says, with either version of control groups.
+// usage converts the engine's statistics, for either version of control groups.
 func usage(stats container.StatsResponse, limit int64) primitives.Usage {
 	u := primitives.Usage{
 		CPU:         time.Duration(signed(stats.CPUStats.CPUUsage.TotalUsage)),
@@ -54,5 +54,5 @@ func usage(stats container.StatsResponse, limit int64) primitives.Usage {
 	return u
 }
 
-// signed is a number of the kernel, which does not count that far.
+// signed converts a number of the kernel, which does not count that far.
 func signed(n uint64) int64 { return int64(min(n, math.MaxInt64)) }

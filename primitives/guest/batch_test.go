@@ -47,7 +47,7 @@ func TestBatchReportsEachFile(t *testing.T) {
 	}
 }
 
-// sequential is a sandbox that takes the files of a batch one after the other.
+// sequential is a sandbox that takes the files of a batch as a sequence.
 type sequential struct {
 	*fake
 	take func(ctx context.Context, files iter.Seq[primitives.File]) ([]error, error)
@@ -57,7 +57,7 @@ func (s sequential) WriteFilesSeq(ctx context.Context, files iter.Seq[primitives
 	return s.take(ctx, files)
 }
 
-// small returns so many files, each with another content.
+// small returns n small files with different contents.
 func small(n int) []primitives.File {
 	files := make([]primitives.File, n)
 	for i := range files {
@@ -91,7 +91,7 @@ func TestBatchIsASequence(t *testing.T) {
 	for i, err := range errs {
 		n := i
 		if i > len(first) {
-			n = i - len(first) - 1 // they are taken as a second sequence
+			n = i - len(first) - 1 // these files are in the second sequence
 		}
 		if bad := i != len(first) && n%100 == 7; bad != errors.Is(err, fs.ErrPermission) || !bad && err != nil {
 			t.Errorf("file %d: %v", i, err)
@@ -107,7 +107,7 @@ func TestBatchIsASequence(t *testing.T) {
 func TestBatchThatIsBrokenOffIsNotSentToItsEnd(t *testing.T) {
 	for rule, fail := range map[string]error{
 		"with an error": &primitives.Error{Op: "write", Err: primitives.ErrUnavailable},
-		"without":       nil, // which would be a mistake
+		"without":       nil, // a mistake of the sandbox
 	} {
 		t.Run(rule, func(t *testing.T) {
 			s := sequential{newFake(t), func(_ context.Context, files iter.Seq[primitives.File]) ([]error, error) {
@@ -141,7 +141,7 @@ func TestBatchThatIsCutOffEnds(t *testing.T) {
 		for range files {
 			if errs = append(errs, nil); len(errs) == 1 {
 				close(begun)
-				<-ctx.Done() // the host has gone
+				<-ctx.Done() // the host has disconnected
 			}
 		}
 		ended <- len(errs)

@@ -15,7 +15,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
-// benchSandboxes are the ways to a sandbox that are compared.
+// benchSandboxes returns the sandboxes to compare, one for each kind of connection.
 func benchSandboxes(b *testing.B) map[string]primitives.EnvironmentPrimitive {
 	b.Helper()
 	engine, err := local.New(b.Context(), local.Config{Root: b.TempDir()})
@@ -86,7 +86,7 @@ func median(all []time.Duration) time.Duration {
 	return all[len(all)/2]
 }
 
-// BenchmarkCall is the cost of the way alone.
+// BenchmarkCall measures the cost of the connection alone.
 func BenchmarkCall(b *testing.B) {
 	for name, p := range benchSandboxes(b) {
 		b.Run(name, func(b *testing.B) {
@@ -99,8 +99,8 @@ func BenchmarkCall(b *testing.B) {
 	}
 }
 
-// BenchmarkRead and BenchmarkWrite move 64 MiB of a file, BenchmarkOutput as much
-// of a command's output.
+// benchBytes is how much of a file BenchmarkRead and BenchmarkWrite move, and how much of a
+// command's output BenchmarkOutput reads.
 const benchBytes = 64 << 20
 
 func BenchmarkRead(b *testing.B) {
@@ -175,7 +175,7 @@ func BenchmarkBatch(b *testing.B) {
 	}
 }
 
-// BenchmarkWatch is the time from writing a file to its event.
+// BenchmarkWatch measures the time from creating a directory to its event.
 func BenchmarkWatch(b *testing.B) {
 	for name, p := range benchSandboxes(b) {
 		b.Run(name, func(b *testing.B) {

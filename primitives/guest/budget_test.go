@@ -10,8 +10,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// endlessFolder is a guest that lists three million entries, whatever it is asked
-// for. They are small on the wire and large in memory.
+// endlessFolder connects to a guest that answers every request with three million list entries.
+// They are small on the wire and large in memory.
 func endlessFolder(t *testing.T) *Sandbox {
 	t.Helper()
 	const item = 4000

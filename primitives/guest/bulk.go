@@ -9,26 +9,25 @@ import (
 )
 
 const (
-	// largePipe is the buffer of a pipe that much goes through.
+	// largePipe is the buffer size of a pipe that carries much data.
 	largePipe = 1 << 20
-	// maxLarge is how many such pipes one session has at a time: the kernel counts
-	// their pages against the user who made them.
+	// maxLarge is how many such pipes one session may have at once: the kernel counts their
+	// pages against the user that created them.
 	maxLarge = 4
-	// sustained is how much must have flowed for that, where it is not known
-	// before.
+	// sustained is how many bytes must have flowed before buffers grow, if the amount of data
+	// is not known in advance.
 	sustained = 256 << 10
-	// copyBuffer is what is read at once from then on, smallCopy before.
+	// copyBuffer is how much to read at once after that, smallCopy before.
 	copyBuffer = 128 << 10
 	smallCopy  = 32 << 10
 )
 
-// chunks hands out buffers for a frame of data with room before and after it.
+// chunks pools buffers for a frame of data with room before and after it.
 var chunks = sync.Pool{New: func() any { return new([maxFrame + 2*frameHeader]byte) }}
 
-// sendAll writes src as data frames and an end frame; short sources take one
-// write. An error of src is returned as a *sourceError and nothing more is
-// written. When there is more than one frame of it, big is asked for a pipe to take
-// the rest; it may have none.
+// sendAll writes src as data frames and an end frame; a short source takes one write. It
+// returns an error of src as a *sourceError and then writes nothing more. If src has more than
+// one frame, sendAll calls big for a pipe that carries the rest; big may return nil.
 func (f *framer) sendAll(src io.Reader, big func() *os.File) error {
 	buf := chunks.Get().(*[maxFrame + 2*frameHeader]byte)
 	defer chunks.Put(buf)
@@ -52,8 +51,8 @@ func (f *framer) sendAll(src io.Reader, big func() *os.File) error {
 	}
 }
 
-// fill reads until p is full or src ends. Unlike io.ReadFull it never takes an
-// io.ErrUnexpectedEOF of src, which means that data was cut off, for its end.
+// fill reads until p is full or src ends. Unlike io.ReadFull it does not treat an
+// io.ErrUnexpectedEOF of src, which means that data was cut off, as the end of src.
 func fill(p []byte, src io.Reader) (n int, end bool, err error) {
 	for n < len(p) {
 		m, err := src.Read(p[n:])
@@ -68,19 +67,19 @@ func fill(p []byte, src io.Reader) (n int, end bool, err error) {
 	return n, false, nil
 }
 
-// sourceError is an error of what is being sent, not of the way.
+// sourceError is an error of the data source, not of the connection.
 type sourceError struct{ err error }
 
 func (e *sourceError) Error() string { return e.err.Error() }
 func (e *sourceError) Unwrap() error { return e.err }
 
-// sendThrough sends the last frames, then the rest of src through a pipe, which it
-// closes, and the end.
+// sendThrough sends the last frames, then the rest of src through the pipe w, which it closes,
+// and then the end frame.
 func (f *framer) sendThrough(w *os.File, frames []byte, src io.Reader) error {
 	f.setPipe(w)
 	defer f.dropPipe()
 	if err := f.send(frames); err != nil {
-		closeAll(f.session.claim(f.StreamID())) // the other end of the pipe, if it was not sent
+		closeAll(f.session.claim(f.StreamID())) // the guest's end of the pipe, if it was not sent
 		return err
 	}
 	f.enlarge()
@@ -94,15 +93,15 @@ func (f *framer) sendThrough(w *os.File, frames []byte, src io.Reader) error {
 	case err != nil:
 		return &sourceError{err}
 	}
-	f.dropPipe() // the other end of the pipe sees its end before that of the stream
+	f.dropPipe() // the other end must see the end of the pipe before the end of the stream
 	return f.send(appendHeader(nil, frameEnd, 0))
 }
 
-// copies hands out buffers.
+// copies pools buffers of sendThrough.
 var copies = sync.Pool{New: func() any { return new([copyBuffer]byte) }}
 
-// wayWriter tells errors of the way from those of what is sent. It is only an
-// io.Writer, so that the buffer counts.
+// wayWriter separates errors of the pipe from errors of the source. It is only an io.Writer, so
+// that io.CopyBuffer uses its buffer.
 type wayWriter struct {
 	w   *os.File
 	err error
@@ -128,8 +127,7 @@ func (f *framer) setPipe(pipe *os.File) {
 	}
 }
 
-// takePipe returns the pipe, which is the one that came with the request if there
-// is none yet.
+// takePipe returns the pipe. If none is set, it takes the pipe that came with the request.
 func (f *framer) takePipe() (*os.File, error) {
 	f.session.mu.Lock()
 	pipe := f.pipe
@@ -145,7 +143,7 @@ func (f *framer) takePipe() (*os.File, error) {
 	return pipe, nil
 }
 
-// claimPipe is the pipe that came with the request; nil if none did.
+// claimPipe returns the pipe that came with the request, or nil.
 func (f *framer) claimPipe() *os.File {
 	files := f.session.claim(f.StreamID())
 	if len(files) != 1 {
@@ -160,7 +158,7 @@ func (f *framer) claimPipe() *os.File {
 	return pipe
 }
 
-// enlarge gives the pipe a large buffer, if there are not too many such.
+// enlarge gives the pipe a large buffer, unless maxLarge pipes have one.
 func (f *framer) enlarge() {
 	f.session.mu.Lock()
 	defer f.session.mu.Unlock()
@@ -177,7 +175,7 @@ func (f *framer) dropPipe() {
 	if f.pipe == nil {
 		return
 	}
-	_ = f.pipe.Close() // the end frame says whether all has arrived
+	_ = f.pipe.Close() // the end frame says whether everything arrived
 	f.pipe = nil
 	if f.large {
 		f.large = false
@@ -185,7 +183,7 @@ func (f *framer) dropPipe() {
 	}
 }
 
-// mayGrow counts a pipe that is to get a large buffer.
+// mayGrow reserves one of the maxLarge large buffers and reports whether one was free.
 func (s *session) mayGrow() bool {
 	if s.large.Add(1) <= maxLarge {
 		return true
@@ -194,7 +192,7 @@ func (s *session) mayGrow() bool {
 	return false
 }
 
-// copyAll copies in larger pieces than io.Copy once there is much to copy.
+// copyAll copies r to w, with a larger buffer than io.Copy once sustained bytes were copied.
 func copyAll(w io.Writer, r io.Reader) (total int64, err error) {
 	buf := make([]byte, smallCopy)
 	for {
@@ -218,11 +216,11 @@ func copyAll(w io.Writer, r io.Reader) (total int64, err error) {
 	}
 }
 
-// follow writes src as it comes to its end. While one frame is on its way, what
-// src yields meanwhile is collected for the next, so that many small writes of a
-// command become few frames. An error of src is returned as a *sourceError.
+// follow sends src as it arrives, to its end. While it sends one frame, it collects the bytes
+// of src for the next, so that many small writes of a command become few frames. It returns an
+// error of src as a *sourceError.
 //
-// It returns when nothing reads src any more: the caller that makes the stream fail must
+// It returns only when nothing reads src any more: a caller that makes the stream fail must
 // also end src.
 func (f *framer) follow(src io.Reader) error {
 	c := &collector{}
@@ -234,11 +232,11 @@ func (f *framer) follow(src io.Reader) error {
 	return err
 }
 
-// fullFrame is the longest frame with its header. With that of yamux it fills whole pages:
-// a few bytes more would go on to the host as a piece of their own.
+// fullFrame is the longest frame with its header. With the yamux header it fills whole pages: a
+// few bytes more would reach the host as a separate piece.
 const fullFrame = maxFrame - muxHeader
 
-// collector holds what was read and not yet sent.
+// collector holds bytes that were read and not yet sent.
 type collector struct {
 	mu      sync.Mutex
 	changed sync.Cond
@@ -247,8 +245,8 @@ type collector struct {
 	stopped bool   // no frame follows
 }
 
-// collect reads src. The buffer grows with what is read, so that idle streams
-// cost little.
+// collect reads src to its end. The buffer grows with the data, so that idle streams need
+// little memory.
 func (c *collector) collect(src io.Reader) {
 	buf := make([]byte, 4<<10)
 	for {
@@ -262,7 +260,8 @@ func (c *collector) collect(src io.Reader) {
 	}
 }
 
-// add takes over what was read, and waits while a full frame is pending.
+// add appends b to the pending frame and waits while that is full. It reports whether the
+// collector still takes data.
 func (c *collector) add(b []byte, err error) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -283,7 +282,7 @@ func (c *collector) add(b []byte, err error) bool {
 	return !c.stopped
 }
 
-// sendTo sends what is collected until the source has ended.
+// sendTo sends the collected bytes until the source has ended.
 func (c *collector) sendTo(f *framer) error {
 	var frame []byte
 	for {
@@ -304,7 +303,7 @@ func (c *collector) sendTo(f *framer) error {
 	}
 }
 
-// take waits for something and returns it in exchange for a used buffer.
+// take waits for pending bytes and returns them. used becomes the next buffer.
 func (c *collector) take(used []byte) ([]byte, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,14 +13,13 @@ import (
 )
 
 const (
-	// confirmTimeout is how long a cancelled operation waits for the guest to
-	// say how it ended, so that what it left behind is gone when the call
-	// returns.
+	// confirmTimeout is how long a cancelled operation waits for the guest to confirm its end,
+	// so that nothing of the operation remains when the call returns.
 	confirmTimeout = 5 * time.Second
-	// byeTimeout is how long Close waits for the guest to end what this host
-	// started, in addition to the longest grace of a command.
+	// byeTimeout is how long Close waits for the guest to end what this host started, in
+	// addition to the longest grace period of a command.
 	byeTimeout = 10 * time.Second
-	// maxConfirm is the same for what must run to its end.
+	// maxConfirm is the confirmTimeout of operations that must run to their end.
 	maxConfirm = 10 * time.Minute
 )
 
@@ -34,24 +33,24 @@ type call struct {
 	stop       func() bool
 }
 
-// start begins an operation: it opens a stream and sends the request. When ctx
-// is done the stream is half-closed, which tells the guest, and what the guest
-// then answers is waited for, for a while.
+// start begins an operation: it opens a stream and sends the request. When ctx is done, the
+// call half-closes the stream, which tells the guest to stop, and waits for the guest's answer
+// for a limited time.
 func (c *Sandbox) start(ctx context.Context, op, target string, code opcode, req message) (*call, error) {
 	return c.begin(ctx, beginning{op: op, target: target, request: requestFrame(code, req)})
 }
 
-// beginning is how an operation begins.
+// beginning holds the parameters of begin.
 type beginning struct {
 	op, target string
 	request    []byte
-	hold       bool          // the request waits for the first data
-	confirm    time.Duration // how long the guest may take to stop; zero means confirmTimeout
+	hold       bool          // send the request with the first data
+	confirm    time.Duration // how long to wait for a cancelled guest; zero means confirmTimeout
 	always     bool          // begin even if the context is done
-	files      []*os.File    // to go with the request; they are taken over
+	files      []*os.File    // go with the request; begin takes ownership
 }
 
-// begin is start with all its possibilities.
+// begin is start with all parameters.
 func (c *Sandbox) begin(ctx context.Context, b beginning) (*call, error) {
 	openCtx := ctx
 	if b.always {
@@ -69,7 +68,7 @@ func (c *Sandbox) begin(ctx context.Context, b beginning) (*call, error) {
 	return k, nil
 }
 
-// open opens a stream and writes to it what comes first.
+// open opens a stream and writes the request.
 func (c *Sandbox) open(ctx context.Context, b beginning) (*framer, error) {
 	if err := c.mayOpen(ctx, b.request); err != nil {
 		closeAll(b.files)
@@ -78,7 +77,7 @@ func (c *Sandbox) open(ctx context.Context, b beginning) (*framer, error) {
 	if ctx.Done() == nil {
 		return c.openNow(b.request, b.hold, b.files...)
 	}
-	// A stream that is stuck makes even this wait, until keep-alive ends it.
+	// If the connection is stuck, even opening a stream blocks, until keep-alive ends it.
 	type opened struct {
 		f   *framer
 		err error
@@ -101,7 +100,7 @@ func (c *Sandbox) open(ctx context.Context, b beginning) (*framer, error) {
 	}
 }
 
-// mayOpen says why no operation can begin.
+// mayOpen returns why no operation can begin, or nil.
 func (c *Sandbox) mayOpen(ctx context.Context, request []byte) error {
 	if err := c.Err(); err != nil {
 		return err
@@ -119,7 +118,8 @@ func (c *Sandbox) mayOpen(ctx context.Context, request []byte) error {
 	return nil
 }
 
-// openNow opens a stream. It takes files over, which go with the first frame.
+// openNow opens a stream and writes first. It takes ownership of files, which go with the first
+// frame.
 func (c *Sandbox) openNow(first []byte, hold bool, files ...*os.File) (*framer, error) {
 	s, err := c.mux.OpenStream()
 	if err != nil {
@@ -151,13 +151,13 @@ func (k *call) abandon() {
 	_ = k.halfClose()
 }
 
-// end releases the stream, which tells the guest to stop if it has not.
+// end releases the stream. If the operation still runs, this tells the guest to stop.
 func (k *call) end() {
 	k.stop()
 	_ = k.Close()
 }
 
-// failed explains an error of the stream or of the guest's frames.
+// failed returns the caller's error for a failed stream or a malformed frame.
 func (k *call) failed(err error) error {
 	if ctxErr := k.ctx.Err(); ctxErr != nil && !errors.Is(err, errProtocol) {
 		return k.c.fail(k.op, k.target, ctxErr)
@@ -168,7 +168,7 @@ func (k *call) failed(err error) error {
 	return k.c.fail(k.op, k.target, k.c.broken(err))
 }
 
-// answered turns an error frame into the error that it holds.
+// answered returns the error that an error frame holds.
 func (k *call) answered(payload []byte) error {
 	var w wireError
 	if err := decode(payload, &w); err != nil {
@@ -177,7 +177,7 @@ func (k *call) answered(payload []byte) error {
 	return k.c.fail(k.op, k.target, k.c.remote(&w))
 }
 
-// reply reads the answer into m.
+// reply decodes the answer into m.
 func (k *call) reply(m message) error {
 	kind, payload, err := k.readMessage(maxReply)
 	switch {
@@ -194,7 +194,7 @@ func (k *call) reply(m message) error {
 	return nil
 }
 
-// ask is an operation of one request and one reply.
+// ask performs an operation of one request and one reply.
 func (c *Sandbox) ask(ctx context.Context, op, target string, code opcode, req, reply message) error {
 	k, err := c.start(ctx, op, target, code, req)
 	if err != nil {
@@ -208,12 +208,12 @@ func unexpected(kind byte) error {
 	return fmt.Errorf("%w: a frame of kind %d is out of place", errProtocol, kind)
 }
 
-// sayBye asks the guest to end everything that this host started.
+// sayBye asks the guest to end everything that this host started, and waits for its answer.
 func (c *Sandbox) sayBye() {
 	if c.mux.NumStreams() == 0 {
 		return
 	}
-	// Closing the session unblocks whatever the guest keeps waiting.
+	// Closing the session unblocks this call if the guest does not answer.
 	c.mu.Lock()
 	patience := byeTimeout + c.grace
 	c.mu.Unlock()

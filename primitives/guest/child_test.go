@@ -21,24 +21,24 @@ import (
 
 var _ = guest.SetRunChild(runChild)
 
-// What the environment of a child says: where its sandbox is and, if it exists
+// The environment variables of a child: where its sandbox is and, if the sandbox exists
 // already, its ID.
 const (
 	childRoot = "GUEST_TEST_ROOT"
 	childID   = "GUEST_TEST_ID"
 )
 
-// How a child says why it cannot serve, when it has not even begun.
+// The exit statuses of a child that cannot serve.
 const (
 	exitNotExist   = 3
 	exitTerminated = 4
 )
 
-// runChild is what this program does as a child: serve the engine over its
-// standard streams, or supervise a durable command.
+// runChild is the main function of this program as a child: it serves the engine over its
+// standard streams, or supervises a durable command.
 func runChild() bool {
 	if len(os.Args) == 3 && os.Args[1] == "supervise" {
-		// Not os.Exit, with which the race detector rests for a second.
+		// Not os.Exit: with the race detector, it sleeps for a second.
 		syscall.Exit(local.Supervise(context.Background(), os.Args[2]))
 	}
 	root := os.Getenv(childRoot)
@@ -105,8 +105,8 @@ type child struct {
 	cmd *exec.Cmd
 }
 
-// startChild runs program as a guest and dials it. env is what to add to its
-// environment. A uid other than zero runs it as that user.
+// startChild runs program as a guest and dials it. env is added to its environment. A uid other
+// than zero runs it as that user.
 func startChild(ctx context.Context, program, root string, uid uint32, cfg guest.Config, env ...string) (*child, error) {
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), program)
 	cmd.Env = append(append(os.Environ(), childRoot+"="+root), env...)
@@ -140,7 +140,7 @@ func startChild(ctx context.Context, program, root string, uid uint32, cfg guest
 	return &child{Sandbox: c, cmd: cmd}, nil
 }
 
-// Close closes the stream and waits for the guest to leave.
+// Close closes the stream and waits for the guest to exit.
 func (c *child) Close() error {
 	err := c.Sandbox.Close()
 	if c.cmd.ProcessState == nil {
@@ -149,8 +149,8 @@ func (c *child) Close() error {
 	return err
 }
 
-// TestContractOverStdio has what a guest in a process of its own can influence: it ends by
-// itself and with its host. TestContract has the rest over a pipe.
+// TestContractOverStdio runs the groups that a guest in its own process influences: the guest
+// ends by itself and with its host. TestContract runs the others over a pipe.
 func TestContractOverStdio(t *testing.T) {
 	self := runnerOf(t)
 	primitivestest.Run(t, primitivestest.Harness{
@@ -164,9 +164,9 @@ func TestContractOverStdio(t *testing.T) {
 	})
 }
 
-// withSocket is a configuration with a socket that the guest can move to. It is below
-// dir, which goes with the test also when this process is one that is killed, unless
-// the path of a socket must be shorter.
+// withSocket returns a configuration with a socket that the guest can move to. The socket is
+// below dir, which is removed with the test even if this process is killed, unless the path of
+// a socket must be shorter.
 func withSocket(t testing.TB, dir string) guest.Config {
 	t.Helper()
 	const longest = 70
@@ -190,8 +190,9 @@ func withSocket(t testing.TB, dir string) guest.Config {
 	return guest.Config{Isolation: primitives.IsolationFull, Socket: &guest.Socket{Listener: l, Path: path}}
 }
 
-// TestContractOverASocket has what passed descriptors influence: how commands get their
-// streams, and what closes them. The whole contract over a socket is that of containers.
+// TestContractOverASocket runs the groups that passed descriptors influence: how commands get
+// their streams, and what closes them. The contract test of containers runs all groups over a
+// socket.
 func TestContractOverASocket(t *testing.T) {
 	self := runnerOf(t)
 	primitivestest.Run(t, primitivestest.Harness{
@@ -213,13 +214,13 @@ func open(c *child, err error) (primitives.EnvironmentPrimitive, error) {
 	return c, nil
 }
 
-// nobody is a user without any rights.
+// nobody is the ID of a user without any rights.
 const nobody = 65534
 
-// TestContractAsAnotherUser has what the rights of a user influence.
+// TestContractAsAnotherUser runs the groups that the rights of a user influence.
 func TestContractAsAnotherUser(t *testing.T) {
 	testneed.Root(t, "only root can start the guest as another user")
-	// Everything that user needs must be reachable for it, unlike t.TempDir.
+	// The user must be able to reach everything it needs, unlike t.TempDir.
 	public := filepath.Join(os.TempDir(), "guest-test-"+filepath.Base(t.TempDir())+fmt.Sprint(os.Getpid()))
 	if err := os.MkdirAll(public, 0o711); err != nil {
 		t.Fatal(err)

@@ -16,38 +16,35 @@ import (
 
 // Config configures the host's end. The zero value works.
 type Config struct {
-	// Backend names the sandbox's kind in errors ("docker"). Empty leaves what
-	// the guest says.
+	// Backend is the kind of the sandbox in errors ("docker"). Empty keeps the name that the
+	// guest reports.
 	Backend string
-	// Logger gets what happens to the stream; nil is silence.
+	// Logger logs the events of the stream. Nil disables logging.
 	Logger hclog.Logger
 	// HandshakeTimeout bounds the handshake; zero means
 	// DefaultHandshakeTimeout.
 	HandshakeTimeout time.Duration
-	// KeepAlive is how often a silent guest is asked whether it still lives and
-	// how long it may take to answer: a guest that is stopped for longer is
-	// lost. Zero means 30 seconds. Negative never asks; then only the end of
-	// the stream is noticed.
+	// KeepAlive is the interval of keep-alive pings, and how long the guest may take to answer
+	// one: a guest that is stopped for longer is lost. Zero means 30 seconds. Negative disables
+	// the pings; then only the end of the stream is noticed.
 	KeepAlive time.Duration
-	// Isolation is what the sandbox is given by its backend, whatever the guest
-	// says.
+	// Isolation is the isolation that the backend provides, whatever the guest reports.
 	Isolation primitives.Isolation
-	// Socket, if not nil, is where the guest may move to after the handshake. If
-	// it cannot, everything goes on over the stream.
+	// Socket, if not nil, is a socket that the guest may move to after the handshake. If the
+	// guest cannot, it stays on the stream.
 	Socket *Socket
-	// Kept lets Open wait until the guest has the host's hello, one round trip: the guest
-	// of a sandbox that is kept would end it if the host died before.
+	// Kept makes Open wait until the guest has received the host's hello, which takes one round
+	// trip. Without that, the guest would end a kept sandbox if the host died first.
 	Kept bool
 }
 
-// Sandbox is a sandbox that a guest serves. It implements
-// primitives.EnvironmentPrimitive and the optional interfaces beside it. Make one with
-// [Open], or with [Dial] where there is only a stream. It may be used by several
-// goroutines at once.
+// Sandbox is a sandbox that a guest serves. It implements primitives.EnvironmentPrimitive and
+// its optional interfaces. Create one with [Open], or with [Dial] if there is only a stream. It
+// may be used by several goroutines at once.
 type Sandbox struct {
 	cfg    Config
-	driver Driver                 // nil: only the stream is known
-	state  func() (Status, error) // asks the driver, for as long as the sandbox is used
+	driver Driver                 // nil if only the stream is known
+	state  func() (Status, error) // asks the driver, even after the context of Open is done
 	log    hclog.Logger
 	mux    *session
 	hello  hello
@@ -57,17 +54,17 @@ type Sandbox struct {
 	closed      bool
 	terminated  bool
 	paused      bool
-	grace       time.Duration // the longest of the commands so far
+	grace       time.Duration // the longest grace period of the commands
 	causing     sync.Mutex
 	cause       error // why the stream has ended; guarded by causing
 	pausing     sync.Mutex
 	terminating sync.Mutex
-	ended       bool // by the driver; guarded by terminating
+	ended       bool // the driver has ended the sandbox; guarded by terminating
 	uploads     map[*call]struct{}
 	leaving     bool // Close has begun
 	closing     sync.Once
 	closeErr    error
-	conns       chan struct{} // holds one for each connection
+	conns       chan struct{} // holds one element for each connection
 	watcher     sync.WaitGroup
 	done        chan struct{}
 }
@@ -87,9 +84,9 @@ var (
 	_ primitives.Forwarder            = (*Sandbox)(nil)
 )
 
-// Open connects to the guest of the driver's sandbox. ctx covers that only. If Open
-// fails, it has closed the stream but not the driver. Errors are those of [Driver].Dial,
-// and a [*HandshakeError].
+// Open connects to the guest of the driver's sandbox. ctx covers only that. If Open fails, it
+// has closed the stream but not the driver. It returns the errors of [Driver].Dial, and a
+// [*HandshakeError].
 func Open(ctx context.Context, driver Driver, cfg Config) (*Sandbox, error) {
 	rw, err := driver.Dial(ctx)
 	if err != nil {
@@ -98,15 +95,14 @@ func Open(ctx context.Context, driver Driver, cfg Config) (*Sandbox, error) {
 	return open(ctx, rw, driver, cfg)
 }
 
-// Dial shakes hands with the guest at the other end of rw, which belongs to the
-// Sandbox from then on. It is closed if Dial fails and when the guest has moved to
-// cfg.Socket, which happens before Dial returns. Closing rw must unblock its
-// readers and writers. ctx covers the handshake only.
+// Dial performs the handshake with the guest at the other end of rw. The Sandbox then owns rw.
+// Dial closes rw if it fails, and if the guest has moved to cfg.Socket, which happens before
+// Dial returns. Closing rw must unblock its readers and writers. ctx covers only the handshake.
 //
-// Of such a sandbox only the stream is known: Terminate leaves the sandbox itself alone,
-// and Poll is [primitives.StatusLost] when the stream has ended. See [Open].
+// The Sandbox only knows its stream: Terminate does not end the sandbox itself, and Poll
+// returns [primitives.StatusLost] when the stream has ended. See [Open].
 //
-// A failed handshake is a [*HandshakeError].
+// A failed handshake returns a [*HandshakeError].
 func Dial(ctx context.Context, rw io.ReadWriteCloser, cfg Config) (*Sandbox, error) {
 	return open(ctx, rw, nil, cfg)
 }
@@ -123,7 +119,7 @@ func open(ctx context.Context, rw io.ReadWriteCloser, driver Driver, cfg Config)
 		return nil, &primitives.Error{Op: "dial", Backend: cfg.Backend, Err: err}
 	}
 	cfg.Logger.Debug("connected to the guest", "socket", agreed.rw != rw, "pipes", agreed.pipes != nil, "stays_because", agreed.why)
-	cfg.Socket = nil // it is closed
+	cfg.Socket = nil // it is closed already
 	c, err := newSandbox(agreed, driver, cfg)
 	if err != nil {
 		return nil, &primitives.Error{Op: "dial", Backend: cfg.Backend, Err: err}
@@ -144,7 +140,7 @@ func open(ctx context.Context, rw io.ReadWriteCloser, driver Driver, cfg Config)
 	return c, nil
 }
 
-// newSandbox returns the Sandbox of what a handshake ended with.
+// newSandbox returns a Sandbox for the result of a handshake.
 func newSandbox(agreed *agreed, driver Driver, cfg Config) (*Sandbox, error) {
 	log := cfg.Logger
 	mux, err := newSession(agreed, true, cfg.KeepAlive, log)
@@ -155,7 +151,7 @@ func newSandbox(agreed *agreed, driver Driver, cfg Config) (*Sandbox, error) {
 	mux.whenEnded(func() {
 		c.watcher.Go(func() {
 			<-mux.CloseChan()
-			// Returns when yamux's goroutines have seen it, too.
+			// Close returns when yamux's goroutines have noticed the end, too.
 			_ = mux.Close()
 			if c.isLeft() {
 				log.Debug("connection to the guest closed")
@@ -168,7 +164,7 @@ func newSandbox(agreed *agreed, driver Driver, cfg Config) (*Sandbox, error) {
 	return c, nil
 }
 
-// greet shakes hands and offers the guest the socket if there is one.
+// greet performs the handshake and offers the guest the socket if there is one.
 func greet(ctx context.Context, rw io.ReadWriteCloser, cfg Config) (*agreed, error) {
 	if cfg.Socket == nil {
 		return handshake(ctx, rw, &hello{}, true, cfg.HandshakeTimeout, stay)
@@ -181,18 +177,18 @@ func greet(ctx context.Context, rw io.ReadWriteCloser, cfg Config) (*agreed, err
 	return a, err
 }
 
-// Paths returns where the sandbox keeps its folders.
+// Paths returns the folders of the sandbox.
 func (c *Sandbox) Paths() primitives.Paths { return c.hello.Paths }
 
 // Done is closed when the stream has ended, by Close or by itself. After that
 // every call fails with what Err returns.
 func (c *Sandbox) Done() <-chan struct{} { return c.done }
 
-// Err returns why calls fail: nil while the stream works,
-// primitives.ErrTerminated once the sandbox was terminated, and
-// primitives.ErrUnavailable when the stream broke or the Sandbox was closed.
+// Err returns why calls fail: nil while the stream works, primitives.ErrTerminated once the
+// sandbox was terminated, and primitives.ErrUnavailable when the stream broke or the Sandbox
+// was closed.
 func (c *Sandbox) Err() error {
-	ended := c.mux.hasEnded() // first: Close says that it closes before it does
+	ended := c.mux.hasEnded() // read this first: Close sets closed before it ends the session
 	c.mu.Lock()
 	closed, terminated := c.closed, c.terminated
 	c.mu.Unlock()
@@ -207,9 +203,9 @@ func (c *Sandbox) Err() error {
 	return c.endCause()
 }
 
-// setPaused says whether the sandbox is paused. As long as it is, the guest is not asked
-// whether it lives, operations that begin are primitives.ErrUnavailable, and Close does
-// not wait for the guest. What was under way waits.
+// setPaused marks the sandbox as paused or running. While it is paused, keep-alive rests, new
+// operations return primitives.ErrUnavailable, and Close does not wait for the guest.
+// Operations in progress wait.
 func (c *Sandbox) setPaused(paused bool) {
 	c.mu.Lock()
 	c.paused = paused
@@ -217,8 +213,8 @@ func (c *Sandbox) setPaused(paused bool) {
 	c.mux.alive.rest(paused)
 }
 
-// rest stops asking whether the guest lives while its sandbox is frozen for a moment, in
-// which calls wait. The function that it returns ends that.
+// rest stops keep-alive while the backend freezes the sandbox for a moment, during which calls
+// wait. The returned function starts it again.
 func (c *Sandbox) rest() (wake func()) {
 	c.mux.alive.rest(true)
 	return func() { c.mux.alive.rest(c.isPaused()) }
@@ -230,10 +226,10 @@ func (c *Sandbox) isPaused() bool {
 	return c.paused
 }
 
-// errPaused is what calls get while the sandbox is paused.
+// errPaused is the error of calls while the sandbox is paused.
 var errPaused = fmt.Errorf("%w: it is paused; resume it", primitives.ErrUnavailable)
 
-// broken explains an error of the stream itself.
+// broken returns the caller's error for a failure of the stream itself.
 func (c *Sandbox) broken(cause error) error {
 	if errors.Is(cause, primitives.ErrUnavailable) || errors.Is(cause, primitives.ErrTerminated) {
 		return cause
@@ -244,7 +240,7 @@ func (c *Sandbox) broken(cause error) error {
 	return fmt.Errorf("%w: %w", primitives.ErrUnavailable, cause)
 }
 
-// fail says where err happened.
+// fail adds to err where it happened.
 func (c *Sandbox) fail(op, target string, err error) error {
 	if _, ok := errors.AsType[*primitives.Error](err); ok {
 		return err
@@ -275,16 +271,16 @@ func (c *Sandbox) setTerminated() {
 	c.endUploads()
 }
 
-// endUploads ends what reads from the caller, who may never have more to say. The caller
-// holds c.mu and has said why.
+// endUploads unblocks uploads, which may wait for a reader of the caller for ever. The caller
+// holds c.mu and has set the reason.
 func (c *Sandbox) endUploads() {
 	for k := range c.uploads {
 		_ = k.SetReadDeadline(past())
 	}
 }
 
-// taking counts an upload. The function that it returns says whether the sandbox was
-// terminated or the Sandbox closed meanwhile.
+// taking registers an upload. The returned function unregisters it and returns an error if the
+// sandbox was terminated or the Sandbox was closed meanwhile.
 func (c *Sandbox) taking(k *call) (why func() error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -308,8 +304,8 @@ func (c *Sandbox) taking(k *call) (why func() error) {
 
 var errWasClosed = fmt.Errorf("%w: it was closed", primitives.ErrUnavailable)
 
-// pollGuest asks the guest for the sandbox's state. It waits at most a few seconds for
-// an answer.
+// pollGuest asks the guest for the sandbox's state. It waits for an answer at most
+// confirmTimeout.
 func (c *Sandbox) pollGuest(ctx context.Context) (primitives.State, error) {
 	bounded, cancel := context.WithTimeout(ctx, confirmTimeout)
 	defer cancel()
@@ -326,7 +322,7 @@ func (c *Sandbox) pollGuest(ctx context.Context) (primitives.State, error) {
 	return reply.State, err
 }
 
-// endedState is the state when the stream has ended under a call.
+// endedState returns the state of the sandbox if the stream has ended during a call.
 func (c *Sandbox) endedState() (primitives.State, bool) {
 	switch err := c.Err(); {
 	case err == nil || c.isClosed():
@@ -348,8 +344,7 @@ func (c *Sandbox) terminateGuest(ctx context.Context) (primitives.TerminateRepor
 	if errors.Is(c.Err(), primitives.ErrTerminated) {
 		return primitives.TerminateReport{}, nil
 	}
-	// Terminating runs to its end even if ctx is done, so the answer is worth
-	// waiting for.
+	// Terminate runs to its end even if ctx is done, so wait for the answer.
 	k, err := c.begin(ctx, beginning{op: "terminate", request: requestFrame(opTerminate, &empty{}), confirm: maxConfirm, always: true})
 	if err != nil {
 		return primitives.TerminateReport{}, err
@@ -366,9 +361,9 @@ func (c *Sandbox) terminateGuest(ctx context.Context) (primitives.TerminateRepor
 	return reply.Report, nil
 }
 
-// hangUp closes the stream after Terminate, if nothing is open on it any more, and
-// reports whether it has now. A guest without a host and a sandbox ends by itself, which
-// can be faster than to end it. Calls say what they said before.
+// hangUp closes the stream after Terminate if nothing else uses the stream, and reports whether
+// it did. A guest without a host and a sandbox exits by itself, which can be faster than ending
+// it. Calls return the same errors as before.
 func (c *Sandbox) hangUp() bool {
 	c.mu.Lock()
 	done := c.terminated && !c.closed && !c.paused
@@ -380,9 +375,9 @@ func (c *Sandbox) hangUp() bool {
 	return true
 }
 
-// Close ends the commands that this Sandbox started and that are not durable,
-// the stream and the driver. It waits for the guest to confirm that, but not for ever.
-// The sandbox lives on, for as long as its backend says.
+// Close ends the commands that this Sandbox started and that are not durable, the stream and
+// the driver. It waits for the guest to confirm that, for a limited time. The backend decides
+// how long the sandbox lives on.
 func (c *Sandbox) Close() error {
 	c.closing.Do(func() {
 		c.terminating.Lock()
@@ -397,8 +392,8 @@ func (c *Sandbox) Close() error {
 		c.mu.Lock()
 		c.closed = true
 		c.mu.Unlock()
-		// Not mux.Close alone: it waits for a reader that only closing the
-		// stream unblocks, which it does first.
+		// mux.Close first closes the byte stream, which unblocks the reader that it then waits
+		// for.
 		if err := c.mux.Close(); err != nil {
 			c.log.Debug("closing the guest stream", "error", err)
 		}

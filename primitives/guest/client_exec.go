@@ -24,7 +24,7 @@ func (c *Sandbox) Exec(ctx context.Context, cmd primitives.Command) (primitives.
 	return c.process(ctx, st)
 }
 
-// Reattach returns a durable command again.
+// Reattach returns a durable command by its ID.
 func (c *Sandbox) Reattach(ctx context.Context, id string, from primitives.Offset) (primitives.Process, error) {
 	token := c.tokens.Add(1)
 	return c.process(ctx, starting{
@@ -33,7 +33,7 @@ func (c *Sandbox) Reattach(ctx context.Context, id string, from primitives.Offse
 	})
 }
 
-// keepGrace remembers how long Close may have to wait.
+// keepGrace records the longest grace period, for which Close may have to wait.
 func (c *Sandbox) keepGrace(cmd primitives.Command) {
 	c.mu.Lock()
 	c.grace = max(c.grace, cmd.GracePeriod())
@@ -47,13 +47,13 @@ func program(cmd primitives.Command) string {
 	return cmd.Args[0]
 }
 
-// starting is a command that is about to be started or attached to.
+// starting is a command that is being started or attached to.
 type starting struct {
 	op, target string
 	token      uint64
 	cmd        primitives.Command
 	request    []byte
-	// The ends of pipes for the output, nil where it comes over the stream.
+	// The host's ends of the output pipes, nil if the output comes over the stream.
 	stdout, stderr *os.File
 	files          []*os.File
 }
@@ -68,7 +68,7 @@ func (c *Sandbox) process(ctx context.Context, s starting) (primitives.Process, 
 	var started startedReply
 	err = k.reply(&started)
 	if !k.stop() && err == nil {
-		err = k.c.fail(s.op, s.target, ctx.Err()) // abandoned while it started
+		err = k.c.fail(s.op, s.target, ctx.Err()) // ctx was done while it started
 	}
 	if err != nil {
 		k.end()
@@ -88,8 +88,8 @@ func (c *Sandbox) process(ctx context.Context, s starting) (primitives.Process, 
 	return p, nil
 }
 
-// process is a started command. Its stream carries control only; the command's
-// own streams are attached when they are first used.
+// process is a started command. Its stream carries only control messages; the command's own
+// streams are attached when they are first used.
 type process struct {
 	c        *Sandbox
 	f        *framer
@@ -125,7 +125,7 @@ func (p *process) Stderr() io.ReadCloser { return p.err }
 // before the guest could send the command's own status.
 var endedWithSandbox = primitives.ExitStatus{Code: -1, Reason: primitives.ReasonCancelled}
 
-// receive handles what the guest says about the process, to the end.
+// receive handles the guest's messages about the process until its end.
 func (p *process) receive() {
 	err := p.receiveAll()
 	p.mu.Lock()
@@ -229,7 +229,7 @@ func (p *process) answer(r *controlReply) {
 	answer <- err
 }
 
-// control asks something of the process and waits for the answer.
+// control sends a request about the process and waits for the answer.
 func (p *process) control(ctx context.Context, kind byte, r *controlRequest) error {
 	if p.c.isPaused() {
 		return errPaused
@@ -254,7 +254,7 @@ func (p *process) control(ctx context.Context, kind byte, r *controlRequest) err
 	}
 }
 
-// expect sends the guest's answer to the next request to a channel.
+// expect registers a channel for the guest's answer to the next request.
 func (p *process) expect(answer chan error) (seq uint64, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -277,7 +277,7 @@ func (p *process) Signal(ctx context.Context, sig primitives.Signal) error {
 	return nil
 }
 
-// usable refuses calls after Close of the process.
+// usable returns os.ErrProcessDone after Close of the process.
 func (p *process) usable() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -317,8 +317,8 @@ func (p *process) Wait(ctx context.Context) (primitives.ExitStatus, error) {
 	return p.status, nil
 }
 
-// cancel tells the guest that the process's context is done. A guest that then
-// does not end it in time is not believed to live.
+// cancel tells the guest that the process's context is done. A guest that does not end the
+// process in time is treated as dead.
 func (p *process) cancel() {
 	if err := p.f.sendMessage(frameCancel, &controlRequest{}); err != nil {
 		return
@@ -333,7 +333,7 @@ func (p *process) cancel() {
 	}
 }
 
-// giveUp makes receive end.
+// giveUp unblocks receive.
 func (p *process) giveUp() { _ = p.f.SetReadDeadline(time.Now()) }
 
 // Close ends the command and returns when that is done.
@@ -359,13 +359,13 @@ func (p *process) Close() error {
 		return p.closeErr
 	case errors.Is(p.endErr, errClosed), p.c.isClosed(), errors.Is(p.endErr, primitives.ErrTerminated),
 		errors.Is(p.endErr, os.ErrProcessDone):
-		return nil // it has ended with all others
+		return nil // the process has ended
 	}
 	return p.c.fail("close", p.target, p.endErr)
 }
 
-// Run runs a command to its end in one round trip. Output over the limit stays
-// with the guest.
+// Run runs a command to its end in one round trip. The guest keeps output over the limit to
+// itself.
 func (c *Sandbox) Run(ctx context.Context, cmd primitives.Command, opts primitives.RunOptions) (primitives.RunResult, error) {
 	if err := primitives.CheckRun(cmd); err != nil {
 		return primitives.RunResult{}, c.fail("run", program(cmd), err)
@@ -378,7 +378,7 @@ func (c *Sandbox) Run(ctx context.Context, cmd primitives.Command, opts primitiv
 	req := &runRequest{Token: c.tokens.Add(1), Cmd: cmd, MaxOutput: opts.MaxOutput}
 	k, err := c.begin(ctx, beginning{
 		op: "run", target: program(cmd), request: requestFrame(opRun, req),
-		// Cancelling ends the command, and its status is still wanted.
+		// Cancelling ends the command; wait for its status.
 		confirm: cmd.GracePeriod() + byeTimeout,
 	})
 	if err != nil {
@@ -398,16 +398,16 @@ func (c *Sandbox) Run(ctx context.Context, cmd primitives.Command, opts primitiv
 	return k.collect(opts.MaxOutput)
 }
 
-// feed sends standard input in a goroutine that is not waited for while the
-// caller's reader blocks: it is the caller's to end.
+// feed sends standard input in a goroutine. Nothing waits for that goroutine while the caller's
+// reader blocks, because only the caller can end the reader.
 func (k *call) feed(token uint64, opts primitives.RunOptions) (*feeder, error) {
 	f, err := k.c.openNow(requestFrame(opAttach, &attachRequest{token, chanStdin}), true)
 	if err != nil {
 		return nil, k.failed(err)
 	}
 	go func() {
-		// A command may exit without reading its input: that is its right.
-		// An input that fails ends, as with an ordinary pipe.
+		// A command may exit without reading its input. If the input fails, end it, as with an
+		// ordinary pipe.
 		if err := f.follow(opts.Stdin); err != nil {
 			if _, ok := errors.AsType[*sourceError](err); ok {
 				_ = f.send(appendHeader(nil, frameEnd, 0))
@@ -417,7 +417,7 @@ func (k *call) feed(token uint64, opts primitives.RunOptions) (*feeder, error) {
 	return &feeder{f}, nil
 }
 
-// feeder is the stream of a run's standard input.
+// feeder is the stream of the standard input of Run.
 type feeder struct{ f *framer }
 
 func (f *feeder) release() {

@@ -15,18 +15,17 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// maxFailures is how many bytes of errors of single files WriteFiles takes from a
-// guest.
+// maxFailures is how many bytes of errors of single files WriteFiles accepts from a guest.
 const maxFailures = 16 << 20
 
-// Stat describes what is at the path.
+// Stat describes the file at a path.
 func (c *Sandbox) Stat(ctx context.Context, name string) (primitives.FileInfo, error) {
 	var reply fileInfoReply
 	err := c.ask(ctx, "stat", name, opStat, &pathRequest{name}, &reply)
 	return reply.Info, err
 }
 
-// Mkdir makes a directory and its missing parents.
+// Mkdir creates a directory and its missing parents.
 func (c *Sandbox) Mkdir(ctx context.Context, name string, mode fs.FileMode) error {
 	return c.ask(ctx, "mkdir", name, opMkdir, &mkdirRequest{name, mode}, &empty{})
 }
@@ -41,12 +40,12 @@ func (c *Sandbox) Move(ctx context.Context, from, to string) error {
 	return c.ask(ctx, "move", from, opMove, &moveRequest{from, to}, &empty{})
 }
 
-// Open reads a file as a stream. ctx covers the whole of it.
+// Open reads a file as a stream. ctx covers the whole stream.
 func (c *Sandbox) Open(ctx context.Context, name string) (io.ReadCloser, error) {
 	return c.download(ctx, "open", name, opOpen, &pathRequest{name})
 }
 
-// Pack returns a directory as a tar stream. ctx covers the whole of it.
+// Pack returns a directory as a tar stream. ctx covers the whole stream.
 func (c *Sandbox) Pack(ctx context.Context, dir string, opts primitives.PackOptions) (io.ReadCloser, error) {
 	return c.download(ctx, "pack", dir, opPack, &packRequest{dir, opts})
 }
@@ -71,8 +70,9 @@ func (c *Sandbox) download(ctx context.Context, op, target string, code opcode, 
 	return &download{call: k, data: dataReader{f: k.framer, onError: k.reported}}, nil
 }
 
-// bulkPipe makes a pipe for much data, if the guest takes such, and passes on the
-// guest's end. Without one the data goes over the stream.
+// bulkPipe creates a pipe for bulk data and passes the guest's end to pass. It returns nil if
+// the guest does not support pipes or the pipe cannot be used; then the data goes over the
+// stream.
 func (c *Sandbox) bulkPipe(reads bool, pass func(theirs *os.File) error) *os.File {
 	if c.mux.guard.pass == nil {
 		return nil
@@ -91,7 +91,7 @@ func (c *Sandbox) bulkPipe(reads bool, pass func(theirs *os.File) error) *os.Fil
 // WriteTo reads the content in larger pieces than io.Copy would.
 func (d *download) WriteTo(w io.Writer) (int64, error) { return copyAll(w, struct{ io.Reader }{d}) }
 
-// reported turns an error of the guest into the caller's.
+// reported returns the caller's error for an error of the guest.
 func (k *call) reported(w *wireError) error {
 	return k.c.fail(k.op, k.target, k.c.remote(w))
 }
@@ -118,11 +118,11 @@ func (d *download) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close lets go of the content, read or not.
+// Close releases the content, whether it was read or not.
 func (d *download) Close() error {
 	d.closed.Store(true)
 	d.end()
-	_ = d.SetReadDeadline(time.Now()) // a Read that is under way
+	_ = d.SetReadDeadline(time.Now()) // unblocks a Read in progress
 	return nil
 }
 
@@ -136,11 +136,11 @@ func (c *Sandbox) Unpack(ctx context.Context, dir string, r io.Reader) error {
 	return c.upload(ctx, "unpack", dir, requestFrame(opUnpack, &pathRequest{dir}), r, nil)
 }
 
-// upload sends a request and then what r holds. The guest may answer before it
-// has everything. onItem gets the items that precede the answer.
+// upload sends a request and then the content of r. The guest may answer before it has
+// everything. onItem handles the items that precede the answer.
 //
-// r is read in a goroutine that is not waited for while r blocks: the caller's
-// reader is the caller's to end.
+// A goroutine reads r. upload does not wait for it while r blocks, because only the caller can
+// end r.
 func (c *Sandbox) upload(ctx context.Context, op, target string, request []byte, r io.Reader, onItem func([]byte) error) error {
 	k, err := c.begin(ctx, beginning{op: op, target: target, request: request, hold: true})
 	if err != nil {
@@ -155,14 +155,14 @@ func (c *Sandbox) upload(ctx context.Context, op, target string, request []byte,
 		})
 		sent <- err
 		if err != nil {
-			_ = k.halfClose() // data without an end is never taken as whole
+			_ = k.halfClose() // the guest never accepts data without an end frame
 		}
 	}()
 	err = k.uploaded(onItem)
 	if why := ended(); err != nil && why != nil {
 		return c.fail(op, target, why) // not an error of the reader or the guest
 	}
-	// What the guest says about data that was cut off is less than why.
+	// An error of the source is the cause. The guest only reports that data was cut off.
 	select {
 	case sendErr := <-sent:
 		if source, ok := errors.AsType[*sourceError](sendErr); ok {
@@ -189,7 +189,7 @@ func (k *call) uploaded(onItem func([]byte) error) error {
 		case kind == frameError:
 			err = k.answered(payload)
 			if cause := k.ctx.Err(); cause != nil && isAny(err, io.ErrUnexpectedEOF, context.Canceled) {
-				return k.c.fail(k.op, k.target, cause) // it was cut off for that
+				return k.c.fail(k.op, k.target, cause) // the cancellation cut off the data
 			}
 			return err
 		case kind != frameReply || len(payload) > 0:
@@ -223,11 +223,11 @@ func (c *Sandbox) WriteFiles(ctx context.Context, files []primitives.File) ([]er
 	return errs, err
 }
 
-// batchReader is a batch of files as bytes: for each file the length of its
-// header, the header, and the content.
+// batchReader reads a batch of files as bytes: for each file the length of its header, the
+// header, and the content.
 type batchReader struct {
 	files []primitives.File
-	parts [2][]byte // what is left of the current header and content
+	parts [2][]byte // the unread rest of the current header and content
 }
 
 func (b *batchReader) Read(p []byte) (int, error) {
@@ -255,7 +255,7 @@ func (b *batchReader) Read(p []byte) (int, error) {
 	return total, nil
 }
 
-// List describes what is below a directory.
+// List describes the files below a directory.
 func (c *Sandbox) List(ctx context.Context, dir string, opts primitives.ListOptions) ([]primitives.FileInfo, error) {
 	k, err := c.start(ctx, "list", dir, opList, &listRequest{dir, opts})
 	if err != nil {
@@ -313,8 +313,8 @@ func (c *Sandbox) Watch(ctx context.Context, dir string, opts primitives.WatchOp
 	}, nil
 }
 
-// event reads the next event of a watch. A watch has no regular end but that of
-// its context: another one means that the guest is ending.
+// event reads the next event of a watch. Only its context ends a watch regularly: any other end
+// means that the guest is ending.
 func (k *call) event(limit int, event *eventFrame) error {
 	kind, payload, err := k.readMessage(limit)
 	switch {

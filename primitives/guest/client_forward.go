@@ -19,8 +19,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// maxConns is how many connections a handle carries at once. The other streams are for
-// everything else: a sandbox with very many connections can still be worked with.
+// maxConns is how many connections a handle may have at once. The other streams remain for
+// everything else, so that a sandbox with very many connections stays usable.
 const maxConns = maxStreams / 2
 
 // Dial implements primitives.Forwarder.
@@ -38,7 +38,7 @@ func (c *Sandbox) Dial(ctx context.Context, network, address string) (net.Conn, 
 	if err == nil {
 		err = k.reply(&ends)
 	}
-	if err == nil && !k.stop() { // ctx covers no more than this
+	if err == nil && !k.stop() { // ctx covers only dialing
 		err = k.failed(ctx.Err())
 	}
 	if err != nil {
@@ -74,7 +74,7 @@ func (c *Sandbox) Listen(ctx context.Context, network, address string) (net.List
 	return &listener{call: k, addr: addrOf(ends.Network, ends.Local), closed: make(chan struct{})}, nil
 }
 
-// addrOf returns what a guest says as an address.
+// addrOf returns an address that a guest reported.
 func addrOf(network, address string) net.Addr {
 	if ap, err := netip.ParseAddrPort(address); err == nil && network == "tcp" {
 		return net.TCPAddrFromAddrPort(ap)
@@ -82,7 +82,7 @@ func addrOf(network, address string) net.Addr {
 	return &net.UnixAddr{Name: address, Net: network}
 }
 
-// listener accepts what the guest announces.
+// listener accepts the connections that the guest announces.
 type listener struct {
 	call   *call
 	addr   net.Addr
@@ -92,7 +92,7 @@ type listener struct {
 	closed chan struct{}
 }
 
-// Accept returns the next connection. While the handle carries as many as it can, it waits.
+// Accept returns the next connection. It waits while the handle has maxConns connections.
 func (l *listener) Accept() (net.Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -112,8 +112,8 @@ func (l *listener) Accept() (net.Conn, error) {
 	return conn, nil
 }
 
-// accept reads announcements until a connection can be taken. An error of reading is for
-// ever; a connection that cannot be taken now is left to the guest, which resets it.
+// accept reads announcements until it can take a connection. A read error is permanent. A
+// connection that cannot be taken now is left to the guest, which resets it.
 func (l *listener) accept() (net.Conn, error) {
 	for l.err == nil {
 		var a announcement
@@ -158,15 +158,15 @@ func (l *listener) failed(err error) error {
 	return l.call.c.fail("accept", l.addr.String(), err)
 }
 
-// Close ends the listener and returns when the guest has ended it, so that its address
-// can be taken again.
+// Close ends the listener and returns when the guest has ended it, so that its address is free
+// again.
 func (l *listener) Close() error {
 	err := net.ErrClosed
 	l.once.Do(func() {
 		close(l.closed)
 		_ = l.call.halfClose()
 		_ = l.call.SetReadDeadline(time.Now().Add(confirmTimeout))
-		l.mu.Lock() // Accept reads to the end, or this
+		l.mu.Lock() // either Accept or this loop reads to the end
 		defer l.mu.Unlock()
 		for end := time.Now().Add(confirmTimeout); time.Now().Before(end); {
 			if _, _, err := l.call.readMessage(maxReply); err != nil {
@@ -181,30 +181,30 @@ func (l *listener) Close() error {
 // Addr returns the address inside the sandbox.
 func (l *listener) Addr() net.Addr { return l.addr }
 
-// conn is the host's end of a connection: data frames, and an end frame where a half is
-// closed. A stream that ends without one was reset.
+// conn is the host's end of a connection. The stream carries data frames, and an end frame when
+// a half is closed. A stream that ends without an end frame was reset.
 type conn struct {
 	call          *call
 	local, remote net.Addr
 	closing       sync.Once
 	closed        atomic.Bool
-	resets        atomic.Bool // Close does
+	resets        atomic.Bool // Close resets the connection
 	readBy        deadline
 	writeBy       deadline
 
 	rmu   sync.Mutex
 	head  [frameHeader]byte
-	have  int // bytes of head
-	left  int // bytes of the current frame
+	have  int // number of bytes in head
+	left  int // unread bytes of the current frame
 	ended error
 
 	wmu      sync.Mutex
 	buf      []byte
-	rest     []byte // of the frame that a deadline has cut
+	rest     []byte // unsent rest of the frame that a deadline interrupted
 	halfDone bool   // CloseWrite was called
 }
 
-// newConn takes over a place in conns.
+// newConn returns a conn, which takes over the caller's place in conns.
 func newConn(k *call, ends endpoints) *conn {
 	return &conn{call: k, local: addrOf(ends.Network, ends.Local), remote: addrOf(ends.Network, ends.Remote)}
 }
@@ -238,7 +238,7 @@ func (c *conn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// next reads the next header. A deadline may cut it: the next call goes on.
+// next reads the next header. If a deadline interrupts it, the next call continues.
 func (c *conn) next() error {
 	for c.have < frameHeader {
 		n, err := c.call.Read(c.head[c.have:])
@@ -279,7 +279,7 @@ func (c *conn) Write(p []byte) (n int, err error) {
 		c.buf = append(appendHeader(c.buf[:0], frameData, len(part)), part...)
 		left, err := c.call.sendPart(c.buf)
 		if len(left) < len(c.buf) {
-			n += len(part) // what is left of it goes first next time
+			n += len(part) // the rest is sent first by the next write
 			c.rest = left
 		}
 		if err != nil {
@@ -288,7 +288,7 @@ func (c *conn) Write(p []byte) (n int, err error) {
 	}
 }
 
-// flush sends what is left of a frame.
+// flush sends the unsent rest of a frame.
 func (c *conn) flush() error {
 	switch {
 	case c.closed.Load():
@@ -308,12 +308,12 @@ func (c *conn) flush() error {
 	return nil
 }
 
-// CloseWrite closes the writing half: the other end reads io.EOF after the data.
+// CloseWrite closes the writing half: the peer reads io.EOF after the data.
 func (c *conn) CloseWrite() error {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
 	if err := c.flush(); c.halfDone && errors.Is(err, syscall.EPIPE) {
-		return nil // its end frame is sent now
+		return nil // the end frame has now been sent
 	} else if err != nil {
 		return err
 	}
@@ -325,7 +325,7 @@ func (c *conn) CloseWrite() error {
 	return nil
 }
 
-// Close closes the connection. Data that a deadline has cut is lost, and the other end notices.
+// Close closes the connection. The rest of an interrupted frame is lost, and the peer notices.
 func (c *conn) Close() error {
 	err := net.ErrClosed
 	c.closing.Do(func() {
@@ -333,7 +333,7 @@ func (c *conn) Close() error {
 		_ = c.call.SetReadDeadline(past())
 		_ = c.call.SetWriteDeadline(past())
 		if c.resets.Load() {
-			_, _ = c.call.Write([]byte{frameData}) // a stream that ends within a frame
+			_, _ = c.call.Write([]byte{frameData}) // a stream that ends inside a frame is a reset
 		}
 		err = c.call.Close()
 		<-c.call.c.conns
@@ -341,13 +341,14 @@ func (c *conn) Close() error {
 	return err
 }
 
-// SetLinger is that of a *net.TCPConn, as far as zero has Close reset the connection.
+// SetLinger is like that of *net.TCPConn, but only zero has an effect: Close then resets the
+// connection.
 func (c *conn) SetLinger(sec int) error {
 	c.resets.Store(sec == 0)
 	return nil
 }
 
-// failed explains an error of the stream, as the net package does.
+// failed returns the error for a failure of the stream, as the net package does.
 func (c *conn) failed(op string, err error) error {
 	sandbox := c.call.c
 	switch {
@@ -369,7 +370,7 @@ func (c *conn) failed(op string, err error) error {
 // LocalAddr returns the address of this end, as the sandbox sees it.
 func (c *conn) LocalAddr() net.Addr { return c.local }
 
-// RemoteAddr returns the address of the process inside.
+// RemoteAddr returns the address of the process in the sandbox.
 func (c *conn) RemoteAddr() net.Addr { return c.remote }
 
 // SetDeadline implements net.Conn.
@@ -395,9 +396,9 @@ func (c *conn) setDeadline(d *deadline, t time.Time, set func(time.Time) error) 
 	return set(t)
 }
 
-// deadline is the time after which nothing is begun. yamux looks at its own only where it
-// has to wait.
-type deadline struct{ at atomic.Int64 } // nanoseconds since 1970; zero is none
+// deadline is the time after which no operation starts. yamux checks its own deadlines only
+// when it must wait.
+type deadline struct{ at atomic.Int64 } // nanoseconds since 1970; zero means none
 
 func (d *deadline) set(t time.Time) {
 	if t.IsZero() {

@@ -13,27 +13,26 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// input is a command's standard input. The stream is opened by the first Write
-// or by Close.
+// input is a command's standard input. The first Write or Close opens the stream.
 type input struct {
 	p       *process
 	enabled bool
 
 	writing sync.Mutex // held by Write and Close
-	ended   bool       // under writing: the end is sent behind what was left of a Write
+	ended   bool       // guarded by writing: the end is sent after the rest of an interrupted Write
 
 	mu       sync.Mutex
 	f        *framer
-	err      error // what the guest said, or fs.ErrClosed
+	err      error // the guest's error, or fs.ErrClosed
 	synced   chan struct{}
 	closed   bool
 	released bool // no write follows
 }
 
-// Write sends input. It returns when the guest's window has taken it, not when
-// the command has read it; an error of an earlier Write may be reported by a
-// later one. After the command has exited it waits for what became of the input.
-// One that waits when the input is closed ends, and says what the command will get.
+// Write sends input. It returns when the guest's window has taken it, not when the command has
+// read it; a later Write may report the error of an earlier one. After the command has exited,
+// Write waits until the guest has handled the input. If the input is closed while Write waits,
+// Write returns how many bytes the command will get.
 func (in *input) Write(b []byte) (int, error) {
 	in.writing.Lock()
 	defer in.writing.Unlock()
@@ -62,7 +61,7 @@ func (in *input) Write(b []byte) (int, error) {
 	return total, nil
 }
 
-// sync waits until the guest has written what was sent.
+// sync waits until the guest has written all input sent before.
 func (in *input) sync(f *framer) error {
 	synced := make(chan struct{})
 	in.mu.Lock()
@@ -81,7 +80,7 @@ func (in *input) sync(f *framer) error {
 	return in.err
 }
 
-// open returns the stream, unless the input is closed.
+// open returns the stream, or an error if the input is closed.
 func (in *input) open() (*framer, error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -111,8 +110,7 @@ func (in *input) stream() (*framer, error) {
 	return f, nil
 }
 
-// receive notices when the command no longer takes input. It ends with the
-// stream.
+// receive notices when the command no longer takes input. It returns when the stream ends.
 func (in *input) receive(f *framer) {
 	for {
 		kind, payload, err := f.readMessage(maxReply)
@@ -137,12 +135,12 @@ func (in *input) receive(f *framer) {
 			err = in.p.c.broken(unexpected(kind))
 		}
 		in.confirm(err)
-		_ = f.SetWriteDeadline(time.Now()) // a Write that waits for the window
+		_ = f.SetWriteDeadline(time.Now()) // unblocks a Write that waits for the window
 		return
 	}
 }
 
-// confirm ends a sync, and all later writes if err is not nil.
+// confirm ends a sync. If err is not nil, all later writes fail with it.
 func (in *input) confirm(err error) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -180,14 +178,13 @@ func isKnown(err error) bool {
 		errors.Is(err, primitives.ErrTerminated) || errors.Is(err, primitives.ErrLimit)
 }
 
-// Close is the end of input. It does not wait until the command has read what was
-// written before.
+// Close ends the input. It does not wait until the command has read what was written before.
 func (in *input) Close() error {
 	in.mu.Lock()
 	again := in.closed || !in.enabled
 	in.closed = true
 	if in.f != nil && !again {
-		_ = in.f.SetWriteDeadline(past()) // a Write that waits for the window
+		_ = in.f.SetWriteDeadline(past()) // unblocks a Write that waits for the window
 	}
 	in.mu.Unlock()
 	if again {
@@ -213,8 +210,8 @@ func (in *input) Close() error {
 	return nil // a command that has exited needs no end of input
 }
 
-// finish keeps frames for later that did not fit into the window when the input was closed
-// for the reason why. It reports whether it did.
+// finish sends the frames that did not fit into the window when the input was closed, in the
+// background. why is the error of the interrupted write. finish reports whether it does.
 func (in *input) finish(f *framer, frames []byte, why error) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -222,7 +219,7 @@ func (in *input) finish(f *framer, frames []byte, why error) bool {
 		return false
 	}
 	_ = f.SetWriteDeadline(time.Time{})
-	go func() { _ = f.send(frames) }() // it ends with the stream
+	go func() { _ = f.send(frames) }() // ends with the stream
 	return true
 }
 

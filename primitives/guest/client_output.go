@@ -15,7 +15,7 @@ import (
 // stream is a command's standard output or error.
 type stream interface {
 	io.ReadCloser
-	cut()     // the guest says no more
+	cut()     // the guest sends no more
 	release() // the process was closed
 }
 
@@ -27,7 +27,7 @@ func (p *process) streams(s *starting) (stdout, stderr stream) {
 	return newPipeOutput(p, s.stdout), newPipeOutput(p, s.stderr)
 }
 
-// attach opens the stream of one of the process's own.
+// attach opens a stream for one of the process's streams.
 func (p *process) attach(ch channel) (*framer, error) {
 	if err := p.c.Err(); err != nil {
 		return nil, err
@@ -38,8 +38,7 @@ func (p *process) attach(ch channel) (*framer, error) {
 	return p.c.openNow(requestFrame(opAttach, &attachRequest{p.token, ch}), true)
 }
 
-// output is a command's standard output or error. The stream is opened by the
-// first Read.
+// output is a command's standard output or error. The first Read opens the stream.
 type output struct {
 	p       *process
 	channel channel
@@ -52,7 +51,7 @@ type output struct {
 	closed bool
 }
 
-// Read reads what the command printed.
+// Read reads the command's output.
 func (o *output) Read(b []byte) (int, error) {
 	o.reading.Lock()
 	defer o.reading.Unlock()
@@ -107,21 +106,21 @@ func (o *output) fail(err error) error {
 	return o.p.c.fail("read", o.p.target, err)
 }
 
-// Close lets go of the output: the command's writers get a broken pipe.
+// Close releases the output: the command's writers get a broken pipe.
 func (o *output) Close() error {
 	o.mu.Lock()
 	attached, again := o.f != nil, o.closed
 	o.mu.Unlock()
 	if !again && !attached {
-		// The guest closes an output that was never attached. If the message cannot be
-		// sent the process is gone, too.
+		// The guest closes an output that was never attached. If the message cannot be sent,
+		// the process has ended, too.
 		_ = o.p.f.sendMessage(frameCloseOutput, &controlRequest{Output: o.channel})
 	}
 	o.release()
 	return nil
 }
 
-// cut does nothing: the stream itself tells.
+// cut does nothing: the stream itself ends.
 func (o *output) cut() {}
 
 // release closes the stream.
@@ -134,13 +133,13 @@ func (o *output) release() {
 	o.closed = true
 	if o.f != nil {
 		_ = o.f.Close()
-		_ = o.f.SetReadDeadline(time.Now()) // a Read that is under way
+		_ = o.f.SetReadDeadline(time.Now()) // unblocks a Read in progress
 	}
 }
 
-// newPipes makes the pipes for a command's output, if the guest takes such. The
-// host makes them: so it never reads from a descriptor that the sandbox chose.
-// Out of descriptors the output comes over the stream.
+// newPipes creates the pipes for a command's output, if the guest supports them. The host
+// creates them so that it never reads from a descriptor that the sandbox chose. If no
+// descriptors are left, the output comes over the stream.
 func (c *Sandbox) newPipes(cmd primitives.Command) (stdout, stderr *os.File, theirs []*os.File) {
 	if c.mux.guard.pass == nil || cmd.TTY != nil || cmd.Durable {
 		return nil, nil, nil
@@ -170,13 +169,12 @@ func (s *starting) closePipes() {
 	}
 }
 
-// pipeOutput is a command's standard output or error through a pipe of its own.
-// The guest has no part in it. That all writers have closed a pipe does not say
-// why: a sandbox that dies closes it, too. So the end is only believed when the
-// guest still answers afterwards.
+// pipeOutput is a command's standard output or error through its own pipe, which bypasses the
+// guest. EOF of a pipe does not say why all writers have closed it: a sandbox that dies closes
+// it, too. So EOF only counts if the guest still answers afterwards.
 type pipeOutput struct {
 	p *process
-	f *os.File // nil: it is merged into the other
+	f *os.File // nil if it is merged into the other
 
 	reading sync.Mutex // held by Read
 	read    int64      // bytes, up to sustained
@@ -195,7 +193,7 @@ func newPipeOutput(p *process, f *os.File) *pipeOutput {
 	return o
 }
 
-// Read reads what the command printed.
+// Read reads the command's output.
 func (o *pipeOutput) Read(b []byte) (int, error) {
 	o.reading.Lock()
 	defer o.reading.Unlock()
@@ -219,11 +217,10 @@ func (o *pipeOutput) Read(b []byte) (int, error) {
 	return n, o.fail(err)
 }
 
-// WriteTo moves the output in larger pieces than io.Copy would, once there is much
-// of it.
+// WriteTo copies the output in larger pieces than io.Copy would, once there is much of it.
 func (o *pipeOutput) WriteTo(w io.Writer) (int64, error) { return copyAll(w, o) }
 
-// count enlarges the pipe when much has come through it.
+// count enlarges the pipe when sustained bytes have come through it.
 func (o *pipeOutput) count(n int) {
 	if o.read >= sustained {
 		return
@@ -252,14 +249,14 @@ func (o *pipeOutput) fail(err error) error {
 	return o.p.c.fail("read", o.p.target, err)
 }
 
-// isClosed reports whether this, or the process, was closed.
+// isClosed reports whether this output or the process was closed.
 func (o *pipeOutput) isClosed() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.closed || o.p.usable() != nil
 }
 
-// Close breaks the pipe.
+// Close closes the pipe: the command's writers get a broken pipe.
 func (o *pipeOutput) Close() error {
 	o.release()
 	return nil
@@ -280,14 +277,14 @@ func (o *pipeOutput) release() {
 	}
 }
 
-// cut fails a Read: without the guest an end of the stream may be a loss.
+// cut makes Read fail: without the guest, EOF may mean that output was lost.
 func (o *pipeOutput) cut() {
 	if o.f != nil {
 		_ = o.f.SetReadDeadline(past())
 	}
 }
 
-// confirm returns when the guest has answered, now.
+// confirm asks the guest for an answer and waits for it.
 func (p *process) confirm() error {
 	answer := make(chan error, 1)
 	seq, err := p.expect(answer)

@@ -12,7 +12,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// writesConn counts what is written.
+// writesConn counts the writes.
 type writesConn struct {
 	net.Conn
 	mu     sync.Mutex
@@ -32,7 +32,7 @@ func (c *writesConn) count() int {
 	return c.writes
 }
 
-// servedBy starts a guest on a connection that counts what it writes.
+// servedBy connects to a guest whose writes are counted.
 func servedBy(t *testing.T) (*Sandbox, *writesConn) {
 	t.Helper()
 	here, there := net.Pipe()
@@ -65,8 +65,8 @@ func TestAnAnswerTakesTheRestAlong(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Each would be three: the stream is accepted, the answer, and its end. What is
-	// late goes alone if the machine is busy.
+	// Each operation would take three writes: the stream is accepted, the answer, and its end.
+	// A late frame goes alone if the machine is busy.
 	if got := conn.count() - before; got >= 2*operations {
 		t.Errorf("%d operations are %d writes", operations, got)
 	}
@@ -76,7 +76,7 @@ func TestADeferredWriteGoesAlone(t *testing.T) {
 	here, there := net.Pipe()
 	p := newDeferredWriter(there)
 	got, read := make([]byte, len("onetwo")), make(chan error, 1)
-	go func() { // deferTime may end between the two: then the first must be taken before the second
+	go func() { // deferTime may end between the two: then the first must be read before the second
 		_, err := io.ReadFull(here, got)
 		read <- err
 	}()

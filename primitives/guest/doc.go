@@ -8,20 +8,19 @@
 //
 //	envrunner guest --root FOLDER [--workspace FOLDER] [--user USER] [--env KEY=value]
 //
-// Its [Driver] returns the standard streams of that program as one stream, see [Stdio],
-// and says whether the sandbox lives and how to end it. [Open] does the rest. The sandbox
-// is a new one below the root and ends with the stream, unless --stay or --linger is given;
-// --attach ID serves it again. "envrunner guest --help" explains all flags, and
-// bundle.Path finds the program for a platform. docs/new-backend.md walks through package
-// ssh; examples/unshared is a whole backend with its test.
+// Its [Driver] returns the standard streams of that program as one stream, see [Stdio], reports
+// the state of the sandbox and ends it. [Open] does the rest. The sandbox is a new one below
+// the root and ends with the stream, unless --stay or --linger is given; --attach ID serves it
+// again. "envrunner guest --help" explains all flags, and bundle.Path finds the program for a
+// platform. docs/new-backend.md walks through package ssh; examples/unshared is a whole backend
+// with its test.
 //
 // # Protocol
 //
-// The guest speaks first: a magic, a protocol version and a hello that describes
-// the sandbox. What precedes the magic, such as a login banner, is kept for the
-// error message and otherwise ignored. The host answers with its own magic,
-// version and hello. After that the byte stream carries yamux streams, all opened
-// by the host.
+// The guest speaks first: a magic, a protocol version and a hello that describes the sandbox.
+// Bytes before the magic, such as a login banner, are kept for the error message and otherwise
+// ignored. The host answers with its own magic, version and hello. After that the byte stream
+// carries yamux streams, all opened by the host.
 //
 // One operation is one stream: a request, then frames, see wire.go. Everything
 // is encoded by hand-written field lists (messages.go) rather than JSON, because
@@ -32,10 +31,10 @@
 // Half-closing a stream abandons the operation: the guest cancels its context.
 // Data that ends without an end frame was cut off and is never taken as whole.
 //
-// Where host and guest share a Unix socket on Linux, the host hands pipes to the guest
-// over it. All of a file or an archive after its first frame then goes through such a
-// pipe, and so does the output of a command that has no terminal and is not durable.
-// Elsewhere it stays frames. See sendAll in bulk.go and newPipes in client_output.go.
+// If host and guest share a Unix socket on Linux, the host passes pipes to the guest over it.
+// All of a file or an archive after its first frame then goes through such a pipe, and so does
+// the output of a command that has no terminal and is not durable. Otherwise the data stays in
+// frames. See sendAll in bulk.go and newPipes in client_output.go.
 //
 // # The peer is not trusted
 //

@@ -14,8 +14,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// VersionError says that both ends speak the guest protocol, but not the same
-// version of it. Install the guest that belongs to this program.
+// VersionError reports that both ends speak the guest protocol, but different versions of it.
+// Install the guest that belongs to this program.
 type VersionError struct {
 	Ours, Theirs int
 }
@@ -25,16 +25,15 @@ func (e *VersionError) Error() string {
 	return fmt.Sprintf("guest protocol version mismatch: this side speaks %d, the other %d; use the release of agentenv that made the sandbox", e.Ours, e.Theirs)
 }
 
-// HandshakeError says that the other end of the stream is not a guest, or not
-// one that can be talked to. Err is a [*VersionError], wraps
-// os.ErrDeadlineExceeded when the other end was silent or too slow, and
-// io.ErrUnexpectedEOF when the stream ended. It is always
-// primitives.ErrUnavailable, too.
+// HandshakeError reports that the other end of the stream is not a guest, or a guest that this
+// host cannot talk to. Err is a [*VersionError], wraps os.ErrDeadlineExceeded if the other end
+// was silent or too slow, or wraps io.ErrUnexpectedEOF if the stream ended. The error always
+// wraps primitives.ErrUnavailable, too.
 type HandshakeError struct {
-	// Output is what the other end sent before or instead of a handshake, cut
-	// to a length that fits a message: the place to look for the cause.
+	// Output is what the other end sent before or instead of a handshake, cut to a length that
+	// fits a message. It usually shows the cause.
 	Output string
-	// Stderr is the end of what came on standard error, if the stream has one. See
+	// Stderr is the end of the standard error of the stream, if the stream has one. See
 	// [Driver].Dial.
 	Stderr string
 	Err    error
@@ -112,7 +111,7 @@ type wireError struct {
 // wireWhere is a primitives.Error on the wire.
 type wireWhere struct {
 	Op, Backend, Target string
-	Text                string // of what it wraps
+	Text                string // of the error that it wraps
 }
 
 func (w *wireError) code(c *codec) {
@@ -148,9 +147,9 @@ func toWire(err error) *wireError {
 
 func clip(s string, most int) string { return s[:min(len(s), most)] }
 
-// fromWire rebuilds an error, which may be kept: it holds no more than toWire puts
-// into one. A backend that is not empty replaces the one that the other side named:
-// the caller knows the sandbox by that name.
+// fromWire rebuilds an error. The caller may keep it: it holds no more than toWire puts into
+// one. If backend is not empty, it replaces the backend that the other side named: the caller
+// knows the sandbox by that name.
 func fromWire(w *wireError, backend string) error {
 	var causes []error
 	for _, s := range sentinels() {

@@ -11,7 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
-// A driver is what a backend knows of one sandbox: this one runs in the same program.
+// A driver connects a Sandbox to its backend. This one serves the sandbox in the same program.
 type driver struct{ *local.Sandbox }
 
 func (d driver) Dial(ctx context.Context) (io.ReadWriteCloser, error) {
@@ -30,7 +30,7 @@ func (d driver) End(ctx context.Context) error {
 	return err
 }
 
-// Open makes a whole sandbox of a Driver.
+// Open makes a complete sandbox from a Driver.
 func ExampleOpen() {
 	ctx := context.Background()
 	made, err := local.New(ctx, local.Config{})

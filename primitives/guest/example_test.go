@@ -42,7 +42,7 @@ func ExampleServe() {
 	// <nil> <nil>
 }
 
-// What the other end says instead of a handshake is the place to look for the cause.
+// The output of the other end instead of a handshake usually shows the cause.
 func ExampleDial_handshakeError() {
 	here, there := net.Pipe()
 	go func() {

@@ -1,6 +1,6 @@
 package guest
 
-// SetRunChild sets what a run of the test program as a child does.
+// SetRunChild sets the function that runs when the test program is started as a child.
 func SetRunChild(f func() bool) bool {
 	runChild = f
 	return true

@@ -16,8 +16,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// fake is a small sandbox: commands by os/exec, files below one directory. It
-// leaves to the engine's own contract test what the guest does not change.
+// fake is a small sandbox: commands by os/exec, files below one directory. It leaves out the
+// behavior that the guest does not change, which the engine's own contract test covers.
 type fake struct {
 	dir    string
 	events chan primitives.WatchEvent
@@ -265,7 +265,7 @@ func (p *fakeProcess) Close() error {
 	return nil
 }
 
-// refusing is a sandbox that touches nothing, whatever it is asked.
+// refusing is a sandbox whose operations touch nothing.
 type refusing struct {
 	primitives.EnvironmentPrimitive
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// netFake is a fake with the network of the machine.
+// netFake is a fake that uses the network of the machine.
 type netFake struct{ *fake }
 
 func (netFake) Listen(ctx context.Context, network, address string) (net.Listener, error) {
@@ -25,7 +25,7 @@ func (netFake) Dial(ctx context.Context, network, address string) (net.Conn, err
 	return (&net.Dialer{}).DialContext(ctx, network, address)
 }
 
-// dialedFrom returns a connection that the host has dialed, and the end inside.
+// dialedFrom returns both ends of a connection that the host has dialed.
 func dialedFrom(t *testing.T, p primitives.Forwarder) (host, inside net.Conn) {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -43,7 +43,7 @@ func dialedFrom(t *testing.T, p primitives.Forwarder) (host, inside net.Conn) {
 	return host, inside
 }
 
-// acceptedBy returns a connection that a listener of the host has accepted, and the end inside.
+// acceptedBy returns both ends of a connection that a listener of the host has accepted.
 func acceptedBy(t *testing.T, ln net.Listener) (host, inside net.Conn) {
 	t.Helper()
 	inside, err := net.Dial("tcp", ln.Addr().String())
@@ -62,13 +62,13 @@ func TestALostHostResetsConnections(t *testing.T) {
 	c := connectCuttableTo(t, f, netFake{f})
 	ctx, cancel := context.WithCancel(t.Context())
 	ln, err := c.Listen(ctx, "tcp", "127.0.0.1:0")
-	cancel() // which is not why Accept fails
+	cancel() // must not make Accept fail
 	if err != nil {
 		t.Fatal(err)
 	}
 	host, dialed := dialedFrom(t, c)
 	_, accepted := acceptedBy(t, ln)
-	waits, err := net.Dial("tcp", ln.Addr().String()) // announced, and not taken
+	waits, err := net.Dial("tcp", ln.Addr().String()) // announced, and not accepted
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestConnectionsLeaveRoomForEverythingElse(t *testing.T) {
 	if err != nil || string(res.Stdout) != "here\n" {
 		t.Errorf("a command: %q, %v", res.Stdout, err)
 	}
-	// One that is closed makes room for one that waits.
+	// Closing one connection makes room for a waiting one.
 	var waiting sync.WaitGroup
 	waiting.Go(func() {
 		conn, err := ln.Accept()
@@ -164,11 +164,11 @@ func TestAConnectionThatIsNotAcceptedIsReset(t *testing.T) {
 	if o.take(token) != nil {
 		t.Error("it can still be taken")
 	}
-	slots <- struct{}{} // there is room again
+	slots <- struct{}{} // the slot is free again
 }
 
-// A process may answer and close while more is still being sent to it, as a server that
-// refuses a large request does.
+// A process may answer and close while the host still sends, for example a server that refuses
+// a large request.
 func TestAnAnswerBeforeTheEndOfTheQuestionArrives(t *testing.T) {
 	f := newFake(t)
 	c := connectCuttableTo(t, f, netFake{f})

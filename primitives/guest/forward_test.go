@@ -12,7 +12,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
-// TestConnections runs the net package's own suite of connections on both kinds.
+// TestConnections runs package nettest on a dialed and an accepted connection.
 func TestConnections(t *testing.T) {
 	engine, err := local.New(t.Context(), local.Config{Root: t.TempDir()})
 	p, err := serveLocal(t.Context(), guest.Config{}, engine, err)

@@ -8,7 +8,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// FuzzClient: whatever a guest answers, each call of the host comes back.
+// FuzzClient checks that each call of the host returns, whatever a guest answers.
 func FuzzClient(f *testing.F) {
 	f.Add(appendFrame(nil, frameReply, []byte{0}))
 	f.Add(append(appendFrame(nil, frameReply, nil), appendFrame(nil, frameData, []byte("x"))...))

@@ -27,15 +27,15 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// runChild is set by the tests that run this program once more: it reports
-// whether this is such a run, when it is over.
+// runChild is set by the tests that run this program as a child. It runs the child and reports
+// whether this process is one.
 var runChild func() bool
 
-// bound is how long anything that must not hang may take.
+// bound is the time limit for everything that must not hang.
 const bound = time.Minute
 
-// connect serves p over a pipe and dials it. Serve's result is checked at the
-// end.
+// connect serves p over a pipe and dials it. It checks the result of Serve at the end of the
+// test.
 func connect(t testing.TB, p primitives.EnvironmentPrimitive, cfg Config) *Sandbox {
 	t.Helper()
 	host, guest := net.Pipe()
@@ -131,13 +131,13 @@ func TestCancelledRunReportsItsStatus(t *testing.T) {
 	f := newFake(t)
 	c := connect(t, f, Config{})
 	ctx, cancel := context.WithCancel(t.Context())
-	r, w := io.Pipe() // input that the command does not read must not keep the news away
+	r, w := io.Pipe() // unread input must not delay the status
 	go func() {
 		_, _ = w.Write(make([]byte, 4<<20))
 	}()
 	context.AfterFunc(t.Context(), func() { _ = w.Close() })
 	go func() {
-		for f.running() == 0 && t.Context().Err() == nil { // before, there is no status
+		for f.running() == 0 && t.Context().Err() == nil { // before that, there is no status
 			runtime.Gosched()
 		}
 		time.AfterFunc(100*time.Millisecond, cancel)
@@ -154,7 +154,7 @@ func TestCancelledRunReportsItsStatus(t *testing.T) {
 
 func TestExecStreamsAreIndependent(t *testing.T) {
 	c := connect(t, newFake(t), Config{})
-	// Far more on standard output than any window holds, and nobody reads it.
+	// Standard output gets far more data than any window holds, and nothing reads it.
 	p, err := c.Exec(t.Context(), primitives.Command{Args: []string{"sh", "-c", "echo first >&2; yes | head -c 8000000; echo last >&2"}})
 	if err != nil {
 		t.Fatal(err)
@@ -164,7 +164,7 @@ func TestExecStreamsAreIndependent(t *testing.T) {
 	if _, err := io.ReadFull(p.Stderr(), line); err != nil || string(line) != "first\n" {
 		t.Fatalf("stderr %q, %v", line, err)
 	}
-	if _, err := p.Stdout().Read(line[:1]); err != nil { // attached, and then left alone
+	if _, err := p.Stdout().Read(line[:1]); err != nil { // attach, and then leave it unread
 		t.Fatal(err)
 	}
 	if _, err := c.Stat(t.Context(), "."); err != nil {

@@ -18,24 +18,24 @@ import (
 const Version = 4
 
 const (
-	// magic starts what each side sends. A text stream that mangles line ends
-	// or drops the eighth bit damages it, as in PNG.
+	// magic starts the preamble of each side. A text stream that changes line ends or drops the
+	// eighth bit damages it, as in PNG.
 	magic = "\x89AGENTENV\r\n\x1a\n"
 	// maxHello is the longest hello.
 	maxHello = 64 << 10
-	// maxBanner is how much may precede the magic, and maxOutput how much of it
-	// is kept for the error.
+	// maxBanner is how many bytes may precede the magic. maxOutput is how many of them are kept
+	// for the error.
 	maxBanner = 64 << 10
 	maxOutput = 4 << 10
-	// handshakeBuffer is enough for most hellos. A guest that collects no garbage
-	// for long keeps it.
+	// handshakeBuffer is enough for most hellos. It is small because a guest that rarely
+	// collects garbage keeps it for long.
 	handshakeBuffer = 512
 	// DefaultHandshakeTimeout is how long a handshake may take.
 	DefaultHandshakeTimeout = 10 * time.Second
 )
 
-// hello is what the sides tell each other: the guest what it serves, the host
-// where else the guest may talk to it.
+// hello describes one side to the other: the guest describes its sandbox, the host offers a
+// socket.
 type hello struct {
 	ID           string
 	Paths        primitives.Paths
@@ -50,7 +50,7 @@ func (h *hello) code(c *codec) {
 	codeOptional(c, &h.Offer, codeOffer)
 }
 
-// preamble returns what a side sends first.
+// preamble returns the first bytes that a side sends.
 func preamble(h *hello) []byte {
 	body := encode(h)
 	b := append(make([]byte, 0, len(magic)+6+len(body)), magic...)
@@ -59,8 +59,8 @@ func preamble(h *hello) []byte {
 	return append(b, body...)
 }
 
-// readPreamble reads the other side's. Up to banner bytes may precede it; output
-// is the first part of what did.
+// readPreamble reads the preamble of the other side. Up to banner bytes may precede it; output
+// is the first part of those.
 func readPreamble(r *bufio.Reader, banner int) (h hello, output []byte, err error) {
 	for matched, skipped := 0, 0; matched < len(magic); {
 		b, err := r.ReadByte()
@@ -106,25 +106,25 @@ func readPreamble(r *bufio.Reader, banner int) (h hello, output []byte, err erro
 	return h, output, nil
 }
 
-// agreed is what a handshake ends with.
+// agreed is the result of a handshake.
 type agreed struct {
 	rw     io.ReadWriteCloser // the stream to use
-	in     io.Reader          // what to read instead of rw
+	in     io.Reader          // read from this instead of rw
 	theirs hello
 	pipes  *net.UnixConn // rw, if descriptors may be passed over it
-	why    string        // the guest did not move to the socket
+	why    string        // why the guest did not move to the socket
 	work   func(bool)    // ServeConfig.Work; nil at the host
 }
 
-// handshake exchanges hellos; the guest speaks first. Then the guest may move to a
-// socket, for which settle is called. If it fails, rw has been closed.
+// handshake exchanges hellos; the guest speaks first. Then it calls settle, in which the guest
+// may move to a socket. If handshake fails, it has closed rw.
 func handshake(ctx context.Context, rw io.ReadWriteCloser, ours *hello, host bool, timeout time.Duration,
 	settle func(ctx context.Context, r *bufio.Reader, a *agreed) error,
 ) (*agreed, error) {
 	if timeout <= 0 {
 		timeout = DefaultHandshakeTimeout
 	}
-	// Closing the stream is what unblocks its readers and writers.
+	// Only closing the stream unblocks its readers and writers.
 	timer := time.AfterFunc(timeout, func() { _ = rw.Close() })
 	stop := context.AfterFunc(ctx, func() { _ = rw.Close() })
 
@@ -154,8 +154,8 @@ func handshake(ctx context.Context, rw io.ReadWriteCloser, ours *hello, host boo
 	return a, nil
 }
 
-// rest is what comes after a handshake: first what was read ahead of its end, whose
-// buffer is not kept, then the stream itself.
+// rest reads the stream after a handshake: first the bytes that were read ahead, whose buffer
+// it then releases, then the stream itself.
 type rest struct {
 	buffered *bufio.Reader
 	rw       io.Reader
@@ -178,12 +178,12 @@ func exchange(r *bufio.Reader, w io.Writer, ours *hello, host bool) (theirs hell
 	}
 	theirs, output, err = readPreamble(r, maxBanner)
 	if later, ok := w.(lazyWriter); ok && err == nil && ours.Offer == nil {
-		// The guest has nothing to say to it.
+		// The guest sends no answer to this preamble.
 		_, err = later.WriteLater(preamble(ours))
 		return theirs, output, err
 	}
 	if _, mismatch := errors.AsType[*VersionError](err); err == nil || mismatch {
-		// The guest gets our versions even if this side is about to give up.
+		// The guest must learn our version even if this side is about to give up.
 		if _, werr := w.Write(preamble(ours)); err == nil {
 			err = werr
 		}

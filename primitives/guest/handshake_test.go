@@ -16,11 +16,11 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// silence reads what the tested side writes, so that it does not block.
+// silence discards what the tested side writes, so that its writes do not block.
 func silence(c net.Conn) { _, _ = io.Copy(io.Discard, c) }
 
-// handshakeTime is short only where the test waits for its end: what is said must be
-// heard before, however busy the machine is.
+// handshakeTime is short only if the test waits for the timeout. Otherwise it is long enough
+// for a busy machine.
 func handshakeTime(ends bool) time.Duration {
 	if ends {
 		return time.Second

@@ -19,7 +19,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// muxFrame is the header of a frame of the layer below the operations.
+// muxFrame returns the header of a yamux frame.
 func muxFrame(kind byte, flags uint16, stream, length uint32) []byte {
 	b := []byte{0, kind}
 	b = binary.BigEndian.AppendUint16(b, flags)
@@ -27,7 +27,7 @@ func muxFrame(kind byte, flags uint16, stream, length uint32) []byte {
 	return binary.BigEndian.AppendUint32(b, length)
 }
 
-// hostileFrames are what a peer may send after the handshake to do harm.
+// hostileFrames returns harmful frames that a peer may send after the handshake.
 func hostileFrames() map[string][]byte {
 	twice := append(muxFrame(muxWindow, muxSYN, 1, 0), muxFrame(muxWindow, muxSYN, 1, 0)...)
 	return map[string][]byte{
@@ -50,7 +50,7 @@ func floodOfStreams() []byte {
 	return b
 }
 
-// endsItself reports whether after these frames the peer hangs up.
+// endsItself reports whether the peer hangs up after these frames.
 func endsItself(name string) bool { return name == "the end" || strings.HasPrefix(name, "cut off") }
 
 func TestServeSurvivesAHostileHost(t *testing.T) {
@@ -62,7 +62,7 @@ func TestServeSurvivesAHostileHost(t *testing.T) {
 			go silence(host)
 			for _, b := range [][]byte{preamble(&hello{}), frames} {
 				if _, err := host.Write(b); err != nil {
-					break // it hung up on us, as it should
+					break // the other side hung up, as it should
 				}
 			}
 			if endsItself(name) {
@@ -70,8 +70,8 @@ func TestServeSurvivesAHostileHost(t *testing.T) {
 			}
 			err := within(t, served)
 			_ = host.Close()
-			// Which of two ends is seen first decides about a stream opened
-			// twice: that it ends is what counts there.
+			// For a stream opened twice, the result depends on which of two ends is noticed
+			// first. It only matters that Serve ends.
 			if (err == nil) != endsItself(name) && name != "a stream opened twice" {
 				t.Errorf("Serve: %v", err)
 			}
@@ -115,7 +115,7 @@ func TestClientSurvivesAHostileGuest(t *testing.T) {
 	}
 }
 
-// rawHost shakes hands with a served fake and returns what is below the
+// rawHost performs the handshake with a served fake and returns the session below the
 // operations.
 func rawHost(t *testing.T) (mux *session, served <-chan error) {
 	t.Helper()
@@ -182,7 +182,7 @@ func TestServeAnswersWrongRequests(t *testing.T) {
 	}
 }
 
-// endless is a message that is longer than most and goes on.
+// endless returns the start of an endless message, which is longer than most bytes.
 func endless(kind byte, most int) []byte {
 	frame := append(appendHeader(nil, kind|frameMore, maxFrame), make([]byte, maxFrame)...)
 	return bytes.Repeat(frame, 2+most/maxFrame)
@@ -204,7 +204,7 @@ func TestStreamsThatStaySilentAreLimited(t *testing.T) {
 	}
 }
 
-// scriptedGuest is a guest whose operations are answered by script.
+// scriptedGuest connects to a guest that answers every operation with script.
 func scriptedGuest(t *testing.T, script func(f *framer)) *Sandbox {
 	t.Helper()
 	host, guest := net.Pipe()
@@ -240,7 +240,7 @@ func scriptedGuest(t *testing.T, script func(f *framer)) *Sandbox {
 	return c
 }
 
-// calls are the operations as a caller makes them.
+// calls returns the operations by name, as a caller makes them.
 func calls() map[string]func(ctx context.Context, c *Sandbox) error {
 	cmd := primitives.Command{Args: []string{"x"}}
 	return map[string]func(ctx context.Context, c *Sandbox) error{
@@ -324,7 +324,7 @@ func TestCallsEndWithTheirContextWhateverTheGuestDoes(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	pending := make(chan error)
 	quick := calls()
-	for _, slow := range []string{"terminate", "run", "exec"} { // these wait for the end of processes
+	for _, slow := range []string{"terminate", "run", "exec"} { // these wait for processes to end
 		delete(quick, slow)
 	}
 	for _, call := range quick {
@@ -340,7 +340,7 @@ func TestCallsEndWithTheirContextWhateverTheGuestDoes(t *testing.T) {
 
 func TestWhatIsOnlyAnnouncedTakesNoMemory(t *testing.T) {
 	c := scriptedGuest(t, func(f *framer) {
-		_ = f.send(appendHeader(nil, frameReply|frameMore, maxFrame)) // and then nothing
+		_ = f.send(appendHeader(nil, frameReply|frameMore, maxFrame)) // and then send nothing
 	})
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

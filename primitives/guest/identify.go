@@ -5,11 +5,11 @@ import (
 	"fmt"
 )
 
-// Identity is what the guest finds at some paths, as its kernel knows it. A host on the
-// same kernel can compare it with its own open files.
+// Identity describes the files at some paths, as the guest's kernel identifies them. A host on
+// the same kernel can compare it with its own open files.
 type Identity struct {
-	// Kernel names the run of the guest's kernel; empty where it has no name. Device
-	// and inode numbers mean the same within one.
+	// Kernel identifies one boot of the guest's kernel; empty if it is unknown. Device and
+	// inode numbers are comparable within one boot.
 	Kernel string
 	Files  []FileIdentity // in the order of the paths
 }
@@ -21,8 +21,8 @@ type FileIdentity struct {
 	Denied   bool // the guest's user cannot reach it; nothing else is known
 }
 
-// Identify tells what is at absolute paths of the sandbox, at the end of links. A path
-// where nothing is is fs.ErrNotExist.
+// Identify identifies the files at absolute paths of the sandbox. It follows links. A path
+// without a file returns fs.ErrNotExist.
 func (c *Sandbox) Identify(ctx context.Context, paths []string) (Identity, error) {
 	var reply identifyReply
 	err := c.ask(ctx, "identify", "", opIdentify, &identifyRequest{paths}, &reply)

@@ -15,8 +15,8 @@ const (
 	readOnly = 1        // ST_RDONLY
 )
 
-// kernelName names the run of the kernel. Only the kernel's own file counts: what an
-// image has at that path is no name.
+// kernelName returns the boot ID of the kernel. It only accepts the kernel's own file, because
+// an image may have another file at that path.
 func kernelName() (string, error) {
 	f, err := os.Open("/proc/sys/kernel/random/boot_id")
 	if errors.Is(err, fs.ErrNotExist) {

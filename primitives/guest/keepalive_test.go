@@ -12,11 +12,11 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// freezer is a connection that can be stopped without being closed.
+// freezer is a connection that can be frozen without being closed.
 type freezer struct {
 	net.Conn
 	mu     sync.Mutex
-	thawed chan struct{} // nil: it flows
+	thawed chan struct{} // nil if the connection is not frozen
 }
 
 func (f *freezer) freeze() {
@@ -73,7 +73,7 @@ func frozen(t *testing.T, every time.Duration) (*Sandbox, *freezer) {
 }
 
 func TestAPausedGuestIsNotLost(t *testing.T) {
-	const every = time.Second // in which a busy machine still answers before and after
+	const every = time.Second // long enough for a busy machine to answer before and after
 	c, way := frozen(t, every)
 	p, err := c.Exec(t.Context(), primitives.Command{Args: []string{"cat"}, Stdin: true})
 	if err != nil {
@@ -90,7 +90,7 @@ func TestAPausedGuestIsNotLost(t *testing.T) {
 	select {
 	case <-c.Done():
 		t.Fatal("the guest is lost")
-	case <-time.After(3 * every): // what must not happen would happen after twice that
+	case <-time.After(3 * every): // a loss would happen after twice that
 	}
 	way.thaw()
 	c.setPaused(false)
@@ -142,7 +142,7 @@ func TestClosingAPausedSandboxDoesNotWaitForIt(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(byeTimeout): // if it waits, then for longer: for the command's grace, too
+	case <-time.After(byeTimeout): // if Close waits, it waits longer: also for the command's grace period
 		t.Error("Close waits")
 	}
 	way.thaw()

@@ -8,7 +8,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// lazyConn counts what is written, and keeps what may be late until there is more.
+// lazyConn counts the writes, and keeps the bytes of WriteLater until the next Write.
 type lazyConn struct {
 	net.Conn
 	mu     sync.Mutex

@@ -35,7 +35,7 @@ func connectCuttable(t *testing.T) *cuttable {
 	return connectCuttableTo(t, f, f)
 }
 
-// connectCuttableTo serves p, which is made of f.
+// connectCuttableTo serves p, which wraps f.
 func connectCuttableTo(t *testing.T, f *fake, p primitives.EnvironmentPrimitive) *cuttable {
 	t.Helper()
 	host, guest := net.Pipe()
@@ -172,7 +172,7 @@ func TestHangUpEndsTheStreamOfATerminatedSandboxOnly(t *testing.T) {
 	}
 }
 
-// The guest's own answer may be faster than the end of the stream.
+// The guest's own answer may arrive before the end of the stream.
 func TestPendingOperationsAreUnavailableWhenTheGuestEnds(t *testing.T) {
 	for range 200 {
 		f := newFake(t)
@@ -229,7 +229,7 @@ func TestServeEndsWithItsContext(t *testing.T) {
 }
 
 func TestUploadThatIsCutOffIsNotCommitted(t *testing.T) {
-	// Whatever the guest gets, only an end frame makes it whole.
+	// Whatever the guest receives, only an end frame makes it complete.
 	whole := append(requestFrame(opWrite, &writeRequest{Path: "x"}), appendFrame(nil, frameData, []byte("content"))...)
 	for _, tt := range []struct {
 		name string
@@ -293,8 +293,8 @@ func TestCancelledUploadLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestCancelledUploadIsCancelledWhateverTheGuestSays: the guest may notice first
-// that its data was cut off.
+// TestCancelledUploadIsCancelledWhateverTheGuestSays covers a guest that notices first that its
+// data was cut off.
 func TestCancelledUploadIsCancelledWhateverTheGuestSays(t *testing.T) {
 	f := newFake(t)
 	begun := make(chan struct{})
@@ -368,18 +368,17 @@ func TestLeavingTheLoopEndsTheWatch(t *testing.T) {
 		}
 		break
 	}
-	noStreams(t, c.Sandbox) // and the loop of the guest has ended
+	noStreams(t, c.Sandbox) // and the guest's loop has ended
 }
 
-// noStreams waits until the guest has ended all operations, too, and given back their
-// streams.
+// noStreams waits until the guest has also ended all operations and released their streams.
 func noStreams(t *testing.T, c *Sandbox) {
 	t.Helper()
 	for deadline := time.Now().Add(bound); c.mux.NumStreams() > 0; {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d streams are still open", c.mux.NumStreams())
 		}
-		<-time.After(time.Millisecond) // a call would open a stream of its own
+		<-time.After(time.Millisecond) // a call would open a stream
 	}
 }
 
@@ -417,7 +416,7 @@ func TestTooManyStreamsIsALimitNotAHang(t *testing.T) {
 	if err := c.Err(); err != nil {
 		t.Errorf("the stream: %v", err)
 	}
-	// However many wait, the end reaches all of them at once.
+	// However many calls wait, the end reaches all of them at once.
 	ended := make(chan struct{})
 	go func() {
 		_ = c.mux.Close()

@@ -31,7 +31,7 @@ const (
 	opWatch
 	opIdentify
 	opListen
-	opAccept // a connection that the guest has announced to a listener
+	opAccept // takes a connection that the guest has announced to a listener
 	opDial
 )
 
@@ -44,14 +44,14 @@ const (
 	chanStderr
 )
 
-// empty is the request of operations that need nothing more.
+// empty is a message without fields.
 type empty struct{}
 
 func (*empty) code(*codec) {}
 
-// execRequest starts a command. Token is the host's name for it, by which other
-// streams attach. With Pipes the frame carries the writing ends of pipes for its
-// output: one, or another one for standard error.
+// execRequest starts a command. Token is the host's name for it; other streams use it to
+// attach. With Pipes, the frame carries the writing ends of the output pipes: one, and another
+// one if standard error is separate.
 type execRequest struct {
 	Token uint64
 	Cmd   primitives.Command
@@ -64,7 +64,7 @@ func (r *execRequest) code(c *codec) {
 	c.bool(&r.Pipes)
 }
 
-// startedReply is the answer to a started command.
+// startedReply reports that a command has started.
 type startedReply struct{ ID string }
 
 func (r *startedReply) code(c *codec) { codeString(c, &r.ID) }
@@ -91,8 +91,8 @@ func (r *attachRequest) code(c *codec) {
 	codeUint(c, &r.Channel)
 }
 
-// runRequest runs a command to its end. With Cmd.Stdin the guest answers with
-// an empty reply as soon as standard input can be attached.
+// runRequest runs a command to its end. With Cmd.Stdin the guest sends an empty reply as soon
+// as standard input can be attached.
 type runRequest struct {
 	Token     uint64
 	Cmd       primitives.Command
@@ -119,7 +119,7 @@ func (r *runReply) code(c *codec) {
 	codeOptional(c, &r.Err, codeError)
 }
 
-// endpointRequest begins opListen and opDial.
+// endpointRequest is the request of opListen and opDial.
 type endpointRequest struct{ Network, Address string }
 
 func (r *endpointRequest) code(c *codec) {
@@ -127,8 +127,8 @@ func (r *endpointRequest) code(c *codec) {
 	codeString(c, &r.Address)
 }
 
-// endpoints are the addresses of a connection, or the Local one of a listener, as the
-// sandbox sees them.
+// endpoints are the addresses of a connection, as the sandbox sees them. A listener has only
+// the Local one.
 type endpoints struct{ Network, Local, Remote string }
 
 func (e *endpoints) code(c *codec) {
@@ -137,7 +137,7 @@ func (e *endpoints) code(c *codec) {
 	codeString(c, &e.Remote)
 }
 
-// announcement is a connection to a listener. The host takes it with opAccept.
+// announcement announces a connection to a listener. The host takes it with opAccept.
 type announcement struct {
 	Token uint64
 	endpoints
@@ -256,7 +256,7 @@ func (r *watchRequest) code(c *codec) {
 	codeWatchOptions(c, &r.Opts)
 }
 
-// controlRequest is what a host asks of a running process; Seq names the answer.
+// controlRequest is a request about a running process. Seq identifies its answer.
 type controlRequest struct {
 	Seq    uint64
 	Signal primitives.Signal       // for frameSignal
@@ -281,7 +281,7 @@ func (r *controlReply) code(c *codec) {
 	codeOptional(c, &r.Err, codeError)
 }
 
-// exitReport is the end of a process.
+// exitReport reports the exit of a process.
 type exitReport struct {
 	Status primitives.ExitStatus
 	Err    *wireError
@@ -292,7 +292,7 @@ func (r *exitReport) code(c *codec) {
 	codeOptional(c, &r.Err, codeError)
 }
 
-// Answers that are values of the contract.
+// Replies that hold values of the contract.
 type (
 	fileInfoReply  struct{ Info primitives.FileInfo }
 	stateReply     struct{ State primitives.State }
@@ -313,8 +313,8 @@ func (r *terminateReply) code(c *codec) {
 
 func codeError(c *codec, v *wireError) { v.code(c) }
 
-// The field lists of everything that goes over the wire. A test fills every
-// struct by reflection, so a field that is forgotten here fails the build.
+// The field lists of all messages. A test fills every struct by reflection, so it fails if a
+// field is missing here.
 
 func codeStrings(c *codec, v *[]string) { codeSlice(c, v, codeString[string]) }
 

@@ -18,8 +18,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// openFiles counts the open files of this program, after what nobody refers to any
-// more is gone.
+// openFiles counts the open files of this program.
 func openFiles(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
@@ -39,10 +38,10 @@ func sameFiles(t *testing.T, before int) {
 	}
 }
 
-// piper is a fake whose commands write to files of the host.
+// piper is a fake that also implements ExecOutput.
 type piper struct{ *fake }
 
-// ExecOutput starts a command that has no output of its own.
+// ExecOutput starts cat, and copies its output to stdout.
 func (p *piper) ExecOutput(ctx context.Context, cmd primitives.Command, stdout, stderr *os.File) (primitives.Process, error) {
 	proc, err := p.Exec(ctx, primitives.Command{Args: []string{"cat"}, Stdin: true})
 	if err != nil {
@@ -52,7 +51,7 @@ func (p *piper) ExecOutput(ctx context.Context, cmd primitives.Command, stdout, 
 	if err != nil {
 		return nil, errors.Join(err, proc.Close())
 	}
-	go func() { // what stands for the command: it copies its input
+	go func() { // stands in for the command
 		_, _ = io.Copy(out, proc.Stdout())
 		_ = out.Close()
 	}()
@@ -64,7 +63,7 @@ func dup(f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "output"), err
 }
 
-// overSocket serves p over a socket pair that descriptors can be passed over.
+// overSocket serves p over a socket pair, which can pass descriptors.
 func overSocket(t *testing.T, p primitives.EnvironmentPrimitive) (*Sandbox, *net.UnixConn) {
 	t.Helper()
 	host, guest := socketPair(t)
@@ -152,14 +151,14 @@ func TestDescriptorsThatAGuestPassesAreClosed(t *testing.T) {
 		if _, _, err := guest.WriteMsgUnix(ping, rights, nil); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := io.ReadFull(guest, make([]byte, muxHeader)); err != nil { // it was read
+		if _, err := io.ReadFull(guest, make([]byte, muxHeader)); err != nil { // the ping was read
 			t.Fatal(err)
 		}
 	}
 	if n := openFiles(t); n > before+1 {
 		t.Errorf("the host has %d new files", n-before-1)
 	}
-	// And a frame that says that it carries some is wrong.
+	// A frame that announces descriptors is an error, too.
 	if _, err := guest.Write(muxFrame(muxData, muxRights, 1, 0)); err != nil {
 		t.Fatal(err)
 	}
@@ -244,7 +243,7 @@ func TestMuchDataTakesThePipeAndIsWhole(t *testing.T) {
 	_ = r.Close()
 	sameFiles(t, before)
 
-	// A source that fails is an error, and the file is as it was.
+	// A source that fails is an error, and the file is unchanged.
 	failing := io.MultiReader(bytes.NewReader(content[:1<<20]), errReader{})
 	if err := c.WriteFile(t.Context(), "big", failing, primitives.WriteOptions{}); !errors.Is(err, errSource) {
 		t.Errorf("WriteFile: %v", err)
@@ -264,7 +263,7 @@ func TestMuchDataTakesThePipeAndIsWhole(t *testing.T) {
 	}
 	sameFiles(t, before)
 
-	// So is a guest that goes while it is read.
+	// A guest that ends during a read is an error, too.
 	if r, err = c.Open(t.Context(), "big"); err != nil {
 		t.Fatal(err)
 	}

@@ -8,9 +8,8 @@ import (
 	"syscall"
 )
 
-// rights is a Unix socket over which the host passes descriptors to its guest,
-// never the other way: a plain Read, as the host's, has the kernel throw away what
-// a guest would pass.
+// rights is a Unix socket over which the host passes descriptors to its guest. The guest cannot
+// pass any to the host: the host uses plain reads, so the kernel discards them.
 type rights struct {
 	*net.UnixConn
 	oob [64]byte // room for the control message of maxRights descriptors
@@ -21,7 +20,7 @@ type rights struct {
 // maxRights is how many descriptors go with one frame.
 const maxRights = 2
 
-// canPass: descriptors can be passed on this system.
+// canPass reports whether this system can pass descriptors.
 const canPass = true
 
 func newRights(c *net.UnixConn) *rights { return &rights{UnixConn: c} }
@@ -57,7 +56,7 @@ func (r *rights) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// take returns what came with the frame that was just read.
+// take returns the descriptors that came with the frame that was just read.
 func (r *rights) take() []*os.File {
 	files := r.passed
 	r.passed = nil
@@ -78,9 +77,9 @@ func (r *rights) writeWith(p []byte, files []*os.File) (int, error) {
 	return n + m, err
 }
 
-// newPipe makes a pipe. This program keeps the reading or the writing end and passes on
-// the other. The passed end blocks, as commands expect of their output, and the command
-// may open it again, as in "echo x >/dev/stderr".
+// newPipe creates a pipe. This program keeps the reading or the writing end and passes on the
+// other. The passed end blocks, as commands expect of their output, and the command may open it
+// again, as in "echo x >/dev/stderr".
 func newPipe(reads bool) (kept, passed *os.File, err error) {
 	var p [2]int
 	if err := syscall.Pipe2(p[:], syscall.O_CLOEXEC); err != nil {
@@ -97,8 +96,7 @@ func newPipe(reads bool) (kept, passed *os.File, err error) {
 	return kept, passed, nil
 }
 
-// growPipe enlarges the buffer of a pipe. A refusal only means that it stays as it
-// is.
+// growPipe enlarges the buffer of a pipe. If the kernel refuses, the pipe keeps its buffer.
 func growPipe(f *os.File, size int) {
 	const setPipeSize = 1031 // F_SETPIPE_SZ
 	if raw, err := f.SyscallConn(); err == nil {

@@ -15,7 +15,7 @@ type rights struct{ *net.UnixConn }
 
 func newRights(*net.UnixConn) *rights { return nil }
 
-// canPass: descriptors can be passed on this system.
+// canPass reports whether this system can pass descriptors.
 const canPass = false
 
 func (r *rights) take() []*os.File { return nil }

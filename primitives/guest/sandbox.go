@@ -13,25 +13,25 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// Driver is what a backend knows of one sandbox that its guest cannot: how to connect to
-// it, whether it lives, and how to end it. [Open] makes a [Sandbox] of it. Methods may be
-// called from several goroutines at once.
+// Driver is a backend's part of one sandbox, which the guest cannot provide: it connects to the
+// guest, reports the state of the sandbox and ends it. [Open] makes a [Sandbox] from it.
+// Methods may be called from several goroutines at once.
 //
-// A driver may implement [Ender], [Refiner], [Copier], [primitives.Snapshotter],
-// [primitives.Pauser], [primitives.UsageReader] and [primitives.PortLister], too. The
-// Sandbox calls these only while the sandbox is neither closed nor terminated, and says
-// where their errors come from.
+// A driver may also implement [Ender], [Refiner], [Copier], [primitives.Snapshotter],
+// [primitives.Pauser], [primitives.UsageReader] and [primitives.PortLister]. The Sandbox calls
+// these only while the sandbox is neither closed nor terminated, and adds to their errors where
+// they come from.
 type Driver interface {
 	// ID returns the sandbox's ID.
 	ID() string
-	// Dial starts the guest, or a further one beside it, and returns its byte stream.
-	// Closing the stream must unblock its readers and writers. If the stream has a
-	// method Stderr() string, a failed handshake quotes what that returns.
+	// Dial starts the guest, or another guest beside it, and returns its byte stream. Closing
+	// the stream must unblock its readers and writers. If the stream has a method Stderr()
+	// string, a failed handshake quotes its result.
 	Dial(ctx context.Context) (io.ReadWriteCloser, error)
 	// State asks the backend for the state of the sandbox.
 	State(ctx context.Context) (Status, error)
-	// End ends the sandbox and returns when it is gone, also when ctx is done. A sandbox
-	// that has ended is no error. The guest's processes have ended, if they could be.
+	// End ends the sandbox and returns when it is gone, even if ctx is done. If the sandbox has
+	// already ended, End returns nil. The guest has ended the processes before, if it could.
 	End(ctx context.Context) error
 	// Close releases what the driver holds. The sandbox lives on.
 	Close() error
@@ -40,47 +40,47 @@ type Driver interface {
 // Status is the state of a sandbox as its backend sees it.
 type Status struct {
 	primitives.State
-	// Cause says why a sandbox that does not run has ended: an error that is
-	// primitives.ErrUnavailable, and os.ErrProcessDone if nothing runs in it any more.
-	// Nil says no more than the state.
+	// Cause says why a sandbox that does not run has ended: an error that wraps
+	// primitives.ErrUnavailable, and os.ErrProcessDone if nothing runs in it any more. Nil
+	// means that the state says everything.
 	Cause error
 }
 
 // Ender is implemented by drivers that do a part of [Driver].End while the guest ends
 // the processes.
 type Ender interface {
-	// BeginEnd starts that part, also when ctx is done. The function that it returns is
-	// called once, before End. It may call hangUp, which reports whether the guest has
-	// nothing left to do, and so ends by itself now.
+	// BeginEnd starts that part, even if ctx is done. The returned function is called once,
+	// before End. It may call hangUp, which reports whether the guest has nothing left to do
+	// and therefore exits by itself now.
 	BeginEnd(ctx context.Context) (finish func(hangUp func() bool))
 }
 
-// Refiner is implemented by drivers that know more of what the sandbox can do than
-// which methods they have.
+// Refiner is implemented by drivers whose methods do not determine all capabilities of the
+// sandbox.
 type Refiner interface {
-	// Refine returns the capabilities as they are.
+	// Refine returns the actual capabilities. c holds those that the Sandbox derived.
 	Refine(c primitives.Capabilities) primitives.Capabilities
 }
 
 // Copier is implemented by drivers whose sandboxes can be copied: the Sandbox implements
 // primitives.Forker with it.
 type Copier interface {
-	// Freeze keeps the files of the sandbox as they are now, for copies.
+	// Freeze saves the current files of the sandbox for copies.
 	Freeze(ctx context.Context) (Frozen, error)
 }
 
-// Frozen are the files of a sandbox, to be copied.
+// Frozen is the saved files of a sandbox, for copies.
 type Frozen interface {
-	// Copy makes one sandbox. It may be called several times at once.
+	// Copy creates one sandbox. Several calls may run at once.
 	Copy(ctx context.Context) (*Sandbox, error)
-	// Drop removes the files when there is no copy, also when ctx is done.
+	// Drop removes the saved files if there is no copy, even if ctx is done.
 	Drop(ctx context.Context) error
 }
 
-// RunnerHolder is implemented by drivers that have put a runner into the sandbox.
+// RunnerHolder is implemented by drivers that install a runner in the sandbox.
 type RunnerHolder interface {
-	// Runner returns where in the sandbox the runner lies that this file of the host is;
-	// empty if it is another one.
+	// Runner returns the path in the sandbox of the runner that lies in file on the host. It is
+	// empty if the driver did not install that file.
 	Runner(file string) string
 }
 
@@ -92,8 +92,8 @@ func (c *Sandbox) ID() string {
 	return c.hello.ID
 }
 
-// Driver returns what Open was given, for functions of a backend that only its own
-// sandboxes have. It is nil if there is only a stream.
+// Driver returns the driver given to Open, for functions that a backend only has for its own
+// sandboxes. It is nil if there is only a stream.
 func (c *Sandbox) Driver() Driver { return c.driver }
 
 // Capabilities returns what the sandbox can do.
@@ -110,10 +110,9 @@ func (c *Sandbox) Capabilities() primitives.Capabilities {
 	return can
 }
 
-// Poll asks the backend. A sandbox that has ended is [primitives.StatusExited] with the
-// status of its first process, as long as the backend knows it, else
-// [primitives.StatusLost]. One that lives, but not for this handle any more, is
-// StatusLost, too.
+// Poll asks the backend. A sandbox that has ended is [primitives.StatusExited] with the status
+// of its first process while the backend knows that status, else [primitives.StatusLost]. A
+// sandbox that lives but is lost to this handle is StatusLost, too.
 func (c *Sandbox) Poll(ctx context.Context) (primitives.State, error) {
 	err := c.Err()
 	switch {
@@ -139,15 +138,16 @@ func (c *Sandbox) Poll(ctx context.Context) (primitives.State, error) {
 }
 
 const (
-	// stateTimeout is how long the backend may take to tell the state of a sandbox.
+	// stateTimeout is how long the backend may take to report the state of a sandbox.
 	stateTimeout = 5 * time.Second
-	// The stream may end before the backend notices the end of the sandbox. It is asked
-	// again after a pause, which doubles, because each question may be a connection.
+	// causeAttempts is how often to ask the backend: the stream may end before the backend
+	// notices the end of the sandbox. The pause between the attempts doubles, because each
+	// attempt may need a connection.
 	causeAttempts = 6
 	causePause    = 50 * time.Millisecond
 )
 
-// endCause returns why the stream has ended by itself. It asks the backend once.
+// endCause returns why the stream has ended by itself. Only the first call asks the backend.
 func (c *Sandbox) endCause() error {
 	c.causing.Lock()
 	defer c.causing.Unlock()
@@ -179,10 +179,10 @@ func (c *Sandbox) findCause() error {
 	return fmt.Errorf("%w: the connection to the guest broke; attach to the sandbox again", primitives.ErrUnavailable)
 }
 
-// errPausedAway is for a handle whose sandbox was paused by another one.
+// errPausedAway is the error of a handle whose sandbox another handle has paused.
 var errPausedAway = fmt.Errorf("%w: the sandbox is paused, and the connection to the guest was given up; attach to it again, which resumes it", primitives.ErrUnavailable)
 
-// errEndedAway says that nothing runs any more.
+// errEndedAway is the error of a sandbox in which nothing runs any more.
 var errEndedAway = fmt.Errorf("%w: the sandbox has ended: %w", primitives.ErrUnavailable, os.ErrProcessDone)
 
 // EndCause returns why calls fail; nil while the sandbox runs or is paused.
@@ -198,8 +198,8 @@ func (s Status) EndCause() error {
 	return errEndedAway
 }
 
-// Terminate ends all processes politely, then the sandbox, and returns when it is gone.
-// A paused sandbox is resumed for that. A second call, and Close, wait for the first.
+// Terminate ends all processes with a grace period, then the sandbox, and returns when it is
+// gone. It first resumes a paused sandbox. A second call, and Close, wait for the first.
 func (c *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, error) {
 	if c.driver == nil {
 		return c.terminateGuest(ctx)
@@ -213,7 +213,7 @@ func (c *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 		return primitives.TerminateReport{}, nil
 	}
 	if c.isPaused() {
-		// Frozen processes do not end politely. If this fails, they end with the sandbox.
+		// Frozen processes cannot handle SIGTERM. If resuming fails, they end with the sandbox.
 		_ = c.pause(context.WithoutCancel(ctx), false)
 	}
 	finish := func(func() bool) {}
@@ -222,7 +222,7 @@ func (c *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 	}
 	report, err := c.endProcesses(ctx)
 	finish(func() bool { return err == nil && c.hangUp() })
-	// Whatever the guest says: the end of the sandbox ends what the guest could not end.
+	// Whatever the guest reports: the end of the sandbox also ends the survivors.
 	for _, p := range report.Survivors {
 		p.Forced = true
 		report.Killed = append(report.Killed, p)
@@ -236,11 +236,11 @@ func (c *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 	return report, nil
 }
 
-// answerInterval is how often a guest that ends processes is asked whether it answers.
+// answerInterval is how often endProcesses checks that the guest answers.
 const answerInterval = 2 * time.Second
 
-// endProcesses asks the guest to end all processes politely. It does not wait for one
-// that does not answer: it cuts the stream.
+// endProcesses asks the guest to end all processes with a grace period. If the guest does not
+// answer, it cuts the stream instead of waiting.
 func (c *Sandbox) endProcesses(ctx context.Context) (primitives.TerminateReport, error) {
 	watched, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	var watching sync.WaitGroup
@@ -279,8 +279,8 @@ func (c *Sandbox) cut() {
 	_ = c.mux.Close() // it has failed already
 }
 
-// usable returns why not even the backend can do anything with the sandbox, or nil: a
-// sandbox whose guest does not answer any more still can be paused and copied.
+// usable returns why even the backend cannot use the sandbox, or nil. A sandbox whose guest no
+// longer answers can still be paused and copied.
 func (c *Sandbox) usable(ctx context.Context) error {
 	err := c.Err()
 	if c.isClosed() || errors.Is(err, primitives.ErrTerminated) {
@@ -289,7 +289,7 @@ func (c *Sandbox) usable(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// wrap says where an error came from.
+// wrap adds to an error where it came from. It returns nil for nil.
 func (c *Sandbox) wrap(op string, err error) error {
 	if err == nil {
 		return nil
@@ -297,7 +297,7 @@ func (c *Sandbox) wrap(op string, err error) error {
 	return c.fail(op, c.ID(), err)
 }
 
-// stderrOf returns what the other end of a stream has written on standard error.
+// stderrOf returns the standard error of the other end of a stream, if it is known.
 func stderrOf(rw io.ReadWriteCloser) string {
 	if s, ok := rw.(interface{ Stderr() string }); ok {
 		return s.Stderr()
@@ -343,7 +343,7 @@ func (c *Sandbox) pause(ctx context.Context, paused bool) error {
 	before, do := c.isPaused(), d.Resume
 	if paused {
 		do = d.Pause
-		c.setPaused(true) // before the guest falls silent
+		c.setPaused(true) // before the guest stops answering
 	}
 	if err := do(ctx); err != nil {
 		c.setPaused(before)
@@ -353,8 +353,8 @@ func (c *Sandbox) pause(ctx context.Context, paused bool) error {
 	return nil
 }
 
-// ReadUsage implements primitives.UsageReader, if the driver does. The backend answers,
-// so it works whatever goes on inside.
+// ReadUsage implements primitives.UsageReader, if the driver does. The backend answers, so it
+// works whatever happens in the sandbox.
 func (c *Sandbox) ReadUsage(ctx context.Context) (primitives.Usage, error) {
 	d, ok := c.driver.(primitives.UsageReader)
 	if !ok {
@@ -380,7 +380,7 @@ func (c *Sandbox) Ports(ctx context.Context) ([]primitives.Port, error) {
 	return ports, c.wrap("ports", err)
 }
 
-// copiesAtOnce bounds how many sandboxes are made at the same time.
+// copiesAtOnce limits how many sandboxes are created at the same time.
 const copiesAtOnce = 8
 
 // Fork implements primitives.Forker, if the driver is a [Copier].
@@ -423,8 +423,8 @@ func (c *Sandbox) fork(ctx context.Context, n int) ([]primitives.EnvironmentPrim
 	return nil, errors.Join(append(errs, frozen.Drop(ctx))...)
 }
 
-// makeCopies makes n copies. When one fails the others are given up; those that were made
-// are returned, too.
+// makeCopies creates n copies. If one fails, it cancels the others and also returns those that
+// exist.
 func makeCopies(ctx context.Context, n int, frozen Frozen) ([]primitives.EnvironmentPrimitive, error) {
 	work, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
@@ -447,8 +447,8 @@ func makeCopies(ctx context.Context, n int, frozen Frozen) ([]primitives.Environ
 	return copies, context.Cause(work)
 }
 
-// Runner returns where in the sandbox a runner lies that is this file of the host. It is
-// empty if there is none, or it is not known.
+// Runner returns the path in the sandbox of the runner that lies in file on the host. It is
+// empty if there is none, or if it is not known.
 func (c *Sandbox) Runner(file string) string {
 	if d, ok := c.driver.(RunnerHolder); ok {
 		return d.Runner(file)

@@ -16,17 +16,17 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// pausable is a driver of a served fake that says what is done beside what.
+// pausable is a driver of a served fake that detects calls at the wrong time.
 type pausable struct {
 	conn  net.Conn
 	ended atomic.Int32 // calls of End
-	// meanwhile is called at the beginning of Terminate and of the first Pause, and may be
-	// waited for in vain.
+	// meanwhile is called at the beginning of Terminate and of the first Pause. It may block
+	// until they return, so the driver waits only briefly for it.
 	meanwhile func()
 
 	mu     sync.Mutex
 	closed bool
-	inside int // calls of Pause and Resume under way
+	inside int // calls of Pause and Resume in progress
 	wrong  string
 }
 
@@ -54,13 +54,13 @@ func (d *pausable) Close() error {
 	return nil
 }
 
-// BeginEnd runs meanwhile, which may go wrong.
+// BeginEnd runs meanwhile.
 func (d *pausable) BeginEnd(context.Context) func(func() bool) {
 	d.tempt()
 	return func(func() bool) {}
 }
 
-// tempt starts meanwhile and returns when it is done or waits.
+// tempt starts meanwhile and waits briefly for it to return.
 func (d *pausable) tempt() {
 	if d.meanwhile == nil {
 		return
@@ -72,7 +72,7 @@ func (d *pausable) tempt() {
 	}()
 	select {
 	case <-done:
-	case <-time.After(50 * time.Millisecond): // it waits, as it should
+	case <-time.After(50 * time.Millisecond): // it blocks, as it should
 	}
 }
 
@@ -170,7 +170,7 @@ func TestTerminateWaitsForPause(t *testing.T) {
 	}
 }
 
-// tardy is a fake whose commands tell late that they have ended.
+// tardy is a fake whose commands report their exit late.
 type tardy struct{ *fake }
 
 func (f tardy) Exec(ctx context.Context, cmd primitives.Command) (primitives.Process, error) {

@@ -20,33 +20,32 @@ import (
 
 // ServeConfig configures the guest's end. The zero value works.
 type ServeConfig struct {
-	// Logger gets what happens to the stream; nil is silence.
+	// Logger logs the events of the stream. Nil disables logging.
 	Logger hclog.Logger
 	// HandshakeTimeout bounds the handshake; zero means
 	// DefaultHandshakeTimeout.
 	HandshakeTimeout time.Duration
-	// KeepAlive is as in Config: a host that is silent for longer is taken for
-	// dead, and its commands are ended.
+	// KeepAlive is as in Config: a host that is silent for longer is treated as dead, and its
+	// commands are ended.
 	KeepAlive time.Duration
-	// Work is called when an operation begins, and often while much data arrives.
-	// much reports work for more than one processor: several operations, a tree of
-	// files, or much data to write to files. Several goroutines call Work, and the
-	// operation waits for it. Nil is not called.
+	// Work is called when an operation begins, and often while much data arrives. much reports
+	// whether there is work for more than one processor: several operations, a tree of files,
+	// or much data to write to files. Several goroutines call Work, and the operation waits for
+	// it. Work may be nil.
 	Work func(much bool)
 }
 
-// Serve serves p to the host at the other end of rw until the host closes the
-// stream, the stream breaks or ctx is done. Closing rw must unblock its readers
-// and writers; Serve closes it. If the host offers a Unix socket that can be
-// reached, that takes the place of rw.
+// Serve serves p to the host at the other end of rw until the host closes the stream, the
+// stream breaks or ctx is done. Closing rw must unblock its readers and writers; Serve closes
+// it. If the host offers a Unix socket that the guest can reach, Serve uses the socket instead
+// of rw.
 //
-// When Serve returns, everything that this host began has ended: operations are
-// cancelled and commands that are not durable are ended by their ladder. p itself
-// is not closed.
+// When Serve returns, everything that this host started has ended: operations are cancelled,
+// and commands that are not durable are ended with their grace period. Serve does not close p.
 //
-// The error is nil when the stream ended, however that came, a [*HandshakeError]
-// when there was no host, the context's when ctx is done, and otherwise says what
-// was wrong with what the host sent.
+// The error is nil if the stream ended, for whatever reason; a [*HandshakeError] if there was
+// no host; the context's error if ctx is done; otherwise it says what was wrong with the host's
+// data.
 func Serve(ctx context.Context, rw io.ReadWriteCloser, p primitives.EnvironmentPrimitive, cfg ServeConfig) error {
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
@@ -62,7 +61,7 @@ func Serve(ctx context.Context, rw io.ReadWriteCloser, p primitives.EnvironmentP
 	return serve(ctx, agreed, p, cfg)
 }
 
-// serve serves p to the host of a handshake.
+// serve serves p to the host after a handshake.
 func serve(ctx context.Context, agreed *agreed, p primitives.EnvironmentPrimitive, cfg ServeConfig) error {
 	if cfg.Work == nil {
 		cfg.Work = func(bool) {}
@@ -88,12 +87,12 @@ type server struct {
 	log    hclog.Logger
 	work   func(much bool)
 	cancel context.CancelCauseFunc // of every operation
-	ending func() error            // not nil as soon as cancel is called
+	ending func() error            // returns an error once cancel was called
 	ops    sync.WaitGroup
 
 	mu      sync.Mutex
-	live    int // operations under way
-	crowded int // grows with operations that begin beside others, and else falls
+	live    int // operations in progress
+	crowded int // grows with operations that overlap others, otherwise falls
 	idle    chan struct{}
 	procs   map[uint64]attachable
 	offers  offers
@@ -104,7 +103,7 @@ type attachable interface {
 	attach(f *framer, ch channel)
 }
 
-// accept takes streams until there are no more.
+// accept serves streams until the session ends.
 func (s *server) accept(ctx, opsCtx context.Context) error {
 	for {
 		stream, err := s.mux.AcceptStreamWithContext(ctx)
@@ -123,12 +122,11 @@ func (s *server) accept(ctx, opsCtx context.Context) error {
 	}
 }
 
-// requestTimeout is how long a host may take for the request after it opened a
-// stream.
+// requestTimeout is how long a host may take to send the request after it opened a stream.
 const requestTimeout = 30 * time.Second
 
-// operation is the guest's end of one operation. Its context is done when the
-// host has abandoned it or has gone.
+// operation is the guest's end of one operation. Its context is done when the host has
+// abandoned the operation or disconnected.
 type operation struct {
 	*framer
 	cancel context.CancelFunc // of its context
@@ -158,7 +156,7 @@ func (s *server) serve(opsCtx context.Context, f *framer) {
 	defer s.end()
 	ctx, cancel := context.WithCancel(opsCtx)
 	defer cancel()
-	// When everything is to end, nothing waits for the host any more.
+	// When the server ends, nothing may wait for the host any more.
 	stop := context.AfterFunc(opsCtx, func() {
 		_ = f.SetReadDeadline(time.Now())
 		_ = f.SetWriteDeadline(time.Now())
@@ -174,13 +172,13 @@ func (s *server) serve(opsCtx context.Context, f *framer) {
 	}
 }
 
-// errBye is why operations are cancelled when the host has gone or says that it goes.
+// errBye is the cause of cancelled operations when the host has disconnected or is about to.
 var errBye = errors.New("the host goes")
 
 func invalid(err error) error { return fmt.Errorf("%w: %w", fs.ErrInvalid, err) }
 
-// dispatch handles a request. What it returns is the answer, unless it is nil:
-// then the answer has been sent.
+// dispatch handles a request. It returns an error to answer with, or nil if it has sent the
+// answer.
 func (s *server) dispatch(ctx context.Context, op *operation, code opcode) error {
 	switch code {
 	case opPoll:
@@ -239,12 +237,12 @@ func (op *operation) request(m message) error {
 }
 
 func (op *operation) reply(m message) error {
-	_ = op.sendMessage(frameReply, m) // a host that has gone needs no answer
+	_ = op.sendMessage(frameReply, m) // a host that has disconnected needs no answer
 	return nil
 }
 
-// abandonable runs do, and cancels the operation when the host sends anything
-// more or closes its end: it must only listen now.
+// abandonable runs do. It cancels the operation if the host sends anything more or closes its
+// end: the host must only listen now.
 func (op *operation) abandonable(do func() error) error {
 	var listening sync.WaitGroup
 	listening.Go(func() {
@@ -257,14 +255,14 @@ func (op *operation) abandonable(do func() error) error {
 	return err
 }
 
-// begin counts an operation and tells how much there is to do. Two at once are much
-// only if that is often so: one that has been answered may just be about to end.
+// begin counts an operation and reports to Work how much there is to do. Two operations at once
+// are much work only if they often overlap: one of them may be answered and about to end.
 func (s *server) begin(code opcode) {
 	s.mu.Lock()
 	s.live++
 	many := false
 	switch {
-	case code == opAttach: // which is part of another
+	case code == opAttach: // it is part of another operation
 	case s.live == 1:
 		s.crowded = max(0, s.crowded-1)
 	default:
@@ -272,10 +270,10 @@ func (s *server) begin(code opcode) {
 		many = s.live > 2 || s.crowded > oftenCrowded
 	}
 	s.mu.Unlock()
-	s.work(many || code == opWatch) // which looks at a whole tree
+	s.work(many || code == opWatch) // a watch looks at a whole tree
 }
 
-// oftenCrowded is from where on it is often that operations begin beside others.
+// oftenCrowded is the value of crowded above which operations overlap often.
 const oftenCrowded = 32
 
 func (s *server) end() {
@@ -328,11 +326,11 @@ func (s *server) terminate(ctx context.Context, op *operation) error {
 	})
 }
 
-// reportTimeout is how long terminate waits for what commands report.
+// reportTimeout is how long terminate waits for the exit reports of commands.
 const reportTimeout = time.Second
 
-// awaitReports waits until the host has been sent how its commands ended: it may end the
-// sandbox as soon as it knows that they have. One that has not ended is not waited for long.
+// awaitReports waits until the host has been sent the exit status of its commands: the host may
+// end the sandbox as soon as Terminate returns. It does not wait long for a running command.
 func (s *server) awaitReports() {
 	s.mu.Lock()
 	procs := slices.Collect(maps.Values(s.procs))

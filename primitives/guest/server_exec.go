@@ -58,8 +58,8 @@ func (s *server) exec(ctx context.Context, op *operation) error {
 	return s.serveProcess(ctx, op, req.Token, proc)
 }
 
-// outputExecer is a sandbox that can start a command whose output goes to files.
-// Its process has no Stdout and Stderr. The files remain the caller's.
+// outputExecer is a sandbox that can start a command whose output goes to files. Its process
+// has no Stdout and Stderr. The caller keeps the ownership of the files.
 type outputExecer interface {
 	ExecOutput(ctx context.Context, cmd primitives.Command, stdout, stderr *os.File) (primitives.Process, error)
 }
@@ -100,15 +100,15 @@ type served struct {
 	op       *operation
 	proc     primitives.Process
 	attached sync.WaitGroup
-	reported chan struct{} // closed when the host has been sent how it ended
+	reported chan struct{} // closed when the exit report has been sent
 
 	mu      sync.Mutex
-	taken   [3]bool // channels
+	taken   [3]bool // attached channels
 	streams []*framer
 	done    bool // nothing may attach any more
 }
 
-// serveProcess serves a process until the host closes it or goes.
+// serveProcess serves a process until the host closes it or disconnects.
 func (s *server) serveProcess(ctx context.Context, op *operation, token uint64, proc primitives.Process) error {
 	p := &served{op: op, proc: proc, reported: make(chan struct{})}
 	if err := s.register(token, p); err != nil {
@@ -131,7 +131,7 @@ func (s *server) serveProcess(ctx context.Context, op *operation, token uint64, 
 	})
 	asked := p.control(ctx)
 	closeErr := proc.Close()
-	// Close has ended the command, so this does not cut off its status.
+	// Close has ended the command, so waiting does not cut off its status.
 	waiting.Wait()
 	p.finish()
 	if asked {
@@ -144,8 +144,8 @@ func (s *server) serveProcess(ctx context.Context, op *operation, token uint64, 
 	return nil
 }
 
-// control does what the host asks until it asks to close, and reports whether it
-// did.
+// control handles requests of the host until the host asks to close the process. It reports
+// whether the host did.
 func (p *served) control(ctx context.Context) (asked bool) {
 	for {
 		kind, payload, err := p.op.readMessage(maxReply)
@@ -201,7 +201,7 @@ func (p *served) take(f *framer, ch channel) error {
 	return nil
 }
 
-// finish waits for the attached streams and lets no more attach.
+// finish refuses new streams and waits for the attached ones.
 func (p *served) finish() {
 	p.mu.Lock()
 	p.done = true
@@ -239,9 +239,9 @@ func (p *served) attach(f *framer, ch channel) {
 	}
 	src := p.outputOf(ch)
 	var listening sync.WaitGroup
-	var ended atomic.Bool // src has: closing a terminal would hang up on a command that only left it
+	var ended atomic.Bool // src has ended: closing a terminal would hang up on a command that only left it
 	listening.Go(func() {
-		// The host says nothing here until it closes its end.
+		// The host sends nothing here until it closes its end.
 		_, _, _ = f.readHeader()
 		if !ended.Load() {
 			_ = src.Close()
@@ -257,8 +257,8 @@ func (p *served) attach(f *framer, ch channel) {
 	listening.Wait()
 }
 
-// feedInput writes what the host sends to a command's standard input. Input that
-// is cut off is not ended: the host has gone, and the process ends with it.
+// feedInput writes the host's data to a command's standard input. It does not end input that is
+// cut off: the host has disconnected, and the process ends with it.
 func feedInput(f *framer, dst io.WriteCloser) {
 	buf := make([]byte, 4<<10)
 	for {
@@ -333,7 +333,7 @@ func appendMessages(dst []byte, kind byte, b []byte) []byte {
 	return dst
 }
 
-// runFeed is the standard input of a run.
+// runFeed is the standard input of Run.
 type runFeed struct {
 	w    *io.PipeWriter
 	once sync.Mutex // held by the stream that feeds

@@ -50,7 +50,7 @@ func (s *server) move(ctx context.Context, op *operation) error {
 	return op.confirm(func() error { return s.p.Move(ctx, req.From, req.To) })
 }
 
-// confirm answers with nothing when do has succeeded.
+// confirm runs do and sends an empty reply if do succeeds.
 func (op *operation) confirm(do func() error) error {
 	return op.abandonable(func() error {
 		if err := do(); err != nil {
@@ -82,22 +82,22 @@ func (s *server) pack(ctx context.Context, op *operation) error {
 	})
 }
 
-// download answers with the content of r. The reply travels with the first data.
+// download answers with the content of r. The reply is sent together with the first data.
 func (op *operation) download(r io.ReadCloser, err error) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = r.Close() }() // what was read is what counts
+	defer func() { _ = r.Close() }() // it was only read
 	op.queue(appendHeader(nil, frameReply, 0))
 	err = op.sendAll(r, op.claimPipe)
 	if source, ok := errors.AsType[*sourceError](err); ok {
 		return source.err
 	}
-	return nil // the host has gone
+	return nil // the host has disconnected
 }
 
-// upload is the data of the host. It fails if the host goes before the end, and
-// the operation is then cancelled.
+// upload reads the data of the host. If the host disconnects before the end, reading fails and
+// the operation is cancelled.
 type upload struct {
 	op   *operation
 	data dataReader
@@ -117,7 +117,7 @@ func (u *upload) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// stopReading ends a Read that the sandbox has given up.
+// stopReading unblocks a Read that the sandbox no longer waits for.
 func (op *operation) stopReading() { _ = op.SetReadDeadline(past()) }
 
 func (s *server) write(ctx context.Context, op *operation) error {
@@ -142,15 +142,15 @@ func (s *server) unpack(ctx context.Context, op *operation) error {
 	if err := primitives.Unpack(ctx, s.p, req.Path, up); err != nil {
 		return err
 	}
-	// A tar stream has an end of its own; what follows it is not needed, but
-	// it must have been whole.
+	// A tar stream has an end of its own. Data after it is ignored, but it must have arrived
+	// completely.
 	if _, err := io.Copy(io.Discard, up); err != nil {
 		return err
 	}
 	return op.reply(&empty{})
 }
 
-// listChunk is about how many bytes of entries go into one message.
+// listChunk is roughly how many bytes of entries go into one message.
 const listChunk = 32 << 10
 
 func (s *server) list(ctx context.Context, op *operation) error {
@@ -169,7 +169,7 @@ func (s *server) list(ctx context.Context, op *operation) error {
 			op.queue(appendFrame(nil, frameItem, encode(&listItem{infos[:n]})))
 			infos = infos[n:]
 			if len(infos) > 0 && op.send(nil) != nil {
-				return nil // the host has gone
+				return nil // the host has disconnected
 			}
 		}
 		if err != nil {
@@ -191,7 +191,7 @@ func (s *server) watch(ctx context.Context, op *operation) error {
 			return err
 		}
 		if err := op.sendMessage(frameReply, &empty{}); err != nil {
-			return nil // the host has gone; the sequence was never begun and ends with ctx
+			return nil // the host has disconnected; the sequence was never started and ends with ctx
 		}
 		for event, err := range events {
 			if err != nil {
@@ -209,8 +209,8 @@ func (s *server) watch(ctx context.Context, op *operation) error {
 	})
 }
 
-// Groups of a batch: small files are handed over together, and written while the
-// next ones arrive; larger ones alone and as a stream.
+// Small files of a batch are written in groups, while the next group arrives. Larger files are
+// written alone, as a stream.
 const (
 	groupBytes = 256 << 10
 	groupFiles = 64
@@ -230,13 +230,13 @@ func (s *server) writeFiles(ctx context.Context, op *operation) error {
 	return op.reply(&empty{})
 }
 
-// seqWriter is a sandbox that writes the files of a batch as they arrive. It is
-// done with the content of one when it takes the next.
+// seqWriter is a sandbox that writes the files of a batch as they arrive. When it takes the
+// next file, it no longer uses the content of the one before.
 type seqWriter interface {
 	WriteFilesSeq(ctx context.Context, files iter.Seq[primitives.File]) ([]error, error)
 }
 
-// writeSeq is seqWriter for every sandbox.
+// writeSeq is WriteFilesSeq for every sandbox.
 func writeSeq(ctx context.Context, p primitives.EnvironmentPrimitive, files iter.Seq[primitives.File]) (errs []error, err error) {
 	if w, ok := p.(seqWriter); ok {
 		return w.WriteFilesSeq(ctx, files)
@@ -260,23 +260,23 @@ type batch struct {
 	in      *bufio.Reader
 	index   int // of the next file
 	group   group
-	spare   group    // is being written, or memory for the next one
-	writing *writing // nil: nothing is being written
+	spare   group    // being written, or memory for the next group
+	writing *writing // nil if nothing is being written
 }
 
-// group are small files and their contents, one after another.
+// group holds small files, with their contents one after another.
 type group struct {
 	files    []primitives.File
 	contents []byte
 }
 
-// writing is the writing of small files that follow each other.
+// writing is a running write of small files that follow each other.
 type writing struct {
 	first  int        // the index of the first
 	files  int        // how many were handed over
-	groups chan group // to be written
+	groups chan group // to write
 	done   chan struct{}
-	errs   []error // what came of each file; err is for all; both once done is closed
+	errs   []error // one for each file; err is for all; both are valid when done is closed
 	err    error
 }
 
@@ -292,7 +292,7 @@ func (b *batch) all(ctx context.Context) error {
 	}
 }
 
-// next takes one file.
+// next reads one file.
 func (b *batch) next(ctx context.Context) error {
 	h, err := b.header()
 	if err != nil {
@@ -364,7 +364,7 @@ func (b *batch) header() (fileHeader, error) {
 	return h, nil
 }
 
-// flush writes the group after the one before it.
+// flush hands over the group to be written after the one before it.
 func (b *batch) flush(ctx context.Context) error {
 	if len(b.group.files) == 0 {
 		return nil
@@ -376,7 +376,7 @@ func (b *batch) flush(ctx context.Context) error {
 	select {
 	case b.writing.groups <- b.group:
 		b.writing.files += len(b.group.files)
-		// The reader that takes a group has finished the one before.
+		// The receiver of a group has finished the one before.
 		b.group, b.spare = b.spare, b.group
 		b.group.files, b.group.contents = b.group.files[:0], b.group.contents[:0]
 		return nil
@@ -399,7 +399,7 @@ func (w *writing) run(ctx context.Context, p primitives.EnvironmentPrimitive) {
 	})
 }
 
-// finish waits until what was flushed has been written.
+// finish waits until all flushed groups have been written, and reports their errors.
 func (b *batch) finish() error {
 	w := b.writing
 	if w == nil {
@@ -419,7 +419,7 @@ func (b *batch) finish() error {
 	return w.err
 }
 
-// report tells the host of a file that was not written.
+// report sends the host the error of a file that was not written.
 func (b *batch) report(index int, err error) error {
 	if err == nil {
 		return nil

@@ -22,7 +22,7 @@ const (
 	offerTimeout = 30 * time.Second
 )
 
-// offers are the connections that have been announced and not taken.
+// offers are the connections that have been announced and not accepted.
 type offers struct {
 	timeout time.Duration // how long they wait
 
@@ -35,10 +35,10 @@ type offers struct {
 type waiting struct {
 	conn    net.Conn
 	timeout *time.Timer
-	slots   chan struct{} // of its listener
+	slots   chan struct{} // of the listener
 }
 
-// add lets a connection wait and names it.
+// add registers a waiting connection and returns its token.
 func (o *offers) add(conn net.Conn, slots chan struct{}) uint64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -51,7 +51,7 @@ func (o *offers) add(conn net.Conn, slots chan struct{}) uint64 {
 	return token
 }
 
-// take hands over the connection that waits under the token; nil if none does.
+// take removes and returns the waiting connection with this token, or nil.
 func (o *offers) take(token uint64) net.Conn {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -65,14 +65,14 @@ func (o *offers) take(token uint64) net.Conn {
 	return w.conn
 }
 
-// drop resets a connection that waits, if it still does.
+// drop resets the connection with this token, if it still waits.
 func (o *offers) drop(token uint64) {
 	if conn := o.take(token); conn != nil {
 		reset(conn)
 	}
 }
 
-// dropAll resets what waits of a listener.
+// dropAll resets all waiting connections of a listener.
 func (o *offers) dropAll(slots chan struct{}) {
 	o.mu.Lock()
 	var tokens []uint64
@@ -87,7 +87,7 @@ func (o *offers) dropAll(slots chan struct{}) {
 	}
 }
 
-// reset closes a connection so that its other end cannot take that for the end of the data.
+// reset closes a connection so that the peer cannot mistake this for the end of the data.
 func reset(conn net.Conn) {
 	if tcp, ok := conn.(interface{ SetLinger(sec int) error }); ok {
 		_ = tcp.SetLinger(0)
@@ -139,7 +139,7 @@ func endpointsOf(conn net.Conn) endpoints {
 	return endpoints{Network: conn.LocalAddr().Network(), Local: conn.LocalAddr().String(), Remote: conn.RemoteAddr().String()}
 }
 
-// takeOffer carries a connection that was announced.
+// takeOffer forwards a connection that was announced.
 func (s *server) takeOffer(ctx context.Context, op *operation) error {
 	var req acceptRequest
 	if err := op.request(&req); err != nil {
@@ -153,7 +153,7 @@ func (s *server) takeOffer(ctx context.Context, op *operation) error {
 	})
 }
 
-// dial connects inside the sandbox, and carries the connection.
+// dial connects inside the sandbox and forwards the connection.
 func (s *server) dial(ctx context.Context, op *operation) error {
 	var req endpointRequest
 	if err := op.request(&req); err != nil {
@@ -169,16 +169,16 @@ func (s *server) dial(ctx context.Context, op *operation) error {
 	})
 }
 
-// carry carries the bytes of a connection until the host closes it. In both directions
-// they go in data frames; an end frame closes a half, and an error frame or a stream that ends
-// in the middle of a frame resets the connection.
+// carry forwards the bytes of a connection until the host closes it. In both directions they go
+// in data frames; an end frame closes a half, and an error frame or a stream that ends in the
+// middle of a frame resets the connection.
 func (s *server) carry(ctx context.Context, op *operation, connect func(context.Context) (net.Conn, error)) error {
 	dialing, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	connected := make(chan net.Conn, 1)
 	var fromHost sync.WaitGroup
 	fromHost.Go(func() {
-		kind, n, err := op.readHeader() // comes before the reply only if the host gives up
+		kind, n, err := op.readHeader() // precedes the reply only if the host gives up
 		giveUp()
 		if conn := <-connected; conn != nil {
 			if op.deliver(conn, kind, n, err) {
@@ -205,15 +205,15 @@ func (s *server) carry(ctx context.Context, op *operation, connect func(context.
 	return nil
 }
 
-// deliver writes what the host sends until it closes the stream, and reports whether that
-// was the end of whole data; kind, n and err are of the first header. What cannot be written
-// is discarded: the process inside may have answered before it closed.
+// deliver writes the host's data to conn until the host closes the stream. It reports whether
+// the data was complete. kind, n and err belong to the first header. Data that cannot be
+// written is discarded: the process may have answered before it closed.
 func (op *operation) deliver(conn io.Writer, kind byte, n int, err error) bool {
 	var buf []byte
 	broken := false
 	for ; ; kind, n, err = op.readHeader() {
 		switch {
-		case err != nil: // yamux calls the end of the session an end of the stream, too
+		case err != nil: // yamux also reports the end of the session as the end of a stream
 			return errors.Is(err, errEnded) && !op.session.hasEnded()
 		case kind == frameData && n > 0:
 			buf = slices.Grow(buf[:0], n)[:n]
@@ -240,7 +240,7 @@ func closeWrite(conn io.Writer) error {
 	return half.CloseWrite()
 }
 
-// collect sends the host what comes from the connection.
+// collect sends the host what it reads from the connection.
 func (s *server) collect(ctx context.Context, op *operation, conn net.Conn) {
 	buf := make([]byte, maxFrame+frameHeader)
 	for {
@@ -254,7 +254,7 @@ func (s *server) collect(ctx context.Context, op *operation, conn net.Conn) {
 		switch {
 		case err == nil:
 		case errors.Is(err, io.EOF):
-			if s.ending() == nil { // else the process was ended, maybe before all was sent
+			if s.ending() == nil { // otherwise the process was ended, perhaps before it sent everything
 				_ = op.send(appendHeader(nil, frameEnd, 0))
 			}
 			return

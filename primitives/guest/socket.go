@@ -14,18 +14,17 @@ import (
 	"time"
 )
 
-// Socket is a Unix socket of the host that the guest can reach because both run on
-// the same kernel. It is faster than what the streams of a sandbox usually go
-// through, and lives on when that ends.
+// Socket is a Unix socket of the host that the guest can reach because both run on the same
+// kernel. It is faster than the usual stream of a sandbox, and outlives that stream.
 type Socket struct {
 	// Listener is the host's end. Dial closes it.
 	Listener *net.UnixListener
-	// Path is where the guest finds it.
+	// Path is the path of the socket for the guest.
 	Path string
 }
 
-// offer is a Socket on the wire. The guest shows by the token that it is the one
-// that the hello was sent to.
+// offer is a Socket on the wire. The token proves that the guest is the one that received the
+// hello.
 type offer struct {
 	Path  string
 	Token []byte
@@ -36,12 +35,12 @@ func codeOffer(c *codec, o *offer) {
 	c.bytes(&o.Token)
 }
 
-// verdict is the guest's answer to an offer, on the stream that the handshake began
-// on: it decides.
+// verdict is the guest's answer to an offer, on the stream of the handshake. The guest decides
+// whether to move.
 type verdict struct {
 	Moved bool
-	Pipes bool   // commands can write to pipes of the host
-	Why   string // it stays
+	Pipes bool   // the host may pass pipes for the output of commands
+	Why   string // why the guest stays
 }
 
 func (v *verdict) code(c *codec) {
@@ -52,16 +51,16 @@ func (v *verdict) code(c *codec) {
 
 const (
 	tokenSize = 32
-	// welcome is what the host answers to the right token.
+	// welcome is the host's answer to the right token.
 	welcome = 1
-	// moveTimeout is how long each step of the guest's way to a socket may take.
+	// moveTimeout is how long each step of the guest's move to a socket may take.
 	moveTimeout = 2 * time.Second
-	// maxCallers is how many connections may be about to show their token.
+	// maxCallers is how many connections may wait to show their token.
 	maxCallers = 16
 	maxVerdict = 4 << 10
 )
 
-// socketListener waits on a Unix socket until the guest connects.
+// socketListener listens on a Unix socket until the guest connects.
 type socketListener struct {
 	listener *net.UnixListener
 	offer    offer
@@ -73,7 +72,7 @@ type socketListener struct {
 	joined     sync.WaitGroup
 }
 
-// open waits for the guest.
+// open starts to listen for the guest.
 func (s *Socket) open() *socketListener {
 	r := &socketListener{
 		listener: s.Listener, offer: offer{Path: s.Path, Token: make([]byte, tokenSize)},
@@ -120,8 +119,8 @@ func (r *socketListener) verify(c *net.UnixConn) {
 	_ = c.SetDeadline(time.Time{})
 }
 
-// close ends the listener and returns the guest's connection, nil if it has not
-// come.
+// close ends the listener and returns the guest's connection, or nil if the guest has not
+// connected.
 func (r *socketListener) close() *net.UnixConn {
 	r.mu.Lock()
 	r.closed = true
@@ -134,7 +133,7 @@ func (r *socketListener) close() *net.UnixConn {
 	return r.guest
 }
 
-// settle learns whether the guest has moved.
+// settle reads the guest's verdict, and moves to the socket if the guest has.
 func (r *socketListener) settle(_ context.Context, in *bufio.Reader, a *agreed) error {
 	v, err := readVerdict(in)
 	conn := r.close()
@@ -175,10 +174,11 @@ func readVerdict(in io.Reader) (v verdict, err error) {
 	return v, nil
 }
 
-// stay is settle where nothing was offered.
+// stay is the settle function if no socket was offered.
 func stay(context.Context, *bufio.Reader, *agreed) error { return nil }
 
-// move is settle for the guest: it goes where the host has offered, if it can.
+// move is the settle function of the guest: it moves to the socket of the host's offer, if it
+// can.
 func move(ctx context.Context, a *agreed, pipes bool) error {
 	if a.theirs.Offer == nil {
 		return nil
@@ -206,7 +206,7 @@ func move(ctx context.Context, a *agreed, pipes bool) error {
 
 var errNotWelcome = errors.New("another program listens there")
 
-// take connects to the host.
+// take connects to the host's socket and shows the token.
 func (o *offer) take(ctx context.Context) (*net.UnixConn, error) {
 	ctx, cancel := context.WithTimeout(ctx, moveTimeout)
 	defer cancel()

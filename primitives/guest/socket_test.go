@@ -14,7 +14,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// newSocket returns a socket to be offered, and where it is.
+// newSocket returns a socket to offer, and its path.
 func newSocket(t testing.TB) (*Socket, string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "guest") //nolint:usetesting // a socket's path must be short
@@ -34,8 +34,8 @@ func newSocket(t testing.TB) (*Socket, string) {
 	return &Socket{Listener: l, Path: path}, path
 }
 
-// offered serves a fake that is offered a socket, after before was called. moved
-// reports whether it took it.
+// offered calls before, and then serves a fake that is offered a socket. moved reports whether
+// the guest moved to it.
 func offered(t *testing.T, socket *Socket, before func()) (c *Sandbox, stdio net.Conn, moved bool) {
 	t.Helper()
 	host, guest := net.Pipe()
@@ -101,7 +101,7 @@ func TestAGuestThatCannotReachTheSocketStays(t *testing.T) {
 	}
 }
 
-// callAt connects to the socket and says something.
+// callAt connects to the socket and writes say.
 func callAt(t *testing.T, path string, say []byte) net.Conn {
 	t.Helper()
 	var dialer net.Dialer
@@ -111,7 +111,7 @@ func callAt(t *testing.T, path string, say []byte) net.Conn {
 		return nil
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	_, _ = conn.Write(say) // it may have been turned away already
+	_, _ = conn.Write(say) // the host may have closed it already
 	return conn
 }
 
@@ -138,7 +138,7 @@ func TestOthersAtTheSocketAreTurnedAway(t *testing.T) {
 						callers = append(callers, callAt(t, path, tt.say))
 					}
 					if len(tt.say) >= tokenSize {
-						for _, c := range callers { // all have been judged
+						for _, c := range callers { // all have been checked
 							_, _ = c.Read(make([]byte, 1))
 						}
 					}
@@ -146,7 +146,7 @@ func TestOthersAtTheSocketAreTurnedAway(t *testing.T) {
 				if moved == tt.moves {
 					break
 				}
-				// On a busy machine the callers, or the guest, may have been given up.
+				// On a busy machine the host may have timed out the callers, or the guest.
 				if time.Since(begun) < moveTimeout || try == 5 {
 					t.Fatalf("the guest moved: %v", moved)
 				}
@@ -161,7 +161,7 @@ func TestOthersAtTheSocketAreTurnedAway(t *testing.T) {
 	}
 }
 
-// lyingGuest shakes hands and then does what script says with the offer.
+// lyingGuest performs the handshake and then runs script with the offer.
 func lyingGuest(t *testing.T, timeout time.Duration, script func(o *offer, stdio net.Conn)) error {
 	t.Helper()
 	socket, path := newSocket(t)

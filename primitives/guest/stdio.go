@@ -14,7 +14,7 @@ import (
 func Stdio(r io.ReadCloser, w io.WriteCloser) io.ReadWriteCloser { return &stdio{r, w} }
 
 // OwnStdio is Stdio for a program's own standard streams, usually os.Stdin and
-// os.Stdout: it makes pipes and sockets non-blocking, without which closing
+// os.Stdout: it makes pipes and sockets non-blocking; otherwise closing
 // them would not unblock a Read. Nothing else may use in and out afterwards.
 func OwnStdio(in, out *os.File) (io.ReadWriteCloser, error) {
 	r, err := pollable(in)
@@ -33,8 +33,8 @@ type stdio struct {
 	w io.WriteCloser
 }
 
-// growIn and growOut give the pipes large buffers, if they are such, for when much
-// goes through them.
+// growIn and growOut enlarge the buffers of the streams, if they are pipes, for large amounts
+// of data.
 func (s *stdio) growIn() {
 	if f, ok := s.ReadCloser.(*os.File); ok {
 		growPipe(f, largePipe)

@@ -4,5 +4,5 @@ package guest
 
 import "os"
 
-// pollable returns f as it is; guests run on Unix.
+// pollable returns f unchanged; guests run on Unix.
 func pollable(f *os.File) (*os.File, error) { return f, nil }

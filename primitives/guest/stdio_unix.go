@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// pollable returns f as a file that Close unblocks. Files that cannot be waited
-// for stay as they are: a read of them does not block for long.
+// pollable returns f as a file whose Close unblocks reads. Files that cannot be polled stay
+// unchanged: a read of them does not block for long.
 func pollable(f *os.File) (*os.File, error) {
 	info, err := f.Stat()
 	if err != nil {
@@ -27,7 +27,7 @@ func pollable(f *os.File) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("duplicate %s: %w", f.Name(), err)
 	}
-	// After the duplicate: Fd makes the file blocking again.
+	// Set it after the call of Fd, which makes the file blocking again.
 	if err := syscall.SetNonblock(fd, true); err != nil {
 		_ = syscall.Close(fd)
 		return nil, fmt.Errorf("make %s non-blocking: %w", f.Name(), err)

@@ -11,10 +11,10 @@ import (
 	"github.com/hashicorp/yamux"
 )
 
-// session is a yamux session that knows its streams. When the byte stream ends
-// it wakes whatever waits on them before yamux learns of it: yamux would let
-// every waiting reader and writer spin until its Close has got round to their
-// streams, which with hundreds of them takes minutes of processor time.
+// session is a yamux session that tracks its streams. When the byte stream ends, it unblocks
+// everything that waits on them before yamux notices the end: yamux would let every waiting
+// reader and writer spin until its Close has reached their streams, which with hundreds of them
+// takes minutes of processor time.
 type session struct {
 	*yamux.Session
 	alive *keepAlive
@@ -26,12 +26,12 @@ type session struct {
 
 	mu    sync.Mutex
 	open  map[*framer]struct{}
-	files map[uint32][]*os.File // descriptors on their way, by stream
+	files map[uint32][]*os.File // descriptors in transit, by stream
 	ended bool
-	atEnd func() // is called when it has ended; nil is nothing
+	atEnd func() // called when the session has ended; may be nil
 }
 
-// newSession starts yamux on what a handshake ended with.
+// newSession starts yamux on the result of a handshake.
 func newSession(a *agreed, host bool, every time.Duration, log hclog.Logger) (*session, error) {
 	s := &session{open: make(map[*framer]struct{}), files: make(map[uint32][]*os.File)}
 	g := &guard{in: a.in, rw: a.rw, host: host, onEnd: s.wake, claim: s.keep, release: s.claim}
@@ -70,8 +70,8 @@ func newSession(a *agreed, host bool, every time.Duration, log hclog.Logger) (*s
 	return s, nil
 }
 
-// keep keeps descriptors that go with the next frame of a stream, or came with the
-// last one, until they are claimed. It takes them over.
+// keep stores the descriptors that go with the next frame of a stream, or that came with the
+// last one, until they are claimed. It takes ownership of them.
 func (s *session) keep(stream uint32, files []*os.File) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,7 +83,7 @@ func (s *session) keep(stream uint32, files []*os.File) error {
 	return nil
 }
 
-// claim hands over the descriptors of a stream.
+// claim removes and returns the descriptors of a stream.
 func (s *session) claim(stream uint32) []*os.File {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -92,7 +92,7 @@ func (s *session) claim(stream uint32) []*os.File {
 	return files
 }
 
-// Close ends the session and all that waits for it.
+// Close ends the session and unblocks everything that waits for it.
 func (s *session) Close() error {
 	s.wake()
 	s.alive.stop()
@@ -101,12 +101,12 @@ func (s *session) Close() error {
 	return err
 }
 
-// wake ends every wait on a stream, now and later.
+// wake unblocks all waits on streams, now and later.
 func (s *session) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.ended && s.atEnd != nil {
-		s.atEnd() // with the lock: who finds it ended finds this done
+		s.atEnd() // under the lock: a caller that finds the session ended finds this done
 	}
 	s.ended = true
 	for f := range s.open {
@@ -121,8 +121,8 @@ func (s *session) wake() {
 	}
 }
 
-// whenEnded has do called when the byte stream has ended. It must not wait. That
-// costs nothing meanwhile, unlike a goroutine.
+// whenEnded calls do when the byte stream has ended. do must not block. Unlike a goroutine,
+// this costs nothing until then.
 func (s *session) whenEnded(do func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +131,7 @@ func (s *session) whenEnded(do func()) {
 	}
 }
 
-// past is a deadline that is over.
+// past returns a deadline in the past.
 func past() time.Time { return time.Unix(1, 0) }
 
 // hasEnded reports whether the byte stream has ended, which yamux may not know yet.
@@ -141,8 +141,8 @@ func (s *session) hasEnded() bool {
 	return s.ended || s.IsClosed()
 }
 
-// inUse reports whether this end has streams that it has not closed. The other end may
-// not have closed all of those that this one has.
+// inUse reports whether this end has streams that it has not closed. The other end may still
+// have some of those open that this end has closed.
 func (s *session) inUse() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -161,12 +161,11 @@ func (s *session) framer(stream *yamux.Stream) *framer {
 	return f
 }
 
-// halfClose closes this end of the stream; what the other end still sends can
-// be read.
+// halfClose closes this end of the stream; data that the other end still sends can be read.
 func (f *framer) halfClose() error { return f.Stream.Close() }
 
-// Close closes this end of the stream and gives it up: nothing waits for it any
-// more. The stream is gone when the other end does the same.
+// Close closes this end of the stream and stops waiting for it. The stream is gone when the
+// other end does the same.
 func (f *framer) Close() error {
 	f.session.mu.Lock()
 	delete(f.session.open, f)
@@ -181,7 +180,7 @@ func (f *framer) SetReadDeadline(t time.Time) error {
 	f.session.mu.Lock()
 	defer f.session.mu.Unlock()
 	if f.session.ended {
-		return nil // it has a deadline already
+		return nil // its deadline is in the past already
 	}
 	f.readBy = t
 	if f.pipe != nil {
@@ -204,32 +203,31 @@ func (f *framer) SetWriteDeadline(t time.Time) error {
 	return f.Stream.SetWriteDeadline(t)
 }
 
-// keepAliveSteps is in how many steps an answer is waited for.
+// keepAliveSteps is the number of steps in which to wait for an answer.
 const keepAliveSteps = 4
 
-// keepAlive asks the peer at intervals whether it still lives. yamux's own keep-alive
-// measures with the clock: a guest that was frozen for an hour would take its host for
-// dead when it goes on. keepAlive counts short waits instead, which stand still while the
-// program is frozen.
+// keepAlive pings the peer at intervals. yamux's own keep-alive measures with the clock: a
+// guest that was frozen for an hour would treat its host as dead when it continues. keepAlive
+// counts short waits instead, which stop while the program is frozen.
 type keepAlive struct {
 	mux   *yamux.Session
 	every time.Duration
-	lost  func() // the peer does not answer
+	lost  func() // called when the peer does not answer
 
 	mu     sync.Mutex
 	timer  *time.Timer // nil after the end
 	rests  bool
 	asked  bool // an answer is outstanding
-	missed int  // steps without one
+	missed int  // steps without an answer
 }
 
-// newKeepAlive starts asking, unless every is negative.
+// newKeepAlive starts the pings, unless every is negative.
 func newKeepAlive(mux *yamux.Session, every time.Duration, lost func()) *keepAlive {
 	if every == 0 {
 		every = defaultKeepAlive
 	}
 	k := &keepAlive{mux: mux, every: every, lost: lost}
-	k.mu.Lock() // step may come first
+	k.mu.Lock() // step may run first
 	defer k.mu.Unlock()
 	if every > 0 {
 		k.timer = time.AfterFunc(every, k.step)
@@ -237,7 +235,7 @@ func newKeepAlive(mux *yamux.Session, every time.Duration, lost func()) *keepAli
 	return k
 }
 
-// step asks, or waits on for the answer.
+// step sends a ping, or waits one more step for its answer.
 func (k *keepAlive) step() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -256,7 +254,7 @@ func (k *keepAlive) step() {
 	}
 }
 
-// ask returns when the peer has answered or the session has ended.
+// ask sends a ping. It returns when the peer has answered or the session has ended.
 func (k *keepAlive) ask() {
 	_, err := k.mux.Ping()
 	k.mu.Lock()
@@ -267,7 +265,7 @@ func (k *keepAlive) ask() {
 	}
 }
 
-// rest stops asking for as long as the peer is known not to answer.
+// rest stops the pings while the peer is known not to answer, or starts them again.
 func (k *keepAlive) rest(rests bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -281,7 +279,7 @@ func (k *keepAlive) rest(rests bool) {
 	}
 }
 
-// stop is for when the session has ended.
+// stop ends the pings for good.
 func (k *keepAlive) stop() {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -15,32 +15,32 @@ import (
 )
 
 const (
-	// maxStreams is how many streams a host opens at once. It counts them
-	// without locking and the guest sees some a little longer, so the guest
-	// ends a host only beyond hostileStreams.
+	// maxStreams is how many streams a host opens at once. The host counts them without
+	// locking, and the guest sees some of them a little longer, so the guest ends the session
+	// only beyond hostileStreams.
 	maxStreams     = 1024
 	hostileStreams = 2 * maxStreams
 	unseenStreams  = 64
 	// maxWrite is the longest yamux frame: a data frame of ours, its header and
 	// an end frame.
 	maxWrite = maxFrame + 64
-	// window is how much of a stream may be on its way. It bounds the memory of
-	// an unread stream and, over a long line, its speed.
+	// window is how many bytes of a stream may be in transit. It bounds the memory of an unread
+	// stream and, on a connection with high latency, its speed.
 	window = 1 << 20
 	// defaultKeepAlive is both how often a ping is sent and how long its answer
 	// may take.
 	defaultKeepAlive = 30 * time.Second
-	// closeTimeout is how long a stream waits for the other end to close it too.
+	// closeTimeout is how long a stream waits for the other end to close it, too.
 	closeTimeout = 30 * time.Second
 )
 
-// muxConfig returns yamux's configuration. Nothing in it waits for a peer that is
-// silent: keepAlive ends the session of one that is dead.
+// muxConfig returns yamux's configuration. yamux itself has no timeout for a silent peer:
+// keepAlive ends the session if the peer is dead.
 func muxConfig(host bool, log hclog.Logger) *yamux.Config {
 	c := yamux.DefaultConfig()
-	// The guest's is never full within the limit. At the host it is memory that
-	// every idle session has, and how many streams may be opened before the guest
-	// has seen the first of them.
+	// The guest's backlog is never full within the limit. The host's backlog is memory of every
+	// idle session, and bounds how many streams the host may open before the guest has seen the
+	// first of them.
 	c.AcceptBacklog = 2 * hostileStreams
 	if host {
 		c.AcceptBacklog = unseenStreams
@@ -67,22 +67,20 @@ const (
 	muxSYN = 1
 	muxACK = 2
 	muxFIN = 4
-	// muxRights in the flags, which yamux passes over, says that descriptors
-	// come with the frame.
+	// muxRights in the flags, which yamux ignores, says that descriptors come with the frame.
 	muxRights = 1 << 15
 )
 
-// Pings that a peer may send: some at once, then one a second.
+// Limits for the pings of a peer: a burst, then one a second.
 const (
 	pingBurst    = 16
 	pingInterval = time.Second
 )
 
-// guard stands between yamux and the byte stream. It refuses what yamux would
-// accept from a hostile peer: long frames (yamux allocates what a header
-// announces), streams opened by the guest (they would wait for ever in the
-// host's memory), floods of pings (yamux starts a goroutine for each). And it
-// joins the small writes that yamux makes for one operation.
+// guard stands between yamux and the byte stream. It refuses what yamux would accept from a
+// hostile peer: long frames (yamux allocates what a header announces), streams opened by the
+// guest (they would stay in the host's memory for ever), floods of pings (yamux starts a
+// goroutine for each). It also joins the small writes that yamux makes for one operation.
 //
 // yamux reads and writes from one goroutine each.
 type guard struct {
@@ -92,15 +90,15 @@ type guard struct {
 	// onEnd is called before yamux learns that the byte stream has ended; it
 	// may be called again.
 	onEnd func()
-	// lazy is rw, which can wait for company.
+	// lazy is rw, which can defer writes.
 	lazy lazyWriter
-	// bulk is called by a guest when much arrives, which the host cannot go on with
-	// before it hears of the stream; nil is nothing.
+	// bulk is called in a guest when much data arrives, so that deferred frames are sent: the
+	// host cannot continue before it receives those for its stream. It may be nil.
 	bulk func()
-	// pass carries descriptors to the guest; nil over streams that cannot.
+	// pass passes descriptors to the guest; nil if the stream cannot.
 	pass *rights
-	// claim gives what came with a frame to its stream, and release takes what is
-	// to go with the next one.
+	// claim stores the descriptors that came with a frame for its stream. release returns those
+	// to send with the next frame.
 	claim   func(stream uint32, files []*os.File) error
 	release func(stream uint32) []*os.File
 
@@ -112,14 +110,14 @@ type guard struct {
 
 	held     []byte     // written by yamux, not yet to the stream
 	heldBody bool       // the next write is the body that held announces
-	heldPass []*os.File // to go with what is held
+	heldPass []*os.File // to pass with held
 }
 
-// errLost means that the byte stream broke, which is an end like any other: the
-// peer may have gone while something was on its way to it.
+// errLost means that the byte stream broke. This is an ordinary end: the peer may have
+// disconnected while data was in transit to it.
 var errLost = errors.New("the byte stream broke")
 
-// lost marks errors of the byte stream, other than its regular end.
+// lost reports the end of the byte stream to onEnd, and wraps all errors but io.EOF in errLost.
 func (g *guard) lost(err error) error {
 	if err == nil {
 		return nil
@@ -140,7 +138,7 @@ func (g *guard) Read(p []byte) (int, error) {
 	return n, g.lost(err)
 }
 
-// inspect follows the frames in what was read.
+// inspect follows the yamux frames in the bytes read.
 func (g *guard) inspect(p []byte) error {
 	for len(p) > 0 {
 		if g.body > 0 {
@@ -163,7 +161,7 @@ func (g *guard) inspect(p []byte) error {
 	return nil
 }
 
-// header judges the header of a yamux frame.
+// header checks the header of a yamux frame.
 func (g *guard) header() error {
 	kind, flags := g.head[1], binary.BigEndian.Uint16(g.head[2:])
 	length := binary.BigEndian.Uint32(g.head[8:])
@@ -202,17 +200,16 @@ func (g *guard) ping(now time.Time) bool {
 	return g.pings <= pingBurst
 }
 
-// smallBody is up to which size a frame is not one of many that move much data, for
-// which memory need not be kept.
+// smallBody is the largest frame that does not count as bulk data. guard keeps the memory of
+// its buffer only for such frames.
 const smallBody = 16 << 10
 
-// joined hands out room for a long frame and all that goes before it. Copying it costs
-// less than a second write, which would wake all that is between the two ends.
+// joined pools buffers for a long frame and all bytes before it. Copying costs less than a
+// second write, which would wake every process between the two ends.
 var joined = sync.Pool{New: func() any { return new([maxWrite + smallBody]byte) }}
 
-// Write holds back what yamux follows up at once: the header of a frame with a
-// body, and the opening of a stream by the host, which always sends a request
-// next.
+// Write holds back bytes that yamux follows up at once: the header of a frame with a body, and
+// the opening of a stream by the host, which always sends a request next.
 func (g *guard) Write(p []byte) (int, error) {
 	if !g.heldBody && len(p) == muxHeader {
 		flags := binary.BigEndian.Uint16(p[2:])
@@ -242,25 +239,25 @@ func (g *guard) Write(p []byte) (int, error) {
 	return len(p), g.flush()
 }
 
-// lazyWriter is a byte stream on which every write costs much, such as a call of a
-// service. WriteLater is Write for what the other end does not wait for: it may be
-// sent a moment later, together with what is written next.
+// lazyWriter is a byte stream on which every write is expensive, such as a call of a service.
+// WriteLater is Write for bytes that the other end does not wait for: they may be sent a moment
+// later, together with the next write.
 type lazyWriter interface {
 	WriteLater(p []byte) (int, error)
 }
 
-// isEnd reports whether a frame says nothing but that no more comes on its stream.
+// isEnd reports whether a frame only says that no more comes on its stream.
 func isEnd(p []byte) bool {
 	return len(p) == muxHeader && p[1] == muxWindow && binary.BigEndian.Uint16(p[2:]) == muxFIN && binary.BigEndian.Uint32(p[8:]) == 0
 }
 
-// isWelcome reports whether a frame says nothing but that a stream has been accepted,
-// and how much may be sent on it at once, which matters to those who send much.
+// isWelcome reports whether a frame only says that a stream has been accepted, and how much may
+// be sent on it at once, which matters only for much data.
 func isWelcome(p []byte) bool {
 	return len(p) == muxHeader && p[1] == muxWindow && binary.BigEndian.Uint16(p[2:]) == muxACK
 }
 
-// attach marks the header of a frame that descriptors are to go with.
+// attach marks the header of a frame that carries descriptors.
 func (g *guard) attach(header []byte) {
 	files := g.release(binary.BigEndian.Uint32(header[4:]))
 	if len(files) > 0 {
@@ -269,7 +266,7 @@ func (g *guard) attach(header []byte) {
 	}
 }
 
-// flush writes what is held.
+// flush writes the held bytes.
 func (g *guard) flush() error {
 	var err error
 	if g.heldPass != nil {
@@ -289,7 +286,7 @@ func (g *guard) flush() error {
 	return g.lost(err)
 }
 
-// drop closes the descriptors that are still on their way.
+// drop closes the descriptors that are still in transit.
 func (g *guard) drop() {
 	closeAll(g.heldPass)
 	if g.pass != nil {
@@ -303,32 +300,31 @@ func closeAll(files []*os.File) {
 	}
 }
 
-// Close is called by yamux when it ends the session for a reason of its own.
+// Close ends the session. yamux calls it for reasons of its own.
 func (g *guard) Close() error {
 	g.onEnd()
 	return g.rw.Close()
 }
 
 const (
-	// deferTime is how long a write waits that the other end does not wait for. Most
-	// commands are answered within it, so that all frames about one go in a single
-	// write.
+	// deferTime is how long a write may wait if the other end does not wait for it. Most
+	// commands are answered within it, so that all frames about one go in a single write.
 	deferTime = 5 * time.Millisecond
 	// maxDeferred bounds the deferred writes, in bytes.
 	maxDeferred = 16 * muxHeader
 )
 
 // deferredWriter is a byte stream. It keeps the bytes of WriteLater for a moment, so that the
-// next write takes them along: every write wakes all processes between the two ends, on a
-// machine where the command that was just started wants to run.
+// next write includes them: every write wakes all processes between the two ends, on a machine
+// where the command that was just started needs the processor.
 type deferredWriter struct {
 	io.ReadWriteCloser
-	pipes             *stdio // that it is; nil if it is not
+	pipes             *stdio // the stream itself, or nil if it is no stdio
 	readLot, wroteLot sync.Once
 	busy              func() // called while much data is read
 
 	mu       sync.Mutex
-	deferred []byte // to go first
+	deferred []byte // to write first
 	timer    *time.Timer
 	closed   bool
 	err      error // of a deferred write
@@ -371,7 +367,7 @@ func (p *deferredWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// WriteLater keeps b for the next Write, which does not come before deferTime ends.
+// WriteLater keeps b for the next Write, at most for deferTime and up to maxDeferred bytes.
 func (p *deferredWriter) WriteLater(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -388,7 +384,7 @@ func (p *deferredWriter) WriteLater(b []byte) (int, error) {
 	return len(b), p.err
 }
 
-// bulk notes that much data is being read.
+// bulk handles the arrival of much data.
 func (p *deferredWriter) bulk() {
 	p.busy()
 	if p.pipes != nil {
@@ -397,11 +393,11 @@ func (p *deferredWriter) bulk() {
 	p.hurry()
 }
 
-// hurry starts the deferred writes and waits for nothing: the reader of the stream must
-// not wait for its writer.
+// hurry triggers the deferred writes without waiting: the reader of the stream must not wait
+// for its writer.
 func (p *deferredWriter) hurry() {
 	if !p.mu.TryLock() {
-		return // it is being written
+		return // a write is in progress
 	}
 	defer p.mu.Unlock()
 	if len(p.deferred) > 0 && !p.closed {
@@ -419,7 +415,7 @@ func (p *deferredWriter) takeDeferred() ([]byte, error) {
 	return deferred, p.err
 }
 
-// flush writes the deferred bytes when deferTime is over.
+// flush writes the deferred bytes when deferTime has passed.
 func (p *deferredWriter) flush() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -428,15 +424,15 @@ func (p *deferredWriter) flush() {
 	}
 }
 
-// write writes what is kept; the caller holds the lock.
+// write writes the deferred bytes. The caller holds p.mu.
 func (p *deferredWriter) write() {
 	_, p.err = p.ReadWriteCloser.Write(p.deferred)
 	p.deferred = p.deferred[:0]
 }
 
-// Close closes the stream. What is kept says nothing to an end that learns that.
+// Close closes the stream. The deferred bytes mean nothing to a peer that sees the end.
 func (p *deferredWriter) Close() error {
-	err := p.ReadWriteCloser.Close() // which ends a write
+	err := p.ReadWriteCloser.Close() // unblocks a write
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.closed = true

@@ -30,16 +30,16 @@ const (
 	frameData                        // bytes of a file, an archive or a stream
 	frameEnd                         // the bytes are complete
 	frameItem                        // one of many: list entries, failed files, watch events
-	frameStdout                      // of a run
-	frameStderr                      // of a run
+	frameStdout                      // standard output of opRun
+	frameStderr                      // standard error of opRun
 	frameExit                        // the process has exited
 	frameSignal                      // to a process
 	frameResize                      // to a process
 	frameCloseOutput                 // to a process: this output will not be read
 	frameCancel                      // to a process: its context is done
 	frameClose                       // to a process, and back when it is closed
-	framePipe                        // the rest of the data comes through a pipe, and then the end
-	frameSync                        // on standard input, and back when all before was written; to a process, to hear from it
+	framePipe                        // the rest of the data comes through a pipe, followed by the end frame
+	frameSync                        // on standard input: the guest echoes it after all earlier input; to a process: a ping
 )
 
 // Limits of messages, in bytes.
@@ -53,7 +53,7 @@ var (
 	// errProtocol means that the peer sent something that makes no sense at
 	// this point.
 	errProtocol = errors.New("the other end broke the guest protocol")
-	// errEnded means that the stream ended where that is not its end.
+	// errEnded means that the stream ended where it must not.
 	errEnded = fmt.Errorf("the stream ended early: %w", io.ErrUnexpectedEOF)
 	// errCut means that the stream ended within a frame.
 	errCut = fmt.Errorf("the stream was cut off: %w", io.ErrUnexpectedEOF)
@@ -66,12 +66,12 @@ type framer struct {
 	session *session
 
 	wmu    sync.Mutex
-	queued []byte // to be written together with what comes next
+	queued []byte // to write together with the next frames
 
-	// Under session.mu: what carries the bulk of the data, if it is not the
-	// stream, and the deadlines of both.
+	// Guarded by session.mu: the pipe that carries the bulk of the data, if any, and the
+	// deadlines of stream and pipe.
 	pipe            *os.File
-	large           bool // its buffer is
+	large           bool // the pipe has a large buffer
 	readBy, writeBy time.Time
 }
 
@@ -90,7 +90,7 @@ func appendHeader(dst []byte, kind byte, length int) []byte {
 	return binary.BigEndian.AppendUint32(append(dst, kind), uint32(length))
 }
 
-// appendLength appends four bytes that say how much follows, where that is no frame.
+// appendLength appends a length of four bytes, for data that is not a frame.
 func appendLength(dst []byte, n int) []byte { return binary.BigEndian.AppendUint32(dst, uint32(n)) }
 
 // requestFrame returns the first frame of an operation.
@@ -113,7 +113,7 @@ func (f *framer) send(frames []byte) error {
 	return err
 }
 
-// sendPart is send, and says what is left of the frames when it fails.
+// sendPart is send, and returns the unsent rest of the frames if it fails.
 func (f *framer) sendPart(frames []byte) (left []byte, err error) {
 	f.wmu.Lock()
 	defer f.wmu.Unlock()
@@ -121,8 +121,7 @@ func (f *framer) sendPart(frames []byte) (left []byte, err error) {
 		frames = append(f.queued, frames...)
 		f.queued = nil
 	}
-	// yamux makes one frame of its own of each Write; the other end refuses
-	// longer ones.
+	// yamux makes one frame of each Write; the other end refuses longer ones.
 	for len(frames) > 0 {
 		n, err := f.Write(frames[:min(len(frames), maxWrite)])
 		frames = frames[n:]
@@ -153,8 +152,8 @@ func (f *framer) readHeader() (kind byte, length int, err error) {
 	return h[0], int(n), nil
 }
 
-// readMessage reads the next message of at most limit bytes. Memory is taken as
-// the bytes arrive, not as they are announced.
+// readMessage reads the next message of at most limit bytes. It allocates memory as the bytes
+// arrive, not as they are announced.
 func (f *framer) readMessage(limit int) (kind byte, payload []byte, err error) {
 	for {
 		k, n, err := f.readHeader()
@@ -182,7 +181,8 @@ func (f *framer) readMessage(limit int) (kind byte, payload []byte, err error) {
 	}
 }
 
-// streamError tells the end of a stream, which is never expected, from others.
+// streamError replaces the end of a stream, which is never expected here, by errEnded or
+// errCut.
 func streamError(err error) error {
 	switch {
 	case errors.Is(err, io.EOF):
@@ -197,11 +197,11 @@ func streamError(err error) error {
 // io.Reader whose io.EOF means that everything has arrived.
 type dataReader struct {
 	f    *framer
-	left int      // of the current frame
-	pipe *os.File // that the data comes through
+	left int      // unread bytes of the current frame
+	pipe *os.File // carries the data, if not nil
 	over bool     // only the end may follow
 	err  error
-	// onError makes an error of an error frame.
+	// onError converts the error of an error frame.
 	onError func(*wireError) error
 }
 
@@ -263,19 +263,19 @@ func (r *dataReader) readError(n int) error {
 	return r.onError(&w)
 }
 
-// errEncoding means that bytes from the peer are not what they should be.
+// errEncoding means that bytes from the peer are malformed.
 var errEncoding = errors.New("malformed message")
 
 // codec encodes and decodes by the same field lists, so that both directions
 // cannot differ: every code function either appends the value to buf or takes it
-// from there. The first error sticks and makes the rest do nothing.
+// from there. The first error sticks and turns all later calls into no-ops.
 type codec struct {
 	buf      []byte
 	decoding bool
 	err      error
 }
 
-// message is a value that goes over the wire.
+// message is a value that is sent over the wire.
 type message interface{ code(c *codec) }
 
 // encode returns the encoded message.
@@ -338,9 +338,9 @@ func (c *codec) bool(v *bool) {
 	*v = x == 1
 }
 
-// size codes a length of things that take at least one byte each, so that a
-// wrong one is noticed before anything is allocated. Nil and empty differ: the
-// encoded value is one more than the length, and zero for nil.
+// size codes the length of a list whose elements take at least one byte each, so that a wrong
+// length is noticed before anything is allocated. Nil and empty differ: the encoded value is
+// one more than the length, and zero for nil.
 func (c *codec) size(length int, isNil bool) (int, bool) {
 	var x uint64
 	if !isNil {

@@ -155,7 +155,7 @@ func TestEverySentinelHasACode(t *testing.T) {
 	}
 }
 
-// travel sends an error over the wire.
+// travel encodes an error and decodes it again.
 func travel(t *testing.T, err error, backend string) error {
 	t.Helper()
 	var w wireError
@@ -226,7 +226,7 @@ func FuzzDecode(f *testing.F) {
 		if decode(b, m) != nil {
 			return
 		}
-		// What decodes is stable: encoding it and decoding that gives the same.
+		// Decoding is stable: encoding the result and decoding that gives the same.
 		again := zeroOf(m)
 		if err := decode(encode(m), again); err != nil || !reflect.DeepEqual(m, again) {
 			t.Errorf("%#v\nbecame %#v, %v", m, again, err)

@@ -33,7 +33,7 @@ func (w *toldWork) told() (little, much int) {
 	return w.little, w.much
 }
 
-// connectWorking is connect with a guest that tells its work.
+// connectWorking is connect with a guest that reports its work.
 func connectWorking(t *testing.T) (*Sandbox, *toldWork) {
 	t.Helper()
 	host, guest := net.Pipe()
@@ -73,8 +73,8 @@ func TestOneCommandIsLittleWork(t *testing.T) {
 	if err := p.Close(); err != nil {
 		t.Error(err)
 	}
-	noStreams(t, c) // else what has been answered may still count beside the next command
-	// Nor is output, however much it is.
+	noStreams(t, c) // otherwise the answered command may still overlap with the next one
+	// Output is little work, too, however much it is.
 	if _, err := primitives.Run(t.Context(), c, primitives.Command{Args: []string{"head", "-c", "1000000", "/dev/zero"}}, primitives.RunOptions{}); err != nil {
 		t.Error(err)
 	}

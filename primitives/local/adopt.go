@@ -13,11 +13,10 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/files"
 )
 
-// Adopt makes a sandbox of the session folder id below cfg.Root, with all files in
-// it. Its own sandbox must be no more: it is there for folders that came with a
-// copy of a whole file system. What is written there about that sandbox, its
-// processes and its durable commands, is forgotten; the settings are cfg's. When
-// Adopt fails the files stay as they are.
+// Adopt makes a sandbox of the session folder id below cfg.Root, and keeps all files in it. Use it
+// for a folder that came with a copy of a whole file system: the sandbox that the folder belonged
+// to must no longer exist. Adopt removes what is recorded about that sandbox, its processes and its
+// durable commands; the settings are those of cfg. If Adopt fails the files stay as they are.
 //
 // A folder that is not there, or lacks one of a sandbox's folders, is
 // fs.ErrNotExist; other errors are those of [New].
@@ -68,8 +67,8 @@ func adopt(ctx context.Context, cfg Config, id string) (*Sandbox, error) {
 	return nil, err
 }
 
-// forget removes what another sandbox has written down about itself in a session
-// folder that is complete otherwise.
+// forget removes the records of another sandbox from a session folder, which must be complete
+// otherwise.
 func (st *state) forget() error {
 	for _, dir := range st.paths().All() {
 		info, err := os.Lstat(dir)

@@ -12,8 +12,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
-// interleave runs both in turn, so that whatever else the machine does hits both
-// alike, and reports the median of each and their ratio.
+// interleave runs base and ours in turn, so that other load on the machine affects both alike. It
+// reports the median of each and their ratio.
 func interleave(b *testing.B, base, ours func()) {
 	var times [2][]time.Duration
 	for b.Loop() {

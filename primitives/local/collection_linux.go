@@ -17,7 +17,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
 
-// collection is the work of a collector process.
+// collection is the state of a collector process.
 type collection struct {
 	host     proctree.Identity
 	sessions map[string]int // open handles of the host program by session folder
@@ -26,7 +26,7 @@ type collection struct {
 	work     sync.WaitGroup
 }
 
-// collect is the main of a collector process. It returns the exit code.
+// collect is the main function of a collector process. It returns the exit code.
 func collect(host, since string) int {
 	id, err := proctree.ParseIdentity(host)
 	nanos, terr := strconv.ParseInt(since, 36, 64)
@@ -34,7 +34,7 @@ func collect(host, since string) int {
 		return 2
 	}
 	_ = os.Setenv("PATH", defaultPath)
-	_ = os.WriteFile("/proc/self/comm", []byte(collectorName), 0) // for people
+	_ = os.WriteFile("/proc/self/comm", []byte(collectorName), 0) // the name that ps shows
 	c := collection{host: id, since: time.Unix(0, nanos), sessions: make(map[string]int), roots: make(map[string]bool)}
 	c.listen()
 	awaitEnd(id)
@@ -43,8 +43,8 @@ func collect(host, since string) int {
 	return 0
 }
 
-// listen returns when the host program has closed its end of the socket, which the kernel
-// does for one that dies.
+// listen handles messages until the host program closes its end of the socket. The kernel closes it
+// when the host program dies.
 func (c *collection) listen() {
 	message := make([]byte, unix.PathMax+2)
 	for {
@@ -74,11 +74,11 @@ func (c *collection) note(kind byte, session string) {
 	}
 }
 
-// orphans returns the sandboxes below root that are older than the host program. Those
-// whose owners have died, and their collector processes too, are orphans.
+// orphans returns the sandboxes below root that are older than the host program. A sandbox among
+// them is an orphan if its owner and the owner's collector process have died.
 func (c *collection) orphans(root string) map[string]int {
 	found := make(map[string]int)
-	entries, _ := entriesOf(root, false) // the host program has checked it
+	entries, _ := entriesOf(root, false) // the host program has checked root
 	for _, e := range entries {
 		st := state{Session: filepath.Join(root, e.Name())}
 		info, err := e.Info()
@@ -96,9 +96,9 @@ func (c *collection) orphans(root string) map[string]int {
 	return found
 }
 
-// collect ends the commands of dead programs in the sandboxes that have open handles, and
-// the sandboxes that are orphans. It removes the temporary files of a dead program only: of
-// the host program if that has died, else of the sandbox's owner.
+// collect ends the commands that dead programs left running in the sandboxes with open handles, and
+// ends the orphaned sandboxes. It removes the temporary files of one dead program only: of the host
+// program if that has died, else of the sandbox's owner.
 func (c *collection) collect(sessions map[string]int, hostDied bool) {
 	var left []*state
 	for session, handles := range sessions {
@@ -123,12 +123,12 @@ func (c *collection) collect(sessions map[string]int, hostDied bool) {
 	}
 }
 
-// orphanTurn is how often it is looked whether an orphan is still there, and alone.
+// orphanTurn is the longest time between two checks of an orphan's grace period.
 const orphanTurn = 5 * time.Second
 
-// endOrphan ends a sandbox that is not kept and whose owner has died, after its grace
-// period. It returns if a program is attached: the collector process of the last attached
-// program ends the sandbox.
+// endOrphan ends a sandbox that is not kept and whose owner has died, after its grace period. If a
+// program is attached endOrphan returns: the collector process of the last attached program ends
+// the sandbox.
 func endOrphan(session string) {
 	for {
 		_, wait, _ := clean(context.Background(), session, primitives.GCOptions{}) //nolint:forbidigo // a process of its own; another program tries again
@@ -139,7 +139,7 @@ func endOrphan(session string) {
 	}
 }
 
-// removeTemps removes the files below dir that a program had not completed when it died.
+// removeTemps removes the files below dir that writer had not completed when it died.
 func removeTemps(dir string, writer proctree.Identity) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -148,7 +148,7 @@ func removeTemps(dir string, writer proctree.Identity) {
 	defer root.Close()
 	_ = fs.WalkDir(root.FS(), ".", func(name string, e fs.DirEntry, err error) error {
 		if err != nil || !files.IsTempOf(e.Name(), writer) {
-			return nil // the rest is looked at
+			return nil // continue with the other files
 		}
 		_ = root.RemoveAll(name)
 		if e.IsDir() {
@@ -158,7 +158,7 @@ func removeTemps(dir string, writer proctree.Identity) {
 	})
 }
 
-// awaitEnd returns when the program has died. It closes its files a moment before.
+// awaitEnd returns when the process has died. The kernel closes its files a moment earlier.
 func awaitEnd(id proctree.Identity) {
 	if fd, err := openPidfd(id.PID); err == nil {
 		w, err := watchExit(id.PID, fd)

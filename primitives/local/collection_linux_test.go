@@ -37,13 +37,13 @@ func collectors(t *testing.T, host int) []int {
 	return pids
 }
 
-// collected waits until the collector process of a killed owner has done its work.
+// collected waits until the collector process of a killed owner has ended.
 func (o *owner) collected(t *testing.T) {
 	t.Helper()
 	eventually(t, "the collector process has ended", func() bool { return len(collectors(t, o.cmd.Process.Pid)) == 0 })
 }
 
-// daemon is a script whose command has ended when its process still runs.
+// daemon is a script whose command ends while its background process still runs.
 const daemon = "(setsid sh -c 'trap \"\" TERM HUP; sleep 600' </dev/null >/dev/null 2>&1 &)"
 
 func emptied(t *testing.T, root string) func() bool {
@@ -73,7 +73,7 @@ func TestNothingOutlivesAKilledProgram(t *testing.T) {
 	})
 }
 
-// A program need not name a runner, nor be killed: it may also just leave.
+// Orphans are collected without a runner, too, and after the program has exited by itself.
 func TestNothingOutlivesAProgramThatLeavesItsSandbox(t *testing.T) {
 	root := t.TempDir()
 	o := startOwnerWith(t, false, []string{`OWN_CONFIG={"runner": "", "Grace": 1000000000}`}, root, daemon)
@@ -130,7 +130,7 @@ func TestASandboxStaysWhileAnotherProgramIsAttached(t *testing.T) {
 	}
 }
 
-// The last program to let go of it need not end.
+// The last attached program need not end: closing its handle is enough.
 func TestASandboxOfADeadOwnerEndsWhenNobodyIsAttachedAnyMore(t *testing.T) {
 	root := t.TempDir()
 	o := startOwnerWith(t, false, []string{`OWN_CONFIG={"Grace": 1000000000}`}, root, "exec sleep 600")
@@ -147,7 +147,7 @@ func lifeOf(root, id string) string {
 	return filepath.Join(primitives.PathsIn(filepath.Join(root, id)).App, "life")
 }
 
-// alone makes a sandbox look as if no client had been attached for some time.
+// alone makes a sandbox look as if no client had been attached for this time.
 func alone(t *testing.T, root, id string, since time.Duration) {
 	t.Helper()
 	then := time.Now().Add(-since)
@@ -156,7 +156,7 @@ func alone(t *testing.T, root, id string, since time.Duration) {
 	}
 }
 
-// GC counts the grace itself where no collector process does.
+// GC counts the grace period itself if no collector process does.
 func TestGCGivesAnOrphanItsGrace(t *testing.T) {
 	cfg := durableConfig(t)
 	root := local.Config{Root: cfg.Root}
@@ -239,7 +239,7 @@ func TestACollectorProcessThatWasKilledIsReplaced(t *testing.T) {
 	}
 	eventually(t, "it has ended", func() bool { return !alive(mine[0]) })
 	eventually(t, "there is another one", func() bool {
-		newSandbox(t, local.Config{Root: root}) // the kernel closes the files of the killed one a moment later
+		newSandbox(t, local.Config{Root: root}) // the kernel closes files a moment later
 		now := collectors(t, os.Getpid())
 		return len(now) == 1 && now[0] != mine[0]
 	})

@@ -1,13 +1,14 @@
 package local
 
-// The kinds of a message to the collector process. The session folder follows.
+// The kinds of messages to the collector process. The kind is the first byte; the session folder
+// follows.
 const (
-	handleOpened = '+' // comes before the folder is made
+	handleOpened = '+' // sent before the folder is made
 	handleClosed = '-'
 	sandboxGone  = 'x'
 )
 
-// collectorFor returns nil for a sandbox that needs no collector process.
+// collectorFor returns this program's collector, or nil for a sandbox that needs none.
 func collectorFor(cfg Config) *orphanCollector {
 	if cfg.ReapOrphans {
 		return nil

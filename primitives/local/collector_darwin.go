@@ -1,6 +1,7 @@
 package local
 
-// orphanCollector is not there on this system: what a killed program leaves waits for [Provider.GC].
+// orphanCollector does nothing on this system: [Provider.GC] collects the orphans of killed
+// programs.
 type orphanCollector struct{}
 
 var ownCollector *orphanCollector

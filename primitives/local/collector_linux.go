@@ -14,15 +14,15 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
 
-// orphanCollector is the host program's side of its collector process. That is the host
-// program started once more: it waits until the host program has died, by whatever
-// cause, then ends and removes its orphans; see collection. One collector serves all
-// sandboxes of the program. Nothing waits for it, and no command controls it.
+// orphanCollector is the host program's side of its collector process. That process runs the host
+// program's executable again: it waits until the host program has died, from any cause, then ends
+// and removes its orphans; see collection. One collector process serves all sandboxes of the
+// program. Nothing waits for it, and no command controls it.
 type orphanCollector struct {
 	mu       sync.Mutex
-	socket   int // its end is the collector process's standard input; -1 without one
+	socket   int // connected to the collector process's standard input; -1 without a process
 	pid      int
-	sessions map[string]int // open handles by session folder, until the sandbox is gone
+	sessions map[string]int // open handles by session folder, until the sandbox is removed
 }
 
 // collectorName is the first argument of a collector process.
@@ -34,17 +34,17 @@ var (
 	programStart = time.Now()
 )
 
-// A host program need not know that it is started as a collector process, nor bring
-// another program for it.
+// init turns this process into a collector process if start started it as one. So a host program
+// needs no code and no other executable for its collector process.
 func init() { //nolint:gochecknoinits // it must come before the main of any program
 	if len(os.Args) == 3 && os.Args[0] == collectorName {
 		syscall.Exit(collect(os.Args[1], os.Args[2]))
 	}
 }
 
-// tell sends a message, and starts the collector process if there is none. A nil
-// collector does nothing. If there can be no process, or it does not listen, then what
-// this program leaves when it is killed waits for the collector process of another one.
+// tell sends a message to the collector process, and starts the process if none runs. A nil
+// collector does nothing. If the process cannot be started, or does not read, the collector process
+// of another program collects this program's orphans.
 func (c *orphanCollector) tell(kind byte, session string) {
 	if c == nil {
 		return
@@ -80,7 +80,7 @@ func (c *orphanCollector) send(kind byte, session string) error {
 		return unix.Send(c.socket, append([]byte{kind}, session...), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
 	})
 	if errors.Is(err, unix.EAGAIN) {
-		return nil // stopped from outside
+		return nil // the queue is full: another program has stopped the process
 	}
 	return err
 }
@@ -115,7 +115,7 @@ func (c *orphanCollector) start() error {
 	return nil
 }
 
-// stop lets go of a collector process that has ended.
+// stop closes the socket of a collector process that has ended, and reaps the process.
 func (c *orphanCollector) stop() {
 	if c.socket >= 0 {
 		_ = unix.Close(c.socket)
@@ -124,8 +124,9 @@ func (c *orphanCollector) stop() {
 	}
 }
 
-// collectorEnv leaves out all that may be a secret. It keeps the marks of a sandbox that
-// the host program itself runs in, and what the loader of the program needs.
+// collectorEnv returns the environment of the collector process. It omits every variable that may
+// be a secret. It keeps the marks of a sandbox that the host program itself runs in, and the
+// variables of the dynamic loader.
 func collectorEnv(environ []string) []string {
 	var env []string
 	for _, e := range environ {

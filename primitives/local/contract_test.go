@@ -54,8 +54,8 @@ func contract(t *testing.T, open func(context.Context, local.Config) (*local.San
 	})
 }
 
-// killEscapees ends the programs of the suite that a sweep cannot find: those
-// that wiped their environment, left their session and lost their parent.
+// killEscapees kills the programs of the suite that a sweep cannot find: those that cleared their
+// environment, left their session and lost their parent.
 func killEscapees(root *string) {
 	if root == nil || *root == "" {
 		return

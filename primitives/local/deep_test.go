@@ -12,7 +12,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
-// fewDescriptors lets this program have no more than 300 open files.
+// fewDescriptors limits this program to 300 open files.
 func fewDescriptors(t *testing.T) {
 	t.Helper()
 	var old unix.Rlimit
@@ -31,8 +31,8 @@ func fewDescriptors(t *testing.T) {
 	})
 }
 
-// nest makes a command of the sandbox nest folders deeper than this program may open
-// descriptors, and deeper than a path can name. The last one cannot be written to.
+// nest runs a command that nests folders deeper than this program may open descriptors, and deeper
+// than a path can name. The last folder is not writable.
 func nest(t *testing.T, s *local.Sandbox) {
 	t.Helper()
 	res := run(t, s, shell(`deep=$(printf 'd/%.0s' $(seq 1000)); for i in 1 2 3; do mkdir -p $deep && cd -P $deep; done

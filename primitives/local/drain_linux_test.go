@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// late is an output that holds text, and is not waited for any more when it is read
-// first. Its writing end stays open.
+// late returns an output that holds text, and whose reads no longer wait. Its writing end stays
+// open.
 func late(t *testing.T, text string) (o *output, w *os.File) {
 	t.Helper()
 	r, w, err := os.Pipe()
@@ -55,8 +55,8 @@ func TestWhoGoesOnPrintingIsNotReadForEver(t *testing.T) {
 	writing.Wait()
 }
 
-// A full disk at the very end held the supervisor of a durable command up for ever: the
-// output was closed while its descriptor was in use.
+// A full disk at the end of the output once blocked the supervisor of a durable command forever:
+// the output was closed while its descriptor was in use.
 func TestAFullDiskEndsWhatIsReadLate(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {

@@ -20,20 +20,20 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
 
-// A durable command has a folder of its own, exec/<id> in the session's App. Its
-// supervisor, a process without a parent of ours, starts the command with
-// its output appended to two files, and writes down how it ended. Handles read
-// these files; if the supervisor has ended without a result the reason is ReasonLost.
+// A durable command has a folder of its own, exec/<id> in the session's App. Its supervisor, a
+// process that this program is not the parent of, starts the command with its output appended to
+// two files, and records how the command ended. Handles read these files. If the supervisor has
+// ended without a result the reason is ReasonLost.
 const (
 	commandFile = "command.json" // what to run: durableCommand
-	startedFile = "started.json" // that it runs, or why not: durableStart
+	startedFile = "started.json" // its processes, or why it did not start: durableStart
 	exitFile    = "exit.json"    // how it ended: primitives.ExitStatus
 	stdoutFile  = "stdout"
 	stderrFile  = "stderr"
-	execFolder  = "exec" // of all of them
+	execFolder  = "exec" // holds the folders of all durable commands
 )
 
-// durableCommand is all that the supervisor needs.
+// durableCommand is what the supervisor needs to run a command.
 type durableCommand struct {
 	Sandbox string              `json:"sandbox"`
 	Group   string              `json:"group,omitempty"` // the command's control group
@@ -43,22 +43,22 @@ type durableCommand struct {
 	Dir     string              `json:"dir"`
 	Cred    *syscall.Credential `json:"cred,omitempty"`
 	Merge   bool                `json:"merge,omitempty"`
-	// Expendable: when memory runs out the kernel ends it before its supervisor.
+	// Expendable makes the kernel kill the command before its supervisor when memory runs out.
 	Expendable bool          `json:"expendable,omitempty"`
 	Timeout    time.Duration `json:"timeout,omitempty"`
 	Grace      time.Duration `json:"grace,omitempty"`
 }
 
-// durableStart names the processes, or says why there are none.
+// durableStart names the processes of a durable command, or says why it did not start.
 type durableStart struct {
 	Supervisor proctree.Identity `json:"supervisor"`
 	Leader     proctree.Identity `json:"leader"`
 	Boot       string            `json:"boot"`
 	Error      string            `json:"error,omitempty"`
-	Kinds      []string          `json:"kinds,omitempty"` // the sentinels in the error
+	Kinds      []string          `json:"kinds,omitempty"` // the sentinels that the error wraps
 }
 
-// checkRunner says why there are no durable commands, or nil.
+// checkRunner returns nil if durable commands are supported, else why they are not.
 func checkRunner(path string) error {
 	if path == "" {
 		return fmt.Errorf("%w: Config.Runner names no program to supervise them", errors.ErrUnsupported)
@@ -103,7 +103,7 @@ func (s *Sandbox) startDurable(ctx context.Context, cmd *primitives.Command) (*d
 	return s.openDurable(ctx, id, primitives.Offset{})
 }
 
-// supervise writes the command down and starts its supervisor.
+// supervise writes the command to its folder and starts its supervisor.
 func (s *Sandbox) supervise(ctx context.Context, id, dir string, cmd *primitives.Command, spec *spawnSpec) error {
 	order := durableCommand{
 		Sandbox: s.id, Path: spec.path, Args: spec.args, Env: append(spec.env, execMark+"="+id), Dir: spec.dir,
@@ -117,7 +117,7 @@ func (s *Sandbox) supervise(ctx context.Context, id, dir string, cmd *primitives
 	}
 	runner := &spawnSpec{
 		path: s.st.Runner, args: []string{s.st.Runner, "supervise", dir}, dir: dir, session: true,
-		// Not the command's own mark: the supervisor is not ended with it.
+		// Not the command's own mark: ending the command must not end the supervisor.
 		env: setVar(setVar(mergeEnv(s.env, nil), sandboxMark+"="+s.id), execMark+"=s-"+id),
 	}
 	if s.group != nil && !s.noGroup.Load() {
@@ -153,15 +153,15 @@ func (s *Sandbox) supervise(ctx context.Context, id, dir string, cmd *primitives
 	return started.err()
 }
 
-// awaitChild waits until the first stage of the supervisor has done its work and
-// ended, or ctx is done.
+// awaitChild waits until the first stage of the supervisor has ended. It kills the first stage when
+// ctx is done.
 func awaitChild(ctx context.Context, pid, pidfd int) error {
 	watch, err := watchExit(pid, pidfd)
 	if err != nil {
 		return err
 	}
 	defer watch.close()
-	// Before it is reaped no other process gets its number.
+	// The kernel does not reuse the PID before the process is reaped.
 	stop := context.AfterFunc(ctx, func() { _ = unix.Kill(-pid, unix.SIGKILL) })
 	err = watch.wait()
 	stopped := stop()
@@ -213,7 +213,7 @@ type durable struct {
 	stopCtx func() bool
 
 	mu     sync.Mutex
-	reason primitives.ExitReason // why it ends without a word of its supervisor
+	reason primitives.ExitReason // why the command ends, if the supervisor records no status
 
 	done    chan struct{} // closed when status is known
 	status  primitives.ExitStatus
@@ -249,7 +249,7 @@ func (s *Sandbox) openDurable(ctx context.Context, id string, from primitives.Of
 	return d, nil
 }
 
-// watchSupervisor returns nil if the supervisor has ended.
+// watchSupervisor returns a watch of the supervisor, or nil if that has ended.
 func (d *durable) watchSupervisor() (*exitWatch, error) {
 	if d.start.Boot != proctree.BootID() {
 		return nil, nil
@@ -261,13 +261,13 @@ func (d *durable) watchSupervisor() (*exitWatch, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !proctree.Alive(d.start.Supervisor) { // looked at only now that fd holds one process
+	if !proctree.Alive(d.start.Supervisor) { // check after opening fd, which pins the process
 		return nil, unix.Close(fd)
 	}
 	return watchExit(d.start.Supervisor.PID, fd)
 }
 
-// await closes done when the supervisor has ended, and joined in any case.
+// await waits for the supervisor and closes done when it has ended. It closes joined in any case.
 func (d *durable) await() {
 	defer close(d.joined)
 	defer d.bell.close()
@@ -296,7 +296,7 @@ func (d *durable) await() {
 	close(d.done)
 }
 
-// setReason sets why the command ends, for when its supervisor cannot record it any more.
+// setReason sets why the command ends, in case its supervisor can no longer record that.
 func (d *durable) setReason(reason primitives.ExitReason) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -349,7 +349,7 @@ func (d *durable) Resize(context.Context, primitives.TerminalSize) error {
 	return d.sb.fail("resize", d.id, errors.ErrUnsupported)
 }
 
-// Close lets go of the command.
+// Close closes the handle. The command keeps running.
 func (d *durable) Close() error {
 	d.closing.Do(func() {
 		close(d.letGo)

@@ -8,16 +8,16 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// Every process of a sandbox is started with these two variables. They tell which
-// sandbox and which command it belongs to, also when it has left its parent, its
-// group and its session.
+// Every process of a sandbox is started with these two variables. They name the sandbox and the
+// command that the process belongs to, even if it has left its parent, its process group and its
+// session.
 const (
 	sandboxMark = "AGENTENV_SANDBOX"
 	execMark    = "AGENTENV_EXEC"
 )
 
-// inherited is the allow-list: it reports whether commands get a variable of this program;
-// "LC_" stands for all that begin so. Everything else stays out: it may be a secret.
+// inherited is the allow-list: it reports whether commands inherit a variable of this program. All
+// other variables stay out, because they may be secrets.
 func inherited(key string) bool {
 	switch key {
 	case "PATH", "LANG", "LANGUAGE", "TZ", "TMPDIR", "SSL_CERT_FILE", "SSL_CERT_DIR":
@@ -28,8 +28,8 @@ func inherited(key string) bool {
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// baseEnv is what every command of the sandbox finds in its environment, sorted
-// by nothing in particular and without duplicates.
+// baseEnv returns the environment that every command of the sandbox gets, in no particular order
+// and without duplicates.
 func baseEnv(host []string, paths primitives.Paths, user string, extra []string) []string {
 	var env []string
 	for _, entry := range host {
@@ -45,8 +45,8 @@ func baseEnv(host []string, paths primitives.Paths, user string, extra []string)
 	return mergeEnv(env, extra)
 }
 
-// mergeEnv returns base with the entries set or removed as Command.Env says, as
-// a slice of its own with room for some more entries.
+// mergeEnv returns a copy of base with the entries set or removed as Command.Env says. The copy has
+// room for some more entries.
 func mergeEnv(base, entries []string) []string {
 	env := make([]string, len(base), len(base)+len(entries)+4)
 	copy(env, base)
@@ -60,7 +60,7 @@ func mergeEnv(base, entries []string) []string {
 	return env
 }
 
-// setVar replaces the entry of the same key or appends.
+// setVar replaces the entry with the same key, or appends the new one.
 func setVar(env []string, entry string) []string {
 	key := entry[:strings.IndexByte(entry, '=')]
 	for i, e := range env {
@@ -85,7 +85,7 @@ func hasKey(entry, key string) bool {
 	return len(entry) > len(key) && entry[len(key)] == '=' && entry[:len(key)] == key
 }
 
-// commandEnv is the environment of one command, without its exec mark.
+// commandEnv returns the environment of one command, without its exec mark.
 func (s *Sandbox) commandEnv(cmd *primitives.Command, user string) []string {
 	env := mergeEnv(s.env, nil)
 	if user != "" {

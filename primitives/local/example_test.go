@@ -15,7 +15,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
-// The zero Config is a new, empty sandbox that vanishes with Terminate.
+// The zero Config makes a new, empty sandbox that Terminate removes.
 func ExampleNew() {
 	ctx := context.Background()
 	box, err := local.New(ctx, local.Config{})
@@ -41,7 +41,7 @@ func ExampleNew() {
 	// true
 }
 
-// A folder of this machine is worked on in place, and is still there afterwards.
+// A folder of this machine is used in place, and is still there afterwards.
 func ExampleConfig_workspace() {
 	ctx := context.Background()
 	project, err := os.MkdirTemp("", "project-*")
@@ -90,7 +90,7 @@ func ExampleAttach() {
 	// Output: still here <nil>
 }
 
-// The folder of a sandbox that has ended, copied with its file system, becomes a new one.
+// Adopt makes a new sandbox of the folder of an ended one that was copied with its file system.
 func ExampleAdopt() {
 	ctx := context.Background()
 	root, err := os.MkdirTemp("", "sandboxes-*")
@@ -120,8 +120,7 @@ func ExampleAdopt() {
 	// Output: still here <nil>
 }
 
-// GC removes the sandboxes of programs that have died. It leaves those alone whose
-// program lives.
+// GC removes the sandboxes of programs that have died. It spares the sandboxes of live programs.
 func ExampleProvider_GC() {
 	ctx := context.Background()
 	root, err := os.MkdirTemp("", "sandboxes-*")
@@ -168,7 +167,7 @@ func ExampleProvider_List() {
 	// Output: true running owned: true kept: false
 }
 
-// A Provider is the same for code that takes sandboxes of any kind.
+// A Provider has the same interface for sandboxes of any kind.
 func ExampleProvider() {
 	ctx := context.Background()
 	var provider primitives.Provider = local.Provider{}
@@ -189,8 +188,8 @@ func ExampleProvider() {
 	// <nil>
 }
 
-// A Folder takes files that a sandbox made, which is not trusted: no name and no link
-// leads out of it.
+// A Folder receives files of a sandbox, which is not trusted: no name and no link leads out of the
+// folder.
 func ExampleOpenFolder() {
 	ctx := context.Background()
 	results, err := os.MkdirTemp("", "results-*")
@@ -215,8 +214,8 @@ func ExampleOpenFolder() {
 	// true
 }
 
-// A program whose sandboxes have durable commands supervises them itself, if Config.Runner
-// names it. Usually Config.Runner is the runner of package bundle, which does the same.
+// A program with durable commands supervises them itself if Config.Runner names it. Usually
+// Config.Runner is the runner of package bundle, which does the same.
 func ExampleSupervise() {
 	if len(os.Args) == 3 && os.Args[1] == "supervise" {
 		os.Exit(local.Supervise(context.Background(), os.Args[2]))

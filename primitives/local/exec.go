@@ -15,9 +15,9 @@ func (s *Sandbox) Exec(ctx context.Context, cmd primitives.Command) (primitives.
 	return s.exec(ctx, cmd, given{})
 }
 
-// ExecOutput is Exec with the command's output going to files, which may be one
-// and remain the caller's. Stdout and Stderr of the process are at their end.
-// Durable and TTY are fs.ErrInvalid.
+// ExecOutput is like Exec but writes the command's output to files. stdout and stderr may be the
+// same file; the caller closes them. Stdout and Stderr of the process are at EOF. Durable and TTY
+// are fs.ErrInvalid.
 func (s *Sandbox) ExecOutput(ctx context.Context, cmd primitives.Command, stdout, stderr *os.File) (primitives.Process, error) {
 	if cmd.Durable || cmd.TTY != nil {
 		return nil, s.fail("exec", program(&cmd), fmt.Errorf("%w: the output of durable commands and terminals is not the caller's", fs.ErrInvalid))
@@ -25,7 +25,7 @@ func (s *Sandbox) ExecOutput(ctx context.Context, cmd primitives.Command, stdout
 	return s.exec(ctx, cmd, given{stdout, stderr})
 }
 
-// given are the files that a command's output goes to instead of pipes; zero for
+// given holds the files that receive a command's output instead of pipes. The zero value means
 // pipes.
 type given struct{ stdout, stderr *os.File }
 
@@ -64,6 +64,6 @@ func program(cmd *primitives.Command) string {
 	return cmd.Args[0]
 }
 
-// drainDelay is how long Run reads on after the command has exited while
-// processes that it left in the background still hold its output.
+// drainDelay is how long Run keeps reading after the command has exited while its background
+// processes still hold its output.
 const drainDelay = 250 * time.Millisecond

@@ -14,10 +14,10 @@ func CollectOrphans(root string) {
 	c.work.Wait()
 }
 
-// Orphan makes the owner of a sandbox a program that has died, and returns the name of a
-// file that it was writing.
+// Orphan replaces the owner of a sandbox by a program that has died, and returns the name of a file
+// that the dead program was writing.
 func Orphan(s *Sandbox) (temp string, err error) {
-	s.st.Owner.Start = 1 // which is not when this program started
+	s.st.Owner.Start = 1 // not the start time of this program
 	return tempOf(s.st.Owner), writeJSON(s.st.file(stateFile), s.st)
 }
 

@@ -9,11 +9,10 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/cgroup"
 )
 
-// GrowPipe gives a pipe the large buffer, for benchmarks to compare with.
+// GrowPipe gives a pipe the large buffer, as a baseline for benchmarks.
 func GrowPipe(fd int) error { return growPipe(fd, largePipe) }
 
-// NewSweeping makes a sandbox that does without control groups, as on systems
-// that have none.
+// NewSweeping makes a sandbox without control groups, as on systems that have none.
 func NewSweeping(ctx context.Context, cfg Config) (*Sandbox, error) {
 	s, err := New(ctx, cfg)
 	if err != nil || s.group == nil {
@@ -29,22 +28,22 @@ func NewSweeping(ctx context.Context, cfg Config) (*Sandbox, error) {
 	return s, err
 }
 
-// HalfCopy leaves what a program leaves that dies while it copies the sandbox, and
-// returns its ID.
+// HalfCopy makes what a program leaves behind that dies while it copies the sandbox, and returns
+// the ID of the copy.
 func HalfCopy(t testing.TB, s *Sandbox) string {
 	t.Helper()
 	st := *s.st
 	st.own(newID())
 	st.Session = filepath.Join(filepath.Dir(s.paths.Session), st.ID)
-	st.Group, st.Copying, st.Owner.Start = "", true, 1 // which is not when this program started
+	st.Group, st.Copying, st.Owner.Start = "", true, 1 // not the start time of this program
 	if err := errors.Join(st.announce(), s.copyFolders(t.Context(), &st)); err != nil {
 		t.Fatal(err)
 	}
 	return st.ID
 }
 
-// RootFolders is where List, Attach and GC look.
+// RootFolders returns the root folders that List, Attach and GC read.
 var RootFolders = rootFolders
 
-// CloseEachOnExec is what closeOnExec does where the kernel has no call for it.
+// CloseEachOnExec is closeOnExec for kernels without a system call for it.
 func CloseEachOnExec() error { return closeEachOnExec() }

@@ -26,8 +26,8 @@ func (s *Sandbox) WriteFile(ctx context.Context, name string, r io.Reader, opts 
 	return s.taking("write", name, func() error { return s.files.WriteFile(ctx, name, r, opts) })
 }
 
-// taking does what reads from the caller, for as long as that takes: Terminate and Close
-// do not wait for it, they end it.
+// taking runs do, which reads from the caller and may take long. Terminate and Close do not wait
+// for do: they make it fail.
 func (s *Sandbox) taking(op, target string, do func() error) error {
 	end, err := s.begin(op, target)
 	if err != nil {
@@ -39,7 +39,7 @@ func (s *Sandbox) taking(op, target string, do func() error) error {
 		return nil
 	}
 	if why := s.whyDown(); why != nil {
-		return s.fail(op, target, why) // whatever came of it
+		return s.fail(op, target, why) // more useful than err
 	}
 	return err
 }
@@ -54,9 +54,9 @@ func (s *Sandbox) WriteFiles(ctx context.Context, batch []primitives.File) ([]er
 	return s.files.WriteFiles(ctx, batch)
 }
 
-// WriteFilesSeq is WriteFiles for files that become known one after another, as a
-// guest gets them. It is done with a file's content when it takes the next. The
-// slice has one entry per file that it has taken.
+// WriteFilesSeq is like WriteFiles for files that become known one after another, as a guest
+// receives them. It has read a file's content when it takes the next file. The returned slice has
+// one entry per file taken.
 func (s *Sandbox) WriteFilesSeq(ctx context.Context, batch iter.Seq[primitives.File]) (errs []error, err error) {
 	end, err := s.begin("write", "")
 	if err != nil {
@@ -151,7 +151,7 @@ func (s *Sandbox) Watch(ctx context.Context, dir string, opts primitives.WatchOp
 	})
 }
 
-// whyDown is the error of what ends with the sandbox or its handle.
+// whyDown returns why the sandbox or this handle has ended, or nil.
 func (s *Sandbox) whyDown() error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
-// packed makes an archive of entries; a file's content is its name.
+// packed returns an archive of entries; the content of a file is its name.
 func packed(t *testing.T, entries ...tar.Header) *bytes.Buffer {
 	t.Helper()
 	var b bytes.Buffer
@@ -52,7 +52,7 @@ func openFolder(t *testing.T, dir string) *local.Folder {
 	return f
 }
 
-// What comes from a sandbox is written nowhere else, also in several steps.
+// Nothing from a sandbox is written outside of the folder, even by several copies.
 func TestCopiesStayInTheFolder(t *testing.T) {
 	top := t.TempDir()
 	dir := func(name string) tar.Header {
@@ -85,7 +85,7 @@ func TestCopiesStayInTheFolder(t *testing.T) {
 			if errors.Is(err, primitives.ErrPathEscape) != c.refused || err != nil && !c.refused {
 				t.Errorf("error %v, an escape: want %t", err, c.refused)
 			}
-			// What was made stays, and later copies go on with it.
+			// Later copies use what earlier ones have made.
 			for _, name := range []string{"t", "s", "abs", "self", "s/out", "a", "a/b", "a/b/s", "abs/x", "t/y"} {
 				for _, dir := range []string{filepath.Join(out, name), filepath.Join(out, filepath.Dir(name))} {
 					if f, err := local.OpenFolder(dir); err == nil {

@@ -16,12 +16,11 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/treecopy"
 )
 
-// Fork implements primitives.Forker. The copies have folders of their own beside
-// the original's; symbolic links that lead into the original's folder by an
-// absolute path lead into the copy's. A Config.Workspace is copied, too: the
-// copies have their own workspaces below their session folders. Where the file
-// system can, data is shared until one of them changes it. A file that is being
-// written is copied in some state.
+// Fork implements primitives.Forker. Each copy has a session folder of its own beside the
+// original's. A symbolic link that leads into the original's folder by an absolute path leads into
+// the copy's folder instead. A Config.Workspace is copied, too: each copy has its own workspace
+// below its session folder. Where the file system can, the copies share data until one of them
+// changes it. A file that is being written is copied in its state at some moment.
 func (s *Sandbox) Fork(ctx context.Context, n int) ([]primitives.EnvironmentPrimitive, error) {
 	end, err := s.begin("fork", s.id)
 	if err != nil {
@@ -33,7 +32,7 @@ func (s *Sandbox) Fork(ctx context.Context, n int) ([]primitives.EnvironmentPrim
 	}
 	copies, err := s.forks(ctx, n)
 	if err == nil {
-		err = s.whyDown() // it may have been taken away while it was copied
+		err = s.whyDown() // the sandbox may have ended during the copy
 	}
 	if err != nil {
 		return nil, s.fail("fork", s.id, errors.Join(err, endCopies(ctx, copies)))
@@ -41,8 +40,8 @@ func (s *Sandbox) Fork(ctx context.Context, n int) ([]primitives.EnvironmentPrim
 	return copies, nil
 }
 
-// forks makes the copies, some at the same time. When one fails the others are
-// given up; those that were made are returned, too.
+// forks makes n copies, some at the same time. If one fails, forks cancels the others; it returns
+// the copies that were made, too.
 func (s *Sandbox) forks(ctx context.Context, n int) ([]primitives.EnvironmentPrimitive, error) {
 	work, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
@@ -55,7 +54,7 @@ func (s *Sandbox) forks(ctx context.Context, n int) ([]primitives.EnvironmentPri
 			defer func() { <-turn }()
 			c, err := s.fork(work)
 			if err != nil {
-				giveUp(err) // the first cause counts
+				giveUp(err) // the first error is the cause
 				return
 			}
 			copies[i] = c
@@ -65,7 +64,7 @@ func (s *Sandbox) forks(ctx context.Context, n int) ([]primitives.EnvironmentPri
 	return copies, context.Cause(work)
 }
 
-// endCopies takes back what was made when not all could be.
+// endCopies terminates the copies that were made before another one failed.
 func endCopies(ctx context.Context, copies []primitives.EnvironmentPrimitive) error {
 	var errs []error
 	for _, c := range copies {
@@ -118,8 +117,8 @@ func (s *Sandbox) fork(ctx context.Context) (*Sandbox, error) {
 	return c, nil
 }
 
-// announce makes the beginning of a session folder, by which GC finds it if this
-// program dies before it is complete. No other user can enter it until then.
+// announce creates the session folder and its state, so that GC finds the folder if this program
+// dies before it is complete. No other user can enter the folder until then.
 func (st *state) announce() error {
 	unlock, err := lockRoot(filepath.Dir(st.Session))
 	if err != nil {
@@ -136,8 +135,8 @@ func (st *state) announce() error {
 	return err
 }
 
-// copyFolders copies the session folder without what says whose it is and what
-// runs in it.
+// copyFolders copies the session folder, except for the files that describe the sandbox and its
+// running commands.
 func (s *Sandbox) copyFolders(ctx context.Context, st *state) error {
 	old := primitives.PathsIn(s.paths.Session)
 	app := filepath.Base(old.App)
@@ -162,7 +161,7 @@ func (s *Sandbox) copyFolders(ctx context.Context, st *state) error {
 	return treecopy.Copy(ctx, from, into, opts)
 }
 
-// moved is where a link leads in the copy of the folder from.
+// moved returns the target of a link in the copy of the folder from.
 func moved(target, from, to string) string {
 	rest, ok := strings.CutPrefix(target, from)
 	if !ok || rest != "" && rest[0] != os.PathSeparator {

@@ -30,7 +30,7 @@ func content(t *testing.T, s primitives.EnvironmentPrimitive, name string) strin
 	return string(b)
 }
 
-// fork makes copies that end with the test.
+// fork makes n copies that end with the test.
 func fork(t *testing.T, s *local.Sandbox, n int) []*local.Sandbox {
 	t.Helper()
 	made, err := s.Fork(t.Context(), n)
@@ -77,10 +77,10 @@ func TestAForkThatFailsLeavesNothing(t *testing.T) {
 	for i := range 200 {
 		write(t, s, fmt.Sprintf("d%d/f", i), "x")
 	}
-	// Cancelled somewhere in the middle, wherever that is.
+	// Cancel at different moments.
 	for _, when := range []int{0, 1, 2} {
 		err := forkCancelled(t, s, root, when)
-		// On a busy machine it may be done before anybody looks.
+		// On a busy machine Fork may end before it is cancelled.
 		for tries := 0; err == nil && tries < 20; tries++ {
 			err = forkCancelled(t, s, root, when)
 		}
@@ -94,8 +94,8 @@ func TestAForkThatFailsLeavesNothing(t *testing.T) {
 	}
 }
 
-// forkCancelled cancels a fork when so many of four copies were begun, and returns its
-// error. Copies that it has made nevertheless are ended.
+// forkCancelled cancels a fork of four copies when so many of them were begun, and returns its
+// error. It ends copies that Fork has made nevertheless.
 func forkCancelled(t *testing.T, s *local.Sandbox, root string, when int) error {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

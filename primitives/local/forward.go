@@ -11,14 +11,14 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/files"
 )
 
-// forwards are the listeners and connections of a handle, which end with it.
+// forwards holds the listeners and connections of a handle, which are closed with the handle.
 type forwards struct {
 	mu   sync.Mutex
 	open map[io.Closer]struct{}
 	over bool
 }
 
-// add keeps c until it is removed, unless the handle has ended.
+// add registers c until it is removed. It returns false if the handle has ended.
 func (f *forwards) add(c io.Closer) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -38,7 +38,7 @@ func (f *forwards) remove(c io.Closer) {
 	delete(f.open, c)
 }
 
-// end closes all, now and later.
+// end closes everything that is registered, and makes later calls of add return false.
 func (f *forwards) end() {
 	f.mu.Lock()
 	f.over = true
@@ -47,14 +47,14 @@ func (f *forwards) end() {
 	f.mu.Unlock()
 	for c := range open {
 		if conn, ok := c.(*conn); ok {
-			_ = conn.SetLinger(0) // its other end must not take that for the end of the data
+			_ = conn.SetLinger(0) // a reset: the peer must not read EOF
 		}
 		_ = c.Close()
 	}
 }
 
-// Listen implements primitives.Forwarder. Outside of containers the sandbox has the network of
-// its machine, so every program there can connect.
+// Listen implements primitives.Forwarder. Outside of containers the sandbox uses the network of its
+// machine, so every program on that machine can connect.
 func (s *Sandbox) Listen(ctx context.Context, network, address string) (net.Listener, error) {
 	l, err := s.listen(ctx, network, address)
 	if err != nil {
@@ -91,7 +91,7 @@ func (s *Sandbox) listen(ctx context.Context, network, address string) (net.List
 	return l, nil
 }
 
-// listenUnix makes a socket, owned by the user of the sandbox.
+// listenUnix makes a socket that the user of the sandbox owns.
 func (s *Sandbox) listenUnix(ctx context.Context, l *listener, address string) (net.Listener, error) {
 	name, done, err := s.files.Socket(ctx, address, true)
 	if err != nil {
@@ -112,11 +112,11 @@ func (s *Sandbox) listenUnix(ctx context.Context, l *listener, address string) (
 	return ln, nil
 }
 
-// listener ends with its sandbox's handle.
+// listener is a listener that is closed with its sandbox's handle.
 type listener struct {
 	net.Listener
 	s    *Sandbox
-	addr net.Addr // nil: that of Listener
+	addr net.Addr // nil means the address of Listener
 	once sync.Once
 	done func()
 }
@@ -150,26 +150,26 @@ func (l *listener) Addr() net.Addr {
 	return l.Listener.Addr()
 }
 
-// ready says why no call is possible, or nil.
+// ready returns nil if calls are possible, else why they are not.
 func (s *Sandbox) ready() error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.usable()
 }
 
-// halfConn is what *net.TCPConn and *net.UnixConn are.
+// halfConn is a connection that can close its writing side, such as *net.TCPConn and *net.UnixConn.
 type halfConn interface {
 	net.Conn
 	CloseWrite() error
 }
 
-// conn ends with its sandbox's handle.
+// conn is a connection that is closed with its sandbox's handle.
 type conn struct {
 	halfConn
 	s *Sandbox
 }
 
-// keep keeps a connection until it is closed.
+// keep registers a connection with the handle until the connection is closed.
 func (s *Sandbox) keep(c net.Conn) (net.Conn, error) {
 	half, ok := c.(halfConn)
 	if !ok {
@@ -182,7 +182,7 @@ func (s *Sandbox) keep(c net.Conn) (net.Conn, error) {
 	return kept, nil
 }
 
-// SetLinger is that of a *net.TCPConn.
+// SetLinger calls the method of a *net.TCPConn; other connections do not support it.
 func (c *conn) SetLinger(sec int) error {
 	if tcp, ok := c.halfConn.(*net.TCPConn); ok {
 		return tcp.SetLinger(sec)

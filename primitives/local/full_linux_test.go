@@ -12,7 +12,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
-// page is how much room one small file takes.
+// page is the disk space that one small file takes.
 const page = 4096
 
 // smallDisk returns a folder on a file system of its own.
@@ -30,7 +30,7 @@ func smallDisk(t *testing.T) string {
 	return dir
 }
 
-// fillDisk uses up all the room but some pages.
+// fillDisk uses up the disk space except for some pages.
 func fillDisk(t *testing.T, dir string, free int64) {
 	t.Helper()
 	f, err := os.Create(filepath.Join(dir, "big"))

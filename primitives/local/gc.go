@@ -20,14 +20,13 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
 
-// GC ends and removes the sandboxes below p.Root whose owners have died, and what is
-// left of those that were being made or removed then. It takes none that a program is
-// attached to, whose owner lives, or that was made with Config.Keep, and none within its
-// grace, see [Config].Grace: if no collector process counts that, it begins when GC
+// GC ends and removes the sandboxes below p.Root whose owners have died, and the remains of
+// sandboxes whose owners died while they made or removed them. It spares a sandbox that a program
+// is attached to, whose owner lives, that was made with Config.Keep, or whose grace period is not
+// over, see [Config].Grace. If no collector process counts the grace period, it begins when GC
 // first finds the sandbox.
 //
-// It goes on when something cannot be removed, and returns what was removed
-// together with the error.
+// If something cannot be removed GC continues. It returns what it removed together with the error.
 func (p Provider) GC(ctx context.Context, opts primitives.GCOptions) ([]primitives.Garbage, error) {
 	var removed []primitives.Garbage
 	var errs []error
@@ -55,8 +54,8 @@ func (p Provider) GC(ctx context.Context, opts primitives.GCOptions) ([]primitiv
 	return removed, wrap("gc", p.Root, errors.Join(errs...))
 }
 
-// clean removes one session folder if it is garbage; else Garbage.Why is empty. For an
-// orphan whose grace is not over, wait is the rest of it.
+// clean removes one session folder if it is garbage; otherwise Garbage.Why is empty. For an orphan
+// in its grace period, wait is the rest of that period.
 func clean(ctx context.Context, session string, opts primitives.GCOptions) (found primitives.Garbage, wait time.Duration, err error) {
 	name := filepath.Base(session)
 	if rest, ok := strings.CutPrefix(name, removedPrefix); ok && isID(rest) {
@@ -76,14 +75,14 @@ func clean(ctx context.Context, session string, opts primitives.GCOptions) (foun
 		return found, 0, err
 	}
 	if err != nil || st.owner() != ownerDead || st.Keep {
-		return primitives.Garbage{}, 0, nil // what cannot be read is not ours
+		return primitives.Garbage{}, 0, nil // a state that cannot be read may not be ours
 	}
 	return cleanOrphan(ctx, &st, opts)
 }
 
-// cleanOrphan ends a sandbox of a dead owner unless a program is attached to it, or its
-// grace is not over. A program that wants to attach meanwhile waits for the lock, and finds
-// that it was terminated.
+// cleanOrphan ends a sandbox whose owner has died, unless a program is attached to it or its grace
+// period is not over. A program that attaches meanwhile waits for the lock, then finds that the
+// sandbox was terminated.
 func cleanOrphan(ctx context.Context, st *state, opts primitives.GCOptions) (found primitives.Garbage, wait time.Duration, err error) {
 	life, err := openRegular(st.file(lifeFile), os.O_RDWR)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -117,7 +116,7 @@ func cleanOrphan(ctx context.Context, st *state, opts primitives.GCOptions) (fou
 	}
 	who, err := sandboxUser(st.User)
 	if err != nil {
-		who = identity{} // processes are ended without knowing their user
+		who = identity{} // ending processes does not need their user
 	}
 	s, err := openWith(st, who, false, life)
 	if err != nil {
@@ -127,19 +126,19 @@ func cleanOrphan(ctx context.Context, st *state, opts primitives.GCOptions) (fou
 	return found, 0, errors.Join(err, s.Close())
 }
 
-// neverAlone is the time of a life file since a program attached, until the sandbox is
-// found without its owner and such a program.
+// neverAlone is the modification time of a life file after a program has attached, until the
+// sandbox is found with a dead owner and no attached program.
 var neverAlone = time.Unix(0, 0)
 
-// aloneSince writes down in the time of the life file, for which a full disk has room, too,
-// since when neither the owner lives nor a program is attached.
+// aloneSince records since when neither the owner lives nor a program is attached. It uses the
+// modification time of the life file, which can be set on a full disk.
 func aloneSince(life *os.File, since time.Time) error {
 	tv := unix.NsecToTimeval(since.UnixNano())
 	return unix.Futimes(int(life.Fd()), []unix.Timeval{tv, tv})
 }
 
-// remainingGrace returns how long an orphan that no program is attached to lives on. Its
-// grace begins when this is first asked. The caller holds the lock alone.
+// remainingGrace returns how long an orphan without an attached program lives on. The first call
+// without dryRun starts its grace period. The caller holds the lock exclusively.
 func (st *state) remainingGrace(life *os.File, info fs.FileInfo, dryRun bool) (time.Duration, error) {
 	if since := info.ModTime(); since.After(neverAlone) {
 		return min(st.grace()-time.Since(since), st.grace()), nil
@@ -150,11 +149,11 @@ func (st *state) remainingGrace(life *os.File, info fs.FileInfo, dryRun bool) (t
 	return st.grace(), aloneSince(life, time.Now())
 }
 
-// cleanHalf removes a sandbox that never was complete. There is nothing in it but
-// what New makes, or a copy of another one: what has more in it stays.
+// cleanHalf removes a sandbox that was never complete. A folder that is not an unfinished copy is
+// removed only if it holds nothing but what New makes.
 func cleanHalf(ctx context.Context, session string, st state, opts primitives.GCOptions) (primitives.Garbage, error) {
 	if st.ID == "" {
-		// The program that makes it holds the lock until its name is written down.
+		// The program that makes the sandbox holds the lock until the state names its owner.
 		unlock, err := lockRootAlone(ctx, filepath.Dir(session))
 		if unlock == nil {
 			return primitives.Garbage{}, err
@@ -181,12 +180,12 @@ func cleanHalf(ctx context.Context, session string, st state, opts primitives.GC
 		return found, nil
 	}
 	if parent, err := cgroup.Parent(); err == nil {
-		_ = cgroup.Remove(filepath.Join(parent, groupPrefix+found.ID)) // it may not have come to that
+		_ = cgroup.Remove(filepath.Join(parent, groupPrefix+found.ID)) // the group may not exist
 	}
 	return found, files.RemoveTree(session)
 }
 
-// onlyNew reports whether there is nothing in a folder but what New makes.
+// onlyNew reports whether a folder holds nothing but what New makes.
 func onlyNew(session string) bool {
 	p := primitives.PathsIn(session)
 	known := append(p.All(), filepath.Join(p.App, stateFile))
@@ -199,8 +198,8 @@ func onlyNew(session string) bool {
 	return err == nil
 }
 
-// discard removes a session folder. It renames it first, so that no program takes the
-// rest for a sandbox if this program dies meanwhile.
+// discard removes a session folder. It renames the folder first, so that no program takes the rest
+// for a sandbox if this program dies meanwhile.
 func discard(session string) error {
 	gone := filepath.Join(filepath.Dir(session), removedPrefix+filepath.Base(session))
 	if err := os.Rename(session, gone); err != nil {
@@ -209,7 +208,7 @@ func discard(session string) error {
 	return files.RemoveTree(gone)
 }
 
-// removedPrefix begins the name of a folder that is being removed.
+// removedPrefix is the prefix of the name of a folder that is being removed.
 const removedPrefix = ".removed-"
 
 // isID reports whether newID could have returned this name.
@@ -217,11 +216,11 @@ func isID(name string) bool {
 	return len(name) == len(newID()) && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz234567") == ""
 }
 
-// ownerFate is what became of the program that made a sandbox.
+// ownerFate says whether the program that made a sandbox lives.
 type ownerFate int
 
 const (
-	ownerUnknown ownerFate = iota // it cannot be seen from here
+	ownerUnknown ownerFate = iota // its process is not visible from here
 	ownerAlive
 	ownerDead
 )
@@ -243,7 +242,7 @@ func (st *state) owner() ownerFate {
 	return ownerDead
 }
 
-// pidNamespace names the set of processes that this program sees.
+// pidNamespace returns the name of this program's PID namespace.
 func pidNamespace() string {
 	name, _ := os.Readlink("/proc/self/ns/pid") // empty where there are none
 	return name
@@ -252,8 +251,8 @@ func pidNamespace() string {
 // lockTurn is the interval between attempts to take a lock that is held.
 const lockTurn = 5 * time.Millisecond
 
-// flockShared waits for a lock that commands of the sandbox could keep, until ctx is done.
-// Where there are no locks GC gets none either.
+// flockShared takes a shared lock. It waits only until ctx is done, because commands of the sandbox
+// could hold the lock. It ignores a file system without locks: GC cannot lock there either.
 func flockShared(ctx context.Context, f *os.File) error {
 	if err := awaitLock(ctx, f, unix.LOCK_SH); errors.Is(err, unix.EWOULDBLOCK) {
 		return fmt.Errorf("wait for the lock of %s: %w", f.Name(), ctx.Err())
@@ -261,7 +260,7 @@ func flockShared(ctx context.Context, f *os.File) error {
 	return nil
 }
 
-// awaitLock locks a file. When ctx is done before, the error is EWOULDBLOCK.
+// awaitLock locks a file. If ctx is done first the error is EWOULDBLOCK.
 func awaitLock(ctx context.Context, f *os.File, how int) error {
 	again := time.NewTicker(lockTurn)
 	defer again.Stop()
@@ -290,7 +289,8 @@ func lockRoot(root string) (unlock func(), err error) {
 	return func() { _ = f.Close() }, nil
 }
 
-// lockRootAlone returns nil if others hold the lock and do not let go of it soon.
+// lockRootAlone locks root exclusively. It returns nil if other programs hold the lock for a
+// second.
 func lockRootAlone(ctx context.Context, root string) (unlock func(), err error) {
 	f, err := os.Open(root)
 	if err != nil {
@@ -304,7 +304,7 @@ func lockRootAlone(ctx context.Context, root string) (unlock func(), err error) 
 	return func() { _ = f.Close() }, nil
 }
 
-// flock locks a file for this handle.
+// flock locks an open file. It retries after EINTR.
 func flock(f *os.File, how int) error {
 	for {
 		err := unix.Flock(int(f.Fd()), how)

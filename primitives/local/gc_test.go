@@ -16,7 +16,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
-// orphan makes the program that made a sandbox one that has died.
+// orphan replaces the owner of a sandbox by a program that has died.
 func orphan(t *testing.T, session string) {
 	t.Helper()
 	dead := exec.Command("true")
@@ -48,7 +48,7 @@ func edit(t *testing.T, session string, change func(map[string]any)) {
 	}
 }
 
-// abandon makes a sandbox without a handle whose program has died.
+// abandon makes a sandbox without a handle whose owner has died.
 func abandon(t *testing.T, cfg local.Config) string {
 	t.Helper()
 	s, err := local.New(t.Context(), cfg)
@@ -62,8 +62,8 @@ func abandon(t *testing.T, cfg local.Config) string {
 	return s.ID()
 }
 
-// gc returns the IDs that GC took, and checks that a dry run would have taken the
-// same.
+// gc returns the IDs of the sandboxes that GC removed. It checks that a dry run returned the same
+// IDs.
 func gc(t *testing.T, cfg local.Config, opts primitives.GCOptions) string {
 	t.Helper()
 	dry := opts
@@ -144,7 +144,7 @@ func TestGCEndsWhatStillRuns(t *testing.T) {
 	}
 	defer p.Close()
 	orphan(t, s.Paths().Session)
-	// The handle's lock goes as it would if its program was killed.
+	// Release the handle's lock, as if its program had been killed.
 	life := filepath.Join(s.Paths().App, "life")
 	if err := errors.Join(os.Rename(life, life+"2"), os.WriteFile(life, nil, 0o600)); err != nil {
 		t.Fatal(err)
@@ -159,7 +159,7 @@ func TestGCEndsWhatStillRuns(t *testing.T) {
 	}
 }
 
-// making locks root, as a program does that makes a sandbox, until the test is over.
+// making locks root until the test ends, as a program does while it makes a sandbox.
 func making(t *testing.T, root string) {
 	t.Helper()
 	f, err := os.Open(root)

@@ -13,21 +13,21 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
 
-// killTime bounds how long the ladder goes on killing what will not die, for
-// example a process in an uninterruptible system call.
+// killTime bounds how long the ladder keeps killing processes that do not die, for example in an
+// uninterruptible system call.
 const killTime = 5 * time.Second
 
 // family is a set of processes that are ended together.
 type family interface {
-	// members lists the processes that run now; zombies do not run.
+	// members returns the running processes, without zombies.
 	members() []proctree.Proc
-	// kill sends SIGKILL to the members, and where the kernel can do that to
-	// those that are being forked as well.
+	// kill sends SIGKILL to the members and, where the kernel can do that, to processes that are
+	// being forked.
 	kill(members []proctree.Proc)
 }
 
-// endFamily is the ladder: SIGTERM to every member, the grace period, then SIGKILL until
-// no member is left. hurry, which may be nil, cuts the grace period short.
+// endFamily walks the ladder: SIGTERM to every member, the grace period, then SIGKILL until no
+// member is left. Closing hurry, which may be nil, cuts the grace period short.
 func endFamily(f family, grace time.Duration, hurry <-chan struct{}) primitives.TerminateReport {
 	found := make(map[proctree.Identity]primitives.KilledProcess)
 	note := func(members []proctree.Proc, forced bool) {
@@ -70,8 +70,8 @@ func endFamily(f family, grace time.Duration, hurry <-chan struct{}) primitives.
 	return report
 }
 
-// untilEmpty calls look, ever less often, until it returns no process, the time is
-// over or hurry is closed. It returns look's last result.
+// untilEmpty calls look at growing intervals until look returns no process, the time is over or
+// hurry is closed. It returns look's last result.
 func untilEmpty(most time.Duration, hurry <-chan struct{}, look func() []proctree.Proc) []proctree.Proc {
 	end := time.NewTimer(most)
 	defer end.Stop()
@@ -95,12 +95,12 @@ func untilEmpty(most time.Duration, hurry <-chan struct{}, look func() []proctre
 	}
 }
 
-// groupFamily are the processes of a control group.
+// groupFamily is the family of the processes in a control group.
 type groupFamily struct {
 	path      string
-	populated func() bool  // whether there are any, which is cheaper to ask than who
-	end       func() error // kills them all
-	inside    bool         // this program is one of them
+	populated func() bool  // reports whether there are members; cheaper than listing
+	end       func() error // kills all members
+	inside    bool         // this program is a member
 }
 
 func newGroupFamily(path string) *groupFamily {
@@ -124,14 +124,13 @@ func (g *groupFamily) members() []proctree.Proc {
 }
 
 func (g *groupFamily) kill(members []proctree.Proc) {
-	// Where this program runs inside the sandbox that it ends, the kernel
-	// would end it too.
+	// If this program runs inside the sandbox that it ends, the kernel would kill it too.
 	if g.inside || g.end() != nil {
 		killEach(members)
 	}
 }
 
-// killEach spares the calling process.
+// killEach kills the members except the calling process.
 func killEach(members []proctree.Proc) {
 	self := os.Getpid()
 	for _, m := range members {
@@ -141,7 +140,7 @@ func killEach(members []proctree.Proc) {
 	}
 }
 
-// running leaves out the processes that have ended and the calling one.
+// running returns procs without zombies and without the calling process.
 func running(procs []proctree.Proc) []proctree.Proc {
 	self := os.Getpid()
 	kept := procs[:0]
@@ -153,12 +152,12 @@ func running(procs []proctree.Proc) []proctree.Proc {
 	return kept
 }
 
-// sweepFamily finds its members in the table of processes: those for which belongs
-// holds, those found before, and the descendants of these.
+// sweepFamily finds its members in the process table: the processes that belongs accepts, those
+// found before, and the descendants of both.
 type sweepFamily struct {
 	belongs  func(proctree.Proc) bool
 	known    map[proctree.Identity]bool
-	fallback func() []proctree.Proc // where the system shows nothing
+	fallback func() []proctree.Proc // used if Snapshot is not supported
 }
 
 func (f *sweepFamily) members() []proctree.Proc {
@@ -183,7 +182,7 @@ func (f *sweepFamily) members() []proctree.Proc {
 	return members
 }
 
-// carries reports whether the process was started with this mark.
+// carries reports whether the process was started with this value of the mark.
 func carries(p proctree.Proc, mark, value string) bool {
 	if p.Zombie || value == "" {
 		return false
@@ -202,7 +201,7 @@ func (p *process) family() family {
 	leads := func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		return !p.reaped // until then no other process can get the number
+		return !p.reaped // the kernel does not reuse the PID before
 	}
 	return &sweepFamily{
 		belongs: func(q proctree.Proc) bool {
@@ -218,8 +217,8 @@ func (p *process) family() family {
 	}
 }
 
-// processGroup is what can be known of a process group on a system that does not
-// show its processes: its leader's number stands for all of it.
+// processGroup represents a process group as one process with the PID -pid, for systems without a
+// process table. It returns nil if the group has ended.
 func processGroup(pid int) []proctree.Proc {
 	if err := unix.Kill(-pid, 0); err != nil && !errors.Is(err, unix.EPERM) {
 		return nil

@@ -13,10 +13,9 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// List returns the sandboxes below p.Root that were not terminated, oldest
-// first. It does not attach to them. Where a default root
-// cannot be trusted, because another user has made it, nothing below it is read:
-// fs.ErrPermission, beside the sandboxes of another root.
+// List returns the sandboxes below p.Root that were not terminated, oldest first. It does not
+// attach to them. If it cannot trust a default root, because another user has made that, it reads
+// nothing below it and returns fs.ErrPermission beside the sandboxes of another root.
 func (p Provider) List(ctx context.Context) ([]primitives.Info, error) {
 	var list []primitives.Info
 	var errs []error
@@ -38,7 +37,7 @@ func (p Provider) List(ctx context.Context) ([]primitives.Info, error) {
 	return list, errors.Join(errs...)
 }
 
-// entriesOf lists a root; one that is missing is empty.
+// entriesOf lists a root. A missing root is empty.
 func entriesOf(root string, isDefault bool) ([]fs.DirEntry, error) {
 	err := trustRoot(root, isDefault)
 	var entries []fs.DirEntry
@@ -51,7 +50,8 @@ func entriesOf(root string, isDefault bool) ([]fs.DirEntry, error) {
 	return entries, err
 }
 
-// describe looks at one session folder, which may vanish meanwhile.
+// describe returns the Info of a session folder. It returns false if the folder holds no live
+// sandbox, or vanishes meanwhile.
 func describe(session string) (primitives.Info, bool) {
 	st := state{Session: session}
 	if !isID(filepath.Base(session)) || st.load() != nil {

@@ -128,14 +128,14 @@ func TestStdinOfACommandThatLeftAChildBehindIsAnError(t *testing.T) {
 	cmd.Stdin = true
 	p := start(t, s, cmd)
 	wait(t, p)
-	// Far more than a pipe holds: without an error this would hang.
+	// More than a pipe holds: without an error the write would hang.
 	if n, err := p.Stdin().Write(make([]byte, 1<<20)); err == nil {
 		t.Errorf("%d bytes were taken", n)
 	}
 }
 
-// BenchmarkSessions makes 1000 sandboxes, each with a command that runs, has all
-// of them answer, and ends them.
+// BenchmarkSessions makes 1000 sandboxes, each with a running command, waits until every command
+// has answered, and ends the sandboxes.
 func BenchmarkSessions(b *testing.B) {
 	const sessions = 1000
 	for b.Loop() {

@@ -1,40 +1,37 @@
-// Package local is the sandbox that is a folder and a set of processes on the
-// machine this program runs on. It is also the engine: inside remote sandboxes
-// the guest serves this very package.
+// Package local implements a sandbox as a folder and a set of processes on the machine that this
+// program runs on. It is also the engine of remote sandboxes: there the guest serves this package.
 //
-// It keeps things apart, it does not lock anything in: commands run as this
-// program's user, or as Config.User, and can reach whatever that user can. Use a
-// container for what is not trusted.
+// It separates sandboxes but does not confine them: commands run as this program's user, or as
+// Config.User, and can reach whatever that user can. Use a container for untrusted commands.
 //
-// A command inherits its three streams and no other descriptor of this program. To
-// make sure of that each start of a command marks all descriptors above 2 as
-// close-on-exec. A program that hands descriptors on when it starts programs of its
-// own names them in os/exec's ExtraFiles, or clears the mark right before it calls
-// syscall.Exec.
+// A command inherits its three streams and no other descriptor of this program. To ensure that,
+// each start of a command marks all descriptors above 2 as close-on-exec. A program that passes
+// descriptors to programs that it starts itself must name them in os/exec's ExtraFiles, or clear
+// the mark right before it calls syscall.Exec.
 //
-// A program that has made a sandbox has a child process, agentenv-collector, until it
-// ends: that is the program itself, started once more. When the program has died, killed
-// or not, the collector process ends its orphaned commands, removes the
-// files that it was writing and, after [Config].Grace, terminates those of its
-// sandboxes that are not kept. A sandbox that another program is attached to lives
-// on; its grace begins when the last such program closes its handle, or dies. If
-// the collector process was killed, too, that of the next program collects its orphans.
+// A program that has made a sandbox has a child process, agentenv-collector, until it ends. The
+// child runs the program's own executable. When the program has died, from any cause, the collector
+// process ends its orphaned commands, removes the files that it was writing and, after
+// [Config].Grace, terminates those of its sandboxes that are not kept. A sandbox that another
+// program is attached to lives on: its grace period begins when the last such program closes its
+// handle or dies. If the collector process was killed, too, the collector process of the next
+// program collects the orphans.
 //
 // Where to look, by file:
 //
 //	local, adopt, fork, provider     make, attach to and copy sandboxes; Provider
-//	sandbox, state, list             a handle; what is stored of a sandbox; all of them
+//	sandbox, state, list             a handle; what is stored of a sandbox; all sandboxes
 //	exec, lookup, env, user          run a command: its program, its variables (the allow-list), its user
 //	spawn, process, stream, tty      start and follow a process; pipes, terminals
-//	run, status, oom                 Run, for short commands; exit statuses; kills for want of memory
+//	run, status, oom                 Run, for short commands; exit statuses; OOM kills
 //	durable, supervise, spool, tail  commands that outlive the program, and their output
-//	ladder, terminate, reap          end commands and sandboxes; reap processes that lost their parent
+//	ladder, terminate, reap          end commands and sandboxes; reap orphaned processes
 //	collector, collection, gc        the collector process; orphans of dead programs
-//	files, folder                    Files; a folder of this machine that takes files of a sandbox
+//	files, folder                    Files; a folder of this machine for files of a sandbox
 //	forward, usage                   Listen and Dial; memory, processors, processes
 //
-// internal/beneath confines paths to the workspace (ErrPathEscape), internal/files is the file
-// half, internal/watch reports changes, internal/cgroup and internal/proctree find the processes.
+// internal/beneath confines paths to the workspace (ErrPathEscape), internal/files implements
+// Files, internal/watch reports changes, internal/cgroup and internal/proctree find the processes.
 //
 // Linux is fully supported. On macOS it works without durable commands and without a
 // collector process, and ends process groups instead of whole trees; Capabilities say so.
@@ -61,47 +58,43 @@ import (
 
 const backend = "local"
 
-// Config says how to make a sandbox. The zero value is a fresh, empty one that
-// vanishes with Terminate.
+// Config configures a sandbox. The zero value makes a new, empty sandbox that Terminate removes.
 type Config struct {
-	// Root is the folder in which the session folder is made; it is made if
-	// missing, for this user only. Empty means agentenv/local in the user's
-	// cache directory or, if commands run as another user, who could not enter
-	// that, /var/lib/agentenv. Then it must belong to this program's user, and
-	// no other user may write to it: else the error is fs.ErrPermission.
+	// Root is the folder that holds the session folder. New makes it if missing, readable for this
+	// user only. Empty means agentenv/local in the user's cache directory or, if commands run as
+	// another user, who could not enter that directory, /var/lib/agentenv. Such a default root must
+	// belong to this program's user, and no other user may write to it: else the error is
+	// fs.ErrPermission.
 	Root string
-	// Workspace is an existing folder to work in instead of a new one. It is
-	// used in place and never deleted.
+	// Workspace is an existing folder to use as the workspace instead of a new one. It is used in
+	// place and never deleted.
 	Workspace string
-	// LeaveFiles leaves the session folder on disk after Terminate, where something else
-	// removes it: for a guest, whose files go with its container.
+	// LeaveFiles keeps the session folder on disk after Terminate. It is for a guest, whose files
+	// are removed with its container.
 	LeaveFiles bool
-	// Keep lets the sandbox outlive this program, without a limit of time.
+	// Keep lets the sandbox outlive this program without a time limit.
 	Keep bool
-	// Grace is for how long the sandbox lives on, without Keep, when this program has
-	// ended and no other one is attached any more. Zero means a minute.
+	// Grace is how long a sandbox without Keep lives on after this program has ended and while no
+	// other program is attached. Zero means a minute.
 	Grace time.Duration
-	// Session is the conversation that the sandbox is for, for people: [primitives.Info] has it.
+	// Session names the conversation that the sandbox is for. [primitives.Info] shows it to people.
 	Session string
-	// Owner is what [primitives.Info].Owner says, where this program only serves the sandbox
-	// for another one. Empty means this program.
+	// Owner is the value of [primitives.Info].Owner. Set it if this program serves the sandbox for
+	// another program. Empty means this program.
 	Owner string
-	// Env is added to the environment of every command, entries and their
-	// meaning as in primitives.Command.Env.
+	// Env is added to the environment of every command. Its entries mean what they mean in
+	// primitives.Command.Env.
 	Env []string
-	// User is whom commands run as that name no user themselves, as in
-	// primitives.Command.User; new files are given to that user. Empty means
-	// this program's user. Another one needs root.
+	// User is the user of commands that name none themselves, as in primitives.Command.User. New
+	// files belong to that user. Empty means this program's user. Another user needs root.
 	User string
-	// Runner is the path of a program that supervises durable commands: called
-	// with the arguments "supervise" and a folder it must call [Supervise].
-	// Empty means that there are none.
+	// Runner is the path of a program that supervises durable commands. Called with the arguments
+	// "supervise" and a folder, it must call [Supervise]. Empty means no durable commands.
 	Runner string
-	// ReapOrphans makes this program adopt and reap the processes that lose
-	// their parent, so that none escapes. It changes the whole program: for
-	// one that does nothing but serve this sandbox, like the guest. So it also
-	// offers its commands to the kernel to be killed before it when memory runs out,
-	// and starts no collector process: the container that it serves ends with it.
+	// ReapOrphans makes this program adopt and reap orphaned processes, so that none escapes. It
+	// changes the whole program: set it only in a program that does nothing but serve this sandbox,
+	// like the guest. Such a program also lets the kernel kill commands before itself when memory
+	// runs out, and starts no collector process, because the container that it serves ends with it.
 	ReapOrphans bool
 	// Logger takes diagnostics; nil means silence.
 	Logger hclog.Logger
@@ -115,7 +108,7 @@ func (c Config) logOf(id string) hclog.Logger {
 	return c.Logger.With("sandbox", id, "type", backend)
 }
 
-// New makes a sandbox. ctx covers the making only.
+// New makes a sandbox. ctx applies to the creation only.
 //
 // Errors: [primitives.ErrUnknownUser] and fs.ErrPermission for Config.User,
 // fs.ErrNotExist or [primitives.ErrNotDirectory] for Config.Workspace, fs.ErrInvalid for a bad
@@ -150,7 +143,7 @@ func New(ctx context.Context, cfg Config) (*Sandbox, error) {
 	return s, nil
 }
 
-// unmake takes away what New made before it failed.
+// unmake removes what New made before it failed.
 func unmake(st *state) error {
 	var err error
 	if st.Group != "" {
@@ -161,7 +154,7 @@ func unmake(st *state) error {
 	return err
 }
 
-// groupPrefix begins the names of control groups.
+// groupPrefix is the prefix of the names of control groups.
 const groupPrefix = "agentenv-"
 
 // makeGroup makes the control group of a new sandbox.
@@ -177,13 +170,13 @@ func makeGroup(id string) (string, error) {
 	return group.Path(), nil
 }
 
-// Attach returns the sandbox with this ID below cfg.Root, also one that another
-// program made. While that program lives both share the sandbox. When it has
-// died, what it had running is ended first, except for durable commands and what
-// they started. Of cfg only Root, Runner and ReapOrphans count; empty ones mean
-// what the sandbox was made with.
+// Attach returns a handle of the sandbox with this ID below cfg.Root, which another program may
+// have made. While that program lives both share the sandbox. If it has died, Attach first ends the
+// commands that it left running, except for durable commands and their descendants. Attach uses
+// only Root, Runner and ReapOrphans of cfg. An empty Runner means the one that the sandbox was made
+// with.
 //
-// An ID that never existed or whose sandbox was removed is fs.ErrNotExist; one
+// An ID that never existed or whose sandbox was removed is fs.ErrNotExist. A terminated sandbox
 // whose folder was kept is [primitives.ErrTerminated].
 func Attach(ctx context.Context, cfg Config, id string) (*Sandbox, error) {
 	if err := ctx.Err(); err != nil {
@@ -238,11 +231,11 @@ func prepare(cfg Config) (root string, who identity, err error) {
 	return root, who, trustRoot(root, cfg.Root == "")
 }
 
-// systemRoot is where root's sandboxes of other users are. No other user can make it first,
-// as in a directory for temporary files.
+// systemRoot is the root folder of sandboxes that root makes for other users. No other user can
+// make it first, as they could in a directory for temporary files.
 const systemRoot = "/var/lib/agentenv"
 
-// rootFolder returns where sessions live.
+// rootFolder returns the folder that holds the session folders.
 func rootFolder(cfg Config, who identity) (string, error) {
 	switch {
 	case cfg.Root != "":
@@ -257,13 +250,13 @@ func rootFolder(cfg Config, who identity) (string, error) {
 	return filepath.Join(cache, "agentenv", "local"), nil
 }
 
-// trustRoot refuses a default root that another user could have made, or could replace. It
-// must be called before anything below the root is read.
+// trustRoot refuses a default root that another user could have made, or could replace. Call it
+// before reading anything below the root.
 func trustRoot(root string, isDefault bool) error {
 	if !isDefault {
 		return nil
 	}
-	around, err := os.Stat(filepath.Dir(root)) // it may be a link of the user's own
+	around, err := os.Stat(filepath.Dir(root)) // the parent may be a link of the user
 	if err == nil {
 		err = trustFolder(filepath.Dir(root), around)
 	}
@@ -321,8 +314,8 @@ func makeFolders(st *state, who identity) error {
 		}
 		st.Workspace = abs
 	}
-	// Only root can run commands as others, and only for those are the folders
-	// open; the root folder is not.
+	// Only root can run commands as other users, so other users may enter the folders only if this
+	// program is root. The root folder has a mode of its own, see prepare.
 	outer, inner := fs.FileMode(0o700), fs.FileMode(0o700)
 	if os.Geteuid() == 0 {
 		outer, inner = 0o711, 0o755
@@ -340,7 +333,7 @@ func makeFolders(st *state, who identity) error {
 			return err
 		}
 		if dir == paths.Session {
-			// Not before there is something by which GC finds it.
+			// GC finds the group by the session folder, so the folder must exist first.
 			var err error
 			if st.Group, err = makeGroup(st.ID); err != nil {
 				st.NoGroup = err.Error()
@@ -361,7 +354,7 @@ func newID() string {
 	return strings.ToLower(base32.StdEncoding.EncodeToString(b[:]))
 }
 
-// wrap says where an error came from.
+// wrap adds the operation and the target to an error.
 func wrap(op, target string, err error) error {
 	if err == nil {
 		return nil

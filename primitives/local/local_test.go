@@ -20,13 +20,13 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
-// TestMain lets the test's program be other programs too: the supervisor of
-// durable commands, and the owner of a sandbox that is going to be killed.
+// TestMain lets the test binary run as other programs, too: the supervisor of durable commands, and
+// the owner of a sandbox that a test kills.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 2 {
 		switch os.Args[1] {
 		case "supervise":
-			// Not os.Exit, with which the race detector rests for a second.
+			// Not os.Exit: with the race detector it sleeps for a second.
 			syscall.Exit(local.Supervise(context.Background(), os.Args[2]))
 		case "own":
 			os.Exit(own(context.Background(), os.Args[2], os.Args[3:]))
@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// patience is how long a test waits for what must come.
+// patience is how long a test waits for an expected event.
 const patience = time.Minute
 
 // newSandbox makes a sandbox that is terminated when the test is over.
@@ -59,8 +59,7 @@ func newSandboxBy(t testing.TB, by func(context.Context, local.Config) (*local.S
 	return s
 }
 
-// endAfter terminates the sandbox when the test is over, and checks that nothing
-// of it is left.
+// endAfter terminates the sandbox when the test ends, and checks that nothing of it is left.
 func endAfter(t testing.TB, s *local.Sandbox) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -132,8 +131,8 @@ func wait(t testing.TB, p primitives.Process) primitives.ExitStatus {
 	return st
 }
 
-// readLine reads up to the end of a line, byte by byte, to take nothing from the
-// next reader.
+// readLine reads up to the end of a line, byte by byte, so that it consumes nothing of the next
+// line.
 func readLine(t testing.TB, r io.Reader) string {
 	t.Helper()
 	var line []byte
@@ -149,7 +148,7 @@ func readLine(t testing.TB, r io.Reader) string {
 	}
 }
 
-// eventually waits for what must become true.
+// eventually waits until ok returns true.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.NewTimer(patience)
@@ -290,7 +289,7 @@ func TestAnotherUserMayNotEnterWhatIsForbidden(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	for _, dir := range []string{dir, ""} { // the workspace is the first user's
+	for _, dir := range []string{dir, ""} { // the workspace belongs to the first user
 		_, err := s.Exec(t.Context(), primitives.Command{Args: []string{"/bin/true"}, Dir: dir, User: "nobody"})
 		if !errors.Is(err, primitives.ErrWorkingDir) || !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "for the user 65534; make the sandbox for that user") {
 			t.Errorf("forbidden folder: %v", err)

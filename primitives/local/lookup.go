@@ -14,8 +14,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// specify resolves what the command names: its directory, its user, its
-// environment and its program.
+// specify resolves the working directory, user, environment and program of a command.
 func (s *Sandbox) specify(cmd *primitives.Command) (*spawnSpec, error) {
 	if err := cmd.Check(); err != nil {
 		return nil, err
@@ -48,8 +47,8 @@ func (s *Sandbox) specify(cmd *primitives.Command) (*spawnSpec, error) {
 	return spec, nil
 }
 
-// lookup finds the program in the PATH of the command. It only looks whether
-// there is a file to execute: whether this user may is the kernel's decision.
+// lookup finds the program in the PATH of the command. It checks only for an executable file: the
+// kernel decides whether this user may execute it.
 func lookup(name, dir string, env []string) (string, error) {
 	if strings.IndexByte(name, '/') >= 0 {
 		return name, nil
@@ -61,7 +60,7 @@ func lookup(name, dir string, env []string) (string, error) {
 	var forbidden string
 	for elem := range strings.SplitSeq(path, ":") {
 		if elem == "" {
-			continue // the current directory, which is no place for programs
+			continue // means the current directory, which must not be searched
 		}
 		file := elem + "/" + name
 		if elem[0] != '/' {
@@ -82,8 +81,8 @@ func lookup(name, dir string, env []string) (string, error) {
 	return "", fmt.Errorf("%w: no %q in the command's PATH: %w", primitives.ErrCommandNotFound, name, fs.ErrNotExist)
 }
 
-// explain turns the error with which a process could not be started into one
-// that says what was wrong: the directory, the user or the program.
+// explain turns an error of starting a process into one that says what was wrong: the directory,
+// the user or the program.
 func (s *Sandbox) explain(spec *spawnSpec, err error) error {
 	if derr := s.probeDir(spec); derr != nil {
 		return derr
@@ -114,9 +113,9 @@ func (s *Sandbox) explain(spec *spawnSpec, err error) error {
 	return err
 }
 
-// probeDir returns the error of entering the working directory as the command's
-// user, or nil. It lets the kernel try: a start whose program can never exist
-// fails with one particular error if, and only if, everything before went well.
+// probeDir returns the error of entering the working directory as the command's user, or nil. It
+// lets the kernel try: starting a program whose path is too long fails with ENAMETOOLONG if, and
+// only if, all earlier steps succeeded.
 func (s *Sandbox) probeDir(spec *spawnSpec) error {
 	if len(spec.dir) >= unix.PathMax {
 		return workingDir(spec.dir, syscall.ENAMETOOLONG)
@@ -157,7 +156,7 @@ func tryStart(spec *spawnSpec) error {
 	return nil
 }
 
-// workingDir classifies why a directory cannot be entered.
+// workingDir wraps the error of entering a directory.
 func workingDir(dir string, err error) error {
 	if errors.Is(err, syscall.ENOTDIR) && !errors.Is(err, primitives.ErrNotDirectory) {
 		err = fmt.Errorf("%w: %w", primitives.ErrNotDirectory, err)
@@ -165,7 +164,7 @@ func workingDir(dir string, err error) error {
 	return fmt.Errorf("%w: %s: %w", primitives.ErrWorkingDir, dir, err)
 }
 
-// unwrapError leaves out the place, which the caller adds again.
+// unwrapError removes the operation and the target, which the caller adds again.
 func unwrapError(err error) error {
 	var e *primitives.Error
 	if errors.As(err, &e) {

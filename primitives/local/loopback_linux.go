@@ -2,8 +2,8 @@ package local
 
 import "golang.org/x/sys/unix"
 
-// raiseLoopback brings the loopback device up where a sandbox without a network has it down. It
-// does what it may: without it commands cannot connect, which shows then.
+// raiseLoopback brings the loopback device up, which is down in a sandbox without a network. It
+// ignores errors: they show when commands cannot connect.
 func raiseLoopback() {
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -6,17 +6,17 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/cgroup"
 )
 
-// oomWatch tells whether the kernel has killed something for want of memory. It
-// counts from when the sandbox was opened and knows the whole control group only,
-// so it is asked only about processes whose killer is unknown.
+// oomWatch reports whether the kernel has killed a process because memory ran out. It counts from
+// when the sandbox was opened, and only for the whole control group, so it is used only for
+// processes whose killer is unknown.
 type oomWatch struct {
 	mu     sync.Mutex
 	seen   int
 	usable bool
 }
 
-// onlyServes reports whether this program is nothing without the sandbox, and the
-// sandbox nothing without it: then the kernel should rather kill any of its commands.
+// onlyServes reports whether this program exists only to serve this sandbox, which ends with it.
+// Then the kernel should kill any command before this program.
 func (s *Sandbox) onlyServes() bool { return s.reaper != nil }
 
 func (o *oomWatch) start() {
@@ -24,7 +24,7 @@ func (o *oomWatch) start() {
 	o.seen, o.usable = n, err == nil
 }
 
-// struck reports whether there was a kill since it was last asked.
+// struck reports whether there was an OOM kill since the last call.
 func (o *oomWatch) struck() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

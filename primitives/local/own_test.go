@@ -20,10 +20,10 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
-// own is the program of a sandbox's owner: it makes a sandbox below root, starts
-// the scripts, those that begin with "durable " as durable commands, prints the
-// sandbox's ID and the commands', and waits to be killed. OWN_CONFIG adds to the
-// sandbox's configuration. With OWN_WRITE it is killed while it writes a file.
+// own is the main function of a sandbox's owner: it makes a sandbox below root, starts the scripts,
+// prints the IDs of the sandbox and of the commands, and waits to be killed. Scripts that begin
+// with "durable " become durable commands. OWN_CONFIG adds to the sandbox's configuration. With
+// OWN_WRITE the program is killed while it writes a file.
 func own(ctx context.Context, root string, scripts []string) int {
 	create := local.New
 	if os.Getenv("OWN_SWEEPING") != "" {
@@ -70,7 +70,7 @@ func own(ctx context.Context, root string, scripts []string) int {
 	return 0
 }
 
-// owner is the program of a sandbox's owner, seen from the test.
+// owner is a running program that owns a sandbox.
 type owner struct {
 	cmd      *exec.Cmd
 	sandbox  string
@@ -117,7 +117,7 @@ func startOwnerWith(t *testing.T, sweeping bool, env []string, root string, scri
 	return o
 }
 
-// kill ends the owner as a crash would.
+// kill kills the owner, like a crash.
 func (o *owner) kill() {
 	if o.cmd.ProcessState == nil {
 		_ = o.cmd.Process.Kill()
@@ -150,7 +150,7 @@ func TestAttachSharesASandboxWhoseOwnerLives(t *testing.T) {
 		if s.ID() != o.sandbox {
 			t.Errorf("id %q, want %q", s.ID(), o.sandbox)
 		}
-		// In the middle of its exec a process shows no environment.
+		// During execve a process shows no environment.
 		lives := func() bool { return len(marked(t, o.sandbox)) > 0 }
 		eventually(t, "attaching leaves the owner's command alone", lives)
 		if res := run(t, s, shell("echo here")); string(res.Stdout) != "here\n" {

@@ -32,20 +32,20 @@ type process struct {
 	stopCtx func() bool
 
 	mu     sync.Mutex
-	reaped bool                  // the number may belong to another process now
-	reason primitives.ExitReason // set by the first who wants it ended
+	reaped bool                  // the PID may belong to another process now
+	reason primitives.ExitReason // set by the first call that ends the command
 	killed bool                  // Signal sent a SIGKILL
-	ending sync.WaitGroup        // the ladder, if one was begun
+	ending sync.WaitGroup        // the ladder, if started
 
-	done   chan struct{} // closed when status is known and the ladder is through
+	done   chan struct{} // closed when status is known and the ladder has ended
 	status primitives.ExitStatus
 
 	closing sync.Once
 	closed  chan struct{}
 }
 
-// adopt serves a started child from now on. The caller holds s.mu for reading, so
-// that Terminate cannot miss it.
+// adopt starts to serve a started child. The caller holds s.mu for reading, so that Terminate
+// cannot miss the child.
 func (s *Sandbox) adopt(ctx context.Context, c *child, cmd *primitives.Command, elapsed time.Duration) (*process, error) {
 	p := &process{
 		sb: s, id: c.id, pid: c.pid, leaf: c.leaf, grace: cmd.GracePeriod(),
@@ -62,7 +62,7 @@ func (s *Sandbox) adopt(ctx context.Context, c *child, cmd *primitives.Command, 
 	s.procsMu.Lock()
 	s.procs[p] = struct{}{}
 	s.procsMu.Unlock()
-	// Both may strike at once; end waits for p.mu.
+	// The timer and ctx may fire at once; end waits for p.mu.
 	p.mu.Lock()
 	if cmd.Timeout > 0 {
 		p.timer = time.AfterFunc(max(cmd.Timeout-elapsed, 0), func() { p.end(primitives.ReasonTimeout) })
@@ -78,11 +78,11 @@ func (s *Sandbox) adopt(ctx context.Context, c *child, cmd *primitives.Command, 
 	return p, nil
 }
 
-// forkTime is how long a fork may take that the command was in when it was offered to
-// the kernel's OOM killer: what it makes was not to be seen yet.
+// forkTime is how long a fork may take that was in progress when the command was offered to the
+// kernel's OOM killer. The new process was not visible then.
 const forkTime = 20 * time.Millisecond
 
-// offerAgain offers what such a fork has made.
+// offerAgain offers the processes that such a fork has made.
 func (p *process) offerAgain() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -91,7 +91,7 @@ func (p *process) offerAgain() {
 	}
 }
 
-// connect puts the child's streams and its exit onto the poller.
+// connect registers the child's streams and its exit with the poller.
 func (p *process) connect(c *child) (err error) {
 	p.watch, err = watchExit(c.pid, c.pidfd)
 	if err != nil {
@@ -117,7 +117,7 @@ func (p *process) connect(c *child) (err error) {
 	return err
 }
 
-// take makes a file of a descriptor and marks it as handed on; nil for -1.
+// take makes a file of a descriptor and sets the descriptor to -1. It returns nil for -1.
 func take(fd *int, name string) (*os.File, error) {
 	if *fd < 0 {
 		return nil, nil
@@ -127,7 +127,7 @@ func take(fd *int, name string) (*os.File, error) {
 	return f, err
 }
 
-// await reaps the command when it has exited and lets everybody know.
+// await waits for the command to exit, reaps it and closes p.done.
 func (p *process) await() {
 	_ = p.watch.wait()
 	p.mu.Lock()
@@ -156,7 +156,7 @@ func (p *process) await() {
 	close(p.done)
 }
 
-// reap takes the exit status of a child that has exited.
+// reap waits for a child to exit and returns its status.
 func reap(pid int) (unix.WaitStatus, error) {
 	var ws unix.WaitStatus
 	err := ignoreEINTR(func() error {
@@ -166,8 +166,8 @@ func reap(pid int) (unix.WaitStatus, error) {
 	return ws, err
 }
 
-// end walks the ladder over the command's whole tree, unless the command has
-// exited or another call has begun to end it.
+// end walks the ladder over the command's whole process tree, unless the command has exited or
+// another call already ends it.
 func (p *process) end(reason primitives.ExitReason) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -178,7 +178,7 @@ func (p *process) end(reason primitives.ExitReason) {
 	p.ending.Go(func() { endFamily(p.family(), p.grace, nil) })
 }
 
-// setReason sets why the command ends when Terminate ends it.
+// setReason sets the exit reason of a command that Terminate ends.
 func (p *process) setReason(reason primitives.ExitReason) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -222,8 +222,8 @@ func (p *process) Signal(ctx context.Context, sig primitives.Signal) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// Until the leader is reaped neither its number nor that of its group can
-	// be given to others, and reaping waits for p.mu.
+	// The kernel does not reuse the leader's PID and group ID before the leader is reaped, and
+	// reaping waits for p.mu.
 	if p.reaped || hasExited(p.pid) {
 		return p.sb.fail("signal", p.id, os.ErrProcessDone)
 	}

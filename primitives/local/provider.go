@@ -11,15 +11,14 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// Provider makes sandboxes of this machine. Its fields are the settings that only these
-// have. The zero value makes them in the default folder.
+// Provider makes sandboxes on this machine. Its fields are the settings that only local sandboxes
+// have. The zero value uses the default folder.
 type Provider struct {
-	// Root is the folder below which the sandboxes are made, see [Config].Root.
+	// Root is the folder that holds the sandboxes, see [Config].Root.
 	Root string `json:"root,omitempty"`
 
-	// Runner returns the path of the envrunner program for this machine, for example
-	// bundle.Find. It supervises durable commands, which outlive this program. Nil and an
-	// empty path are none.
+	// Runner returns the path of the envrunner program for this machine, for example bundle.Find.
+	// It supervises durable commands, which outlive this program. Nil or an empty path means none.
 	Runner func(ctx context.Context, goos, goarch string) (string, error) `json:"-"`
 	// Logger takes diagnostics; nil means silence.
 	Logger hclog.Logger `json:"-"`
@@ -31,7 +30,7 @@ var (
 	_ primitives.PathHolder = (*Provider)(nil)
 )
 
-// notHere is why a Spec of a sandbox of this machine has fewer settings.
+// notHere explains why a local sandbox refuses a setting of Spec.
 const notHere = "a local sandbox has none of its own, it is part of this machine; leave it out, or choose the type docker or modal"
 
 // Create makes a sandbox as [New] does.
@@ -57,7 +56,7 @@ func (p Provider) Create(ctx context.Context, spec primitives.Spec) (primitives.
 	return s, nil
 }
 
-// runner returns the absolute path of the runner; empty for none.
+// runner returns the absolute path of the runner, or "" if there is none.
 func (p Provider) runner(ctx context.Context) (string, error) {
 	if p.Runner == nil {
 		return "", nil
@@ -82,7 +81,7 @@ func (p Provider) Attach(ctx context.Context, id string) (primitives.Environment
 	return s, nil
 }
 
-// Remove ends a sandbox, with all that runs in it.
+// Remove terminates a sandbox and everything that runs in it.
 func (p Provider) Remove(ctx context.Context, id string) error {
 	s, err := p.Attach(ctx, id)
 	if err != nil {

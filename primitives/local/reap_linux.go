@@ -11,7 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
 
-// reaper reaps the processes that lost their parent; see Config.ReapOrphans.
+// reaper reaps orphaned processes; see Config.ReapOrphans.
 type reaper struct {
 	sb       *Sandbox
 	group    int // this program's process group
@@ -20,8 +20,8 @@ type reaper struct {
 	stopped  chan struct{}
 }
 
-// reapPause keeps the reaper from looking around after each command: an orphan
-// does not mind waiting.
+// reapPause is the least time between two searches, so that the reaper does not search after each
+// command. Orphans can wait.
 const reapPause = time.Second
 
 func (s *Sandbox) startReaper() error {
@@ -50,7 +50,8 @@ func (r *reaper) run() {
 			r.reap()
 			return
 		}
-		// Each signal wakes threads, beside the one that waits for a command to end.
+		// Stop the signals during the pause: each one wakes threads besides the one that waits for
+		// a command.
 		signal.Stop(r.children)
 		pause := time.NewTimer(reapPause)
 		select {
@@ -58,14 +59,13 @@ func (r *reaper) run() {
 		case <-r.stop:
 		}
 		pause.Stop()
-		signal.Notify(r.children, syscall.SIGCHLD) // before it looks, or it could miss one
+		signal.Notify(r.children, syscall.SIGCHLD) // before reap looks, or it could miss a child
 		r.reap()
 	}
 }
 
-// adopted reports whether the process came to this program by the death of its
-// parent. Children that this program started itself are in its own process group,
-// or are commands.
+// adopted reports whether the process became a child of this program when its parent died. Children
+// that this program started itself are in its own process group, or are commands.
 func (r *reaper) adopted(p proctree.Proc) bool {
 	return r != nil && p.PPID == os.Getpid() && p.PGID != r.group
 }
@@ -84,8 +84,8 @@ func (r *reaper) reap() {
 	if len(dead) == 0 {
 		return
 	}
-	// Without calls under way, every child that is not in the list of
-	// commands is an orphan.
+	// The lock excludes running calls, so every child that is not in the list of commands is an
+	// orphan.
 	r.sb.mu.Lock()
 	defer r.sb.mu.Unlock()
 	commands, _ := r.sb.processes()

@@ -14,10 +14,10 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
-// reap is a program that serves one sandbox and reaps its orphans. A command
-// leaves behind processes that wipe their environment: one ends a little later, one when
-// the program has looked around meanwhile, and one stays; the program prints how many
-// children it still has after the first two have gone, and after Terminate.
+// reap is the main function of a program that serves one sandbox and reaps its orphans. A command
+// leaves processes behind that clear their environment: one ends a little later, one after the
+// program has searched meanwhile, and one stays. The program prints its number of children after
+// the first two have ended, and after Terminate.
 func reap(ctx context.Context, root string) int {
 	s, err := local.NewSweeping(ctx, local.Config{Root: root, ReapOrphans: true})
 	if err != nil {
@@ -38,7 +38,7 @@ func reap(ctx context.Context, root string) int {
 			return 2
 		}
 	}
-	// A child that the program itself starts is its own to reap.
+	// The program must reap a child that it starts itself.
 	if err := exec.Command("/bin/sh", "-c", "exit 0").Run(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 3
@@ -55,7 +55,7 @@ func reap(ctx context.Context, root string) int {
 	return 0
 }
 
-// children counts this program's children, zombies included.
+// children counts this program's children, including zombies.
 func children() int {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	n := 0

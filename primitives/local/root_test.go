@@ -19,7 +19,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
-// The folder for sandboxes of other users is root's.
+// Only root may use the folder for sandboxes of other users.
 func TestOnlyRootLooksForSandboxesOfOtherUsers(t *testing.T) {
 	const shared = "/var/lib/agentenv"
 	if got := local.RootFolders("", 0); len(got) != 2 || got[1] != shared {
@@ -45,8 +45,8 @@ func asNobody(t *testing.T, script string, args ...string) {
 
 const anID = "abcdefghijklmnop"
 
-// nobodysCache is a cache directory in which another user has made the folder of this
-// user's sandboxes, or the one around it.
+// nobodysCache returns a cache directory in which another user has made the folder of this user's
+// sandboxes, or its parent.
 func nobodysCache(t *testing.T, script string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "agentenv-root-") //nolint:usetesting // t.TempDir lets no other user in
@@ -61,7 +61,7 @@ func nobodysCache(t *testing.T, script string) {
 	asNobody(t, `cd "$1"; `+script, dir)
 }
 
-// An open that waits would hang the test until it is killed.
+// A blocking open would hang the test until it is killed.
 func TestNothingIsReadBelowARootOfAnotherUser(t *testing.T) {
 	for name, script := range map[string]string{
 		"the root":          "mkdir agentenv; mkdir agentenv/local",
@@ -82,7 +82,7 @@ func TestNothingIsReadBelowARootOfAnotherUser(t *testing.T) {
 				},
 				"New": func() error { s, err := local.New(ctx, local.Config{}); return errors.Join(err, ended(s)) },
 			}
-			if name != "around it" { // where there is no root yet
+			if name != "around it" { // there is no root yet
 				checks["List"] = func() error { _, err := local.Provider{}.List(ctx); return err }
 				checks["Attach"] = func() error { _, err := local.Attach(ctx, local.Config{}, anID); return err }
 			}
@@ -92,7 +92,7 @@ func TestNothingIsReadBelowARootOfAnotherUser(t *testing.T) {
 					if err == nil {
 						t.Error("New: no error")
 					}
-					continue // the system says what is in the way
+					continue // the system's error names the obstacle
 				}
 				if !errors.Is(err, fs.ErrPermission) || !strings.Contains(err.Error(), "set root to another folder") {
 					t.Errorf("%s: %v", op, err)
@@ -110,7 +110,7 @@ func ended(s *local.Sandbox) error {
 	return errors.Join(err, s.Close())
 }
 
-// Commands of a local sandbox can replace what is written down about it.
+// Commands of a local sandbox can replace its state files.
 func TestWhatASandboxPutsInTheWayStopsNobody(t *testing.T) {
 	for name, script := range map[string]string{
 		"a pipe":                  "rm sandbox.json; mkfifo sandbox.json",
@@ -162,7 +162,7 @@ func TestAttachWaitsForALockOnlyUntilItIsCancelled(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer life.Close()
-	if err := s.Close(); err != nil { // and so its own lock
+	if err := s.Close(); err != nil { // releases its lock, too
 		t.Fatal(err)
 	}
 	if err := unix.Flock(int(life.Fd()), unix.LOCK_EX); err != nil {

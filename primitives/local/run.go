@@ -14,9 +14,9 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// burstTime is how long Run waits for a command on a thread of its own. Most
-// commands of agents end within it, and this way they cost no goroutines and no
-// registration with the poller. It is short enough not to matter to a context.
+// burstTime is how long Run waits for a command in its own thread. Most commands of agents end
+// within that time and need neither goroutines nor the poller. It is so short that Run need not
+// watch the context meanwhile.
 const burstTime = 4 * time.Millisecond
 
 // Run implements primitives.Runner.
@@ -45,14 +45,14 @@ func (s *Sandbox) Run(ctx context.Context, cmd primitives.Command, opts primitiv
 	}, err
 }
 
-// run collects what a command prints and how it ends.
+// run collects the output and the exit status of a command.
 type run struct {
 	out, err collector
 	status   primitives.ExitStatus
 }
 
-// begun starts the command and waits a moment for its end. If it has not ended
-// by then, its process is returned.
+// begun starts the command and waits up to burstTime for its end. It returns the process of a
+// command that still runs.
 func (s *Sandbox) begun(ctx context.Context, cmd *primitives.Command, r *run) (*process, error) {
 	end, err := s.begin("run", program(cmd))
 	if err != nil {
@@ -78,8 +78,8 @@ func (s *Sandbox) begun(ctx context.Context, cmd *primitives.Command, r *run) (*
 	return s.adopt(ctx, c, cmd, time.Since(started))
 }
 
-// burst reads the streams until they and the process have ended, for which it
-// returns true, or the time is over.
+// burst reads the streams. It returns true when the streams and the process have ended, false when
+// the time is over.
 func (r *run) burst(c *child, cmd *primitives.Command, started time.Time) bool {
 	most := burstTime
 	if cmd.Timeout > 0 {
@@ -87,7 +87,7 @@ func (r *run) burst(c *child, cmd *primitives.Command, started time.Time) bool {
 	}
 	fds := [3]unix.PollFd{
 		{Fd: int32(c.stdout), Events: unix.POLLIN},
-		{Fd: int32(c.stderr), Events: unix.POLLIN}, // -1 is passed over
+		{Fd: int32(c.stderr), Events: unix.POLLIN}, // poll ignores -1
 		{Fd: int32(c.pidfd), Events: unix.POLLIN},
 	}
 	open := 3
@@ -119,27 +119,27 @@ func (r *run) burst(c *child, cmd *primitives.Command, started time.Time) bool {
 	return true
 }
 
-// finish takes a command that goes on to its end.
+// finish collects the output of a command that outlasts burst, until it ends.
 func (r *run) finish(ctx context.Context, p *process, stdin io.Reader) error {
 	var drains sync.WaitGroup
 	drains.Go(func() { drain(p.out, &r.out) })
 	drains.Go(func() { drain(p.err, &r.err) })
 	if stdin != nil {
-		// Not joined when its source blocks: the caller's reader is the
-		// caller's to end. A command may exit without reading its input.
+		// Not joined: stdin may block, and only the caller can end that. A command may exit without
+		// reading its input.
 		go func() {
 			_, _ = io.Copy(p.in, stdin)
 			_ = p.in.Close()
 		}()
 	}
-	// The context ends the command by itself, and how it ended is then known.
+	// When ctx is done the command ends, so this Wait returns how it ended.
 	status, err := p.Wait(context.WithoutCancel(ctx))
 	r.status = status
 	return errors.Join(err, p.endOutput(&drains))
 }
 
-// endOutput waits for the drains of a command that has exited: for their end, or, after
-// a moment, until they have read what is there. It closes the process.
+// endOutput waits for the drains of a command that has exited. If they do not end within drainDelay
+// it waits only until they have read what the pipes hold. It closes the process.
 func (p *process) endOutput(drains *sync.WaitGroup) error {
 	drained := make(chan struct{})
 	go func() { drains.Wait(); close(drained) }()
@@ -156,13 +156,13 @@ type collector struct {
 	data    []byte
 	limit   int64
 	dropped int64
-	over    []byte // what is dropped is read into it
+	over    []byte // buffer for bytes that are dropped
 }
 
 const leastRead = 4 << 10
 
-// space returns where to read into: room that is kept, or, when the limit is
-// reached, some that is overwritten.
+// space returns the buffer to read into: free room in data or, when the limit is reached, a buffer
+// that is overwritten.
 func (c *collector) space() []byte {
 	left := c.limit - int64(len(c.data))
 	if left <= 0 {
@@ -179,7 +179,7 @@ func (c *collector) space() []byte {
 	return c.data[len(c.data):min(int64(cap(c.data)), int64(len(c.data))+max(left, 1))]
 }
 
-// took notes that n bytes were read into the space.
+// took records that n bytes were read into the space.
 func (c *collector) took(n int) bool {
 	if int64(len(c.data)) >= c.limit {
 		c.dropped += int64(n)
@@ -189,7 +189,7 @@ func (c *collector) took(n int) bool {
 	return true
 }
 
-// readOnce reads what is there and reports whether more may come.
+// readOnce reads what is available and reports whether more may come.
 func (c *collector) readOnce(fd int) bool {
 	n, err := unix.Read(fd, c.space())
 	if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) {
@@ -202,13 +202,13 @@ func (c *collector) readOnce(fd int) bool {
 	return true
 }
 
-// sink is where output goes.
+// sink receives output.
 type sink interface {
 	space() []byte   // to read into; never empty
-	took(n int) bool // n bytes were; false if no more are wanted
+	took(n int) bool // n bytes were read; false if no more are wanted
 }
 
-// drain reads to the end, or, if that is not waited for any more, what is there.
+// drain reads to EOF or, after hurry, only what is available.
 func drain(o *output, to sink) {
 	for {
 		n, err := o.Read(to.space())
@@ -217,7 +217,7 @@ func drain(o *output, to sink) {
 			wanted = takeRest(o.f, to)
 		}
 		if !wanted {
-			_ = o.Close() // the command is to notice
+			_ = o.Close() // so that the command notices
 		}
 		if !wanted || err != nil {
 			return
@@ -225,13 +225,12 @@ func drain(o *output, to sink) {
 	}
 }
 
-// takeRest reads what the pipe holds when its command has exited. A descendant may go on
-// writing, so it reads no more than a pipe can hold. takeRest reports whether
-// the sink wants more.
+// takeRest reads what the pipe holds when its command has exited. It reads no more than a pipe can
+// hold, because a descendant may continue to write. It reports whether the sink wants more.
 func takeRest(f *os.File, to sink) (wanted bool) {
 	raw, err := f.SyscallConn()
 	if err != nil {
-		return true // it is closed
+		return true // the file is closed
 	}
 	wanted = true
 	_ = raw.Control(func(fd uintptr) {
@@ -244,7 +243,7 @@ func takeRest(f *os.File, to sink) (wanted bool) {
 				return
 			}
 			if wanted = to.took(n); !wanted {
-				return // closing the file in here would wait for itself
+				return // closing the file here would deadlock
 			}
 			left -= n
 		}

@@ -40,7 +40,7 @@ type Sandbox struct {
 
 	group    *cgroup.Group // nil without control groups
 	noGroup  atomic.Bool   // the kernel refused to start processes in it
-	execName string        // begins the IDs of this handle's commands
+	execName string        // prefix of the IDs of this handle's commands
 	execs    atomic.Int64
 	grown    atomic.Int32 // pipes with a large buffer
 
@@ -49,7 +49,7 @@ type Sandbox struct {
 	mu         sync.RWMutex
 	terminated bool
 	closed     bool
-	down       chan struct{} // closed with the first of both
+	down       chan struct{} // closed when either becomes true
 
 	procsMu  sync.Mutex
 	procs    map[*process]struct{}
@@ -71,8 +71,8 @@ var _ interface {
 	primitives.Forwarder
 } = (*Sandbox)(nil)
 
-// open returns a handle of a sandbox whose folders exist. It waits for a GC that
-// is removing it, until ctx is done.
+// open returns a handle of a sandbox whose folders exist. If a GC is removing the sandbox, open
+// waits for that until ctx is done.
 func open(ctx context.Context, st *state, who identity, reapOrphans bool) (*Sandbox, error) {
 	life, err := openRegular(st.file(lifeFile), os.O_RDWR)
 	if err != nil {
@@ -87,7 +87,7 @@ func open(ctx context.Context, st *state, who identity, reapOrphans bool) (*Sand
 	return openWith(st, who, reapOrphans, life)
 }
 
-// openWith takes over the open life file.
+// openWith returns a handle that owns the open life file.
 func openWith(st *state, who identity, reapOrphans bool, life *os.File) (*Sandbox, error) {
 	s := &Sandbox{
 		id: st.ID, backend: backend, st: st, paths: st.paths(), cred: who.cred, hasTTY: hasTerminal(),
@@ -151,7 +151,7 @@ func (s *Sandbox) findCapabilities() primitives.Capabilities {
 	return c
 }
 
-// ownName is the name of this program's user, or its number.
+// ownName returns the name of this program's user, or the number of a user without a name.
 func ownName() string {
 	uid := strconv.Itoa(os.Geteuid())
 	if u, err := user.LookupId(uid); err == nil {
@@ -169,7 +169,7 @@ func (s *Sandbox) Paths() primitives.Paths { return s.paths }
 // Capabilities implements primitives.EnvironmentPrimitive.
 func (s *Sandbox) Capabilities() primitives.Capabilities { return s.caps }
 
-// fail says where an error happened.
+// fail adds the operation and the target to an error.
 func (s *Sandbox) fail(op, target string, err error) error {
 	if err == nil {
 		return nil
@@ -177,7 +177,7 @@ func (s *Sandbox) fail(op, target string, err error) error {
 	return &primitives.Error{Op: op, Backend: s.backend, Target: target, Err: err}
 }
 
-// begin lets a call in, and holds Terminate and Close off until end is called.
+// begin admits a call. Terminate and Close wait until the caller calls end.
 func (s *Sandbox) begin(op, target string) (end func(), err error) {
 	s.mu.RLock()
 	if err := s.usable(); err != nil {
@@ -187,7 +187,7 @@ func (s *Sandbox) begin(op, target string) (end func(), err error) {
 	return s.mu.RUnlock, nil
 }
 
-// usable says why no call is possible, or nil. The caller holds s.mu.
+// usable returns nil if calls are possible, else why they are not. The caller holds s.mu.
 func (s *Sandbox) usable() error {
 	switch {
 	case s.terminated && s.closed:
@@ -200,7 +200,7 @@ func (s *Sandbox) usable() error {
 	return s.alive()
 }
 
-// alive asks the life file, which other handles of the sandbox see too.
+// alive returns nil if the sandbox lives. It checks the life file, which all handles share.
 func (s *Sandbox) alive() error {
 	info, err := s.life.Stat()
 	switch {
@@ -214,14 +214,13 @@ func (s *Sandbox) alive() error {
 	return nil
 }
 
-// isEnding reports whether a program terminates the sandbox, or has done so.
+// isEnding reports whether a program terminates the sandbox, or has terminated it.
 func (s *Sandbox) isEnding() bool {
 	info, err := s.life.Stat()
 	return err == nil && info.Size() > 0
 }
 
-// gone tells the loss of the whole sandbox from an error that looks like
-// something smaller.
+// gone returns ErrUnavailable if err is due to the loss of the whole sandbox, else err.
 func (s *Sandbox) gone(err error) error {
 	if _, serr := os.Lstat(s.st.file(lifeFile)); errors.Is(serr, fs.ErrNotExist) && errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: its folder %s is gone", primitives.ErrUnavailable, s.paths.Session)
@@ -253,12 +252,12 @@ func (s *Sandbox) Poll(ctx context.Context) (primitives.State, error) {
 	return primitives.State{Status: primitives.StatusRunning}, nil
 }
 
-// nextExecID names a command within the sandbox.
+// nextExecID returns a new command ID, unique within the sandbox.
 func (s *Sandbox) nextExecID() string {
 	return s.execName + "-" + strconv.FormatInt(s.execs.Add(1), 10)
 }
 
-// acquireLeaf returns the control group for a new command; nil without them.
+// acquireLeaf returns the control group for a new command, or nil without control groups.
 func (s *Sandbox) acquireLeaf() (*cgroup.Leaf, error) {
 	if s.group == nil || s.noGroup.Load() {
 		return nil, nil
@@ -272,12 +271,12 @@ func (s *Sandbox) releaseLeaf(l *cgroup.Leaf) {
 	}
 }
 
-// Runner returns the absolute path of a file of this machine, which the sandbox can reach;
-// empty if its commands run as another user, who may not.
+// Runner returns the absolute path of a file of this machine, which the sandbox can reach. It
+// returns "" if commands run as another user, who may not be able to.
 func (s *Sandbox) Runner(file string) string {
 	if s.cred != nil {
 		return ""
 	}
-	name, _ := filepath.Abs(file) // or it is not reached
+	name, _ := filepath.Abs(file) // empty on error
 	return name
 }

@@ -14,18 +14,18 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/cgroup"
 )
 
-// spawnSpec is all that the kernel needs to start a process.
+// spawnSpec describes a process to start.
 type spawnSpec struct {
 	path        string
 	args, env   []string
 	dir         string
 	files       []uintptr
 	cred        *syscall.Credential
-	session     bool // of its own, else only a process group
+	session     bool // start a session, else only a process group
 	tty         bool
 	leaf        *cgroup.Leaf
-	deathSignal syscall.Signal // when the starting thread ends; Linux only
-	expendable  bool           // when memory runs out, before this program
+	deathSignal syscall.Signal // sent when the starting thread ends; Linux only
+	expendable  bool           // the kernel kills it before this program when memory runs out
 }
 
 // child is a started process whose streams are not served yet. A missing descriptor
@@ -39,7 +39,7 @@ type child struct {
 	backend               string
 }
 
-// closeStreams closes the descriptors that were not handed on.
+// closeStreams closes the descriptors that the child still owns.
 func (c *child) closeStreams() {
 	for _, fd := range []*int{&c.stdin, &c.stdout, &c.stderr} {
 		if *fd >= 0 {
@@ -86,8 +86,8 @@ func (s *Sandbox) start(cmd *primitives.Command, out given) (*child, error) {
 	return c, nil
 }
 
-// refusesGroup reports whether the error may come from starting a process right
-// into a control group, which filters of system calls can forbid.
+// refusesGroup reports whether the error may come from starting a process directly in a control
+// group, which a seccomp filter can forbid.
 func refusesGroup(err error) bool {
 	for _, e := range []error{unix.ENOSYS, unix.EPERM, unix.EACCES, unix.EBUSY, unix.EOPNOTSUPP, unix.ENODEV, unix.EINVAL} {
 		if errors.Is(err, e) {
@@ -97,8 +97,8 @@ func refusesGroup(err error) bool {
 	return false
 }
 
-// withoutGroup tries again outside the control group. If that works, the sandbox
-// does without it from now on and finds its processes by their marks.
+// withoutGroup starts the process outside of the control group. If that works the sandbox uses no
+// control group from now on, and finds its processes by their marks.
 func (s *Sandbox) withoutGroup(c *child, spec *spawnSpec, first error) error {
 	spec.leaf = nil
 	pid, pidfd, err := spawn(spec)
@@ -111,9 +111,8 @@ func (s *Sandbox) withoutGroup(c *child, spec *spawnSpec, first error) error {
 	return nil
 }
 
-// spawn starts the process, and tries again for a moment when the program is
-// still open for writing: a fork elsewhere in this program can hold a
-// descriptor of a file that was just written.
+// spawn starts the process. It retries for a short time while the program is open for writing: a
+// fork elsewhere in this program can hold a descriptor of a file that was just written.
 func spawn(spec *spawnSpec) (pid, pidfd int, err error) {
 	for delay := time.Millisecond; ; delay *= 2 {
 		if err := closeOnExec(); err != nil {
@@ -130,8 +129,8 @@ func spawn(spec *spawnSpec) (pid, pidfd int, err error) {
 	}
 }
 
-// closeEachOnExec marks the descriptors of this program above standard error, one by
-// one, to be closed in programs that it starts.
+// closeEachOnExec marks the descriptors of this program above standard error as close-on-exec, one
+// by one.
 func closeEachOnExec() error {
 	entries, err := os.ReadDir("/dev/fd")
 	if err != nil {
@@ -143,13 +142,14 @@ func closeEachOnExec() error {
 			return err
 		}
 		if fd > 2 {
-			unix.CloseOnExec(fd) // if it was closed meanwhile, whatever took its number may have the mark, too
+			unix.CloseOnExec(fd) // harmless if another file has got this number meanwhile
 		}
 	}
 	return nil
 }
 
-// caller must close the descriptors after the child has inherited them.
+// descriptors are the child's ends of its streams. The caller must close them after the child has
+// inherited them.
 type descriptors []int
 
 func (d descriptors) close() {
@@ -158,8 +158,8 @@ func (d descriptors) close() {
 	}
 }
 
-// openStreams makes the streams of the command and fills spec.files. It returns
-// the child's ends, also with an error.
+// openStreams opens the streams of the command and fills spec.files. It returns the child's ends,
+// also with an error.
 func (c *child) openStreams(cmd *primitives.Command, to given, spec *spawnSpec) (theirs descriptors, err error) {
 	if cmd.TTY != nil {
 		return c.openTTY(*cmd.TTY, spec)
@@ -194,10 +194,10 @@ func (c *child) openStreams(cmd *primitives.Command, to given, spec *spawnSpec) 
 	return theirs, nil
 }
 
-// hasTerminal reports whether this program has a controlling terminal. Its commands
-// must not reach that, so they then get sessions of their own. Without one they do
-// not: Linux shares the processor out by sessions, and on a busy machine that
-// makes a command and the program that reads it wait for each other.
+// hasTerminal reports whether this program has a controlling terminal. Commands must not reach it,
+// so they then get sessions of their own. Without a terminal they do not: Linux schedules processes
+// by session, and on a busy machine a command in another session and the program that reads its
+// output would wait for each other.
 func hasTerminal() bool {
 	fd, err := unix.Open("/dev/tty", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 
 const burstSupported = false
 
-// forkExec starts a process in a group, or a session, of its own. There is no descriptor for
-// it on this system.
+// forkExec starts a process in a process group or session of its own. The pidfd is always -1 on
+// this system.
 func forkExec(spec *spawnSpec) (pid, pidfd int, err error) {
 	sys := &syscall.SysProcAttr{Setsid: spec.session, Setpgid: !spec.session, Credential: spec.cred}
 	if spec.tty {
@@ -25,11 +25,10 @@ func forkExec(spec *spawnSpec) (pid, pidfd int, err error) {
 	return pid, -1, err
 }
 
-// closeOnExec marks all descriptors of this program above standard error to be closed in
-// programs that it starts.
+// closeOnExec marks all descriptors of this program above standard error as close-on-exec.
 func closeOnExec() error { return closeEachOnExec() }
 
-// offerToOOM does nothing: the kernel has no such choice.
+// offerToOOM does nothing: the kernel has no such setting.
 func offerToOOM(int) {}
 
 // exitWatch waits for the end of a process without reaping it.
@@ -37,7 +36,7 @@ type exitWatch struct{ pid int }
 
 func watchExit(pid, _ int) (*exitWatch, error) { return &exitWatch{pid: pid}, nil }
 
-// wait returns when the process has exited. It takes a thread.
+// wait returns when the process has exited. It blocks a thread.
 func (w *exitWatch) wait() error {
 	const idPID = 1
 	var info [128]byte
@@ -51,8 +50,8 @@ func openPidfd(int) (int, error) { return -1, errors.ErrUnsupported }
 
 func signalGroup(proctree.Identity, unix.Signal) error { return errors.ErrUnsupported }
 
-// hasExited cannot be answered without reaping on this system; the caller then
-// signals a zombie, which does no harm.
+// hasExited returns false, because this system cannot tell without reaping. The caller then signals
+// a zombie, which does no harm.
 func hasExited(int) bool { return false }
 
 func pollable(fd int, name string) (*os.File, error) {
@@ -63,7 +62,7 @@ func pollable(fd int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// unblocked leaves a terminal as it is: the poller may not take it.
+// unblocked returns the terminal unchanged: the poller may not accept it.
 func unblocked(f *os.File) (*os.File, error) { return f, nil }
 
 func newPipe() (r, w int, err error) {

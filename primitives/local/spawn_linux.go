@@ -14,12 +14,11 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
 
-// burstSupported: a process can be waited for together with its output by one
-// poll call.
+// burstSupported says that one poll call can wait for a process together with its output.
 const burstSupported = true
 
-// forkExec starts a process in a group, or a session, of its own. The returned descriptor
-// stands for the process; it is -1 where the kernel has none.
+// forkExec starts a process in a process group or session of its own. The returned pidfd is -1
+// where the kernel has none.
 func forkExec(spec *spawnSpec) (pid, pidfd int, err error) {
 	pidfd = -1
 	sys := &syscall.SysProcAttr{Setsid: spec.session, Setpgid: !spec.session, Credential: spec.cred, PidFD: &pidfd, Pdeathsig: spec.deathSignal}
@@ -36,10 +35,9 @@ func forkExec(spec *spawnSpec) (pid, pidfd int, err error) {
 	return pid, pidfd, err
 }
 
-// closeOnExec marks all descriptors of this program above standard error to be closed in
-// programs that it starts. Go's own are already: this is for those that the program
-// inherited, or that a library in C has opened. One call of the kernel does it, however
-// many there are, so it comes before each start.
+// closeOnExec marks all descriptors of this program above standard error as close-on-exec. Go marks
+// its own: this is for descriptors that the program inherited, or that a C library has opened. It
+// is one system call for any number of descriptors, so it precedes each start.
 func closeOnExec() error {
 	if unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC) == nil {
 		return nil
@@ -47,10 +45,9 @@ func closeOnExec() error {
 	return closeEachOnExec() // before Linux 5.11, or a filter of system calls forbids it
 }
 
-// offerToOOM makes the process, and what it has started and will start, the first to be
-// killed for want of memory; see proc_pid_oom_score_adj(5). Among themselves such
-// processes keep their order. It changes nothing if the process belongs to another user
-// whom this one may not act for.
+// offerToOOM makes the process and its descendants, present and future, the first that the OOM
+// killer kills; see proc_pid_oom_score_adj(5). Among themselves such processes keep their order. It
+// does nothing if this user has no permission for the process.
 func offerToOOM(pid int) {
 	dir := "/proc/" + strconv.Itoa(pid)
 	fd, err := unix.Open(dir+"/oom_score_adj", unix.O_WRONLY|unix.O_CLOEXEC, 0)
@@ -59,7 +56,7 @@ func offerToOOM(pid int) {
 	}
 	_, _ = unix.Write(fd, []byte("1000"))
 	_ = unix.Close(fd)
-	// Children of before have the score that it had.
+	// Existing children keep the score that they inherited.
 	fd, err = unix.Open(dir+"/task/"+strconv.Itoa(pid)+"/children", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return
@@ -67,7 +64,7 @@ func offerToOOM(pid int) {
 	var list [256]byte
 	n, _ := unix.Read(fd, list[:])
 	_ = unix.Close(fd)
-	whole := bytes.LastIndexByte(list[:max(n, 0)], ' ') + 1 // each number ends with one
+	whole := bytes.LastIndexByte(list[:max(n, 0)], ' ') + 1 // a space follows each number
 	for child := range strings.FieldsSeq(string(list[:whole])) {
 		if number, err := strconv.Atoi(child); err == nil {
 			offerToOOM(number)
@@ -82,7 +79,7 @@ type exitWatch struct {
 	raw syscall.RawConn
 }
 
-// watchExit takes over pidfd, which may be -1.
+// watchExit returns a watch of the process. It takes ownership of pidfd, which may be -1.
 func watchExit(pid, pidfd int) (*exitWatch, error) {
 	w := &exitWatch{pid: pid}
 	if pidfd < 0 {
@@ -97,9 +94,8 @@ func watchExit(pid, pidfd int) (*exitWatch, error) {
 	return w, err
 }
 
-// wait returns when the process has exited, or with an error when the watch was
-// closed. It parks the goroutine and takes no thread, unless the kernel has no
-// pidfd.
+// wait returns when the process has exited, or with an error when the watch was closed. It parks
+// the goroutine and blocks no thread, unless the kernel has no pidfd.
 func (w *exitWatch) wait() error {
 	if w.f == nil {
 		return ignoreEINTR(func() error {
@@ -119,7 +115,7 @@ func (w *exitWatch) close() {
 	}
 }
 
-// openPidfd returns a descriptor for a process of any parent.
+// openPidfd returns a descriptor of any process, also of one that is not a child.
 func openPidfd(pid int) (int, error) { return unix.PidfdOpen(pid, 0) }
 
 // signalGroup signals the process group of exactly this leader.
@@ -155,8 +151,8 @@ func hasExited(pid int) bool {
 	return err != nil || info.Signo != 0
 }
 
-// pollable makes an os.File of a descriptor whose reads and writes park the
-// goroutine instead of a thread.
+// pollable makes an os.File of a descriptor. Its reads and writes park the goroutine instead of
+// blocking a thread.
 func pollable(fd int, name string) (*os.File, error) {
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_SETFL, unix.O_NONBLOCK); err != nil {
 		_ = unix.Close(fd)
@@ -165,8 +161,8 @@ func pollable(fd int, name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// unblocked moves a file to one that heeds deadlines: package pty sets its own to
-// blocking with each of its calls.
+// unblocked replaces the file by a duplicate that supports deadlines: package pty sets its own file
+// to blocking with each of its calls.
 func unblocked(f *os.File) (*os.File, error) {
 	defer f.Close()
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)

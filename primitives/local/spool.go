@@ -9,9 +9,9 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// spool is the file of one stream of a durable command. It keeps up to
-// primitives.MaxDurableOutput bytes, and of the others one, which says that there were
-// some. What is lost does not hold the command up.
+// spool is the output file of one stream of a durable command. It keeps up to
+// primitives.MaxDurableOutput bytes, and one byte more if output was lost. Losing output does not
+// block the command.
 type spool struct {
 	f    *os.File
 	left int64
@@ -31,16 +31,16 @@ func openSpools(dir string) (stdout, stderr *spool, err error) {
 	return spools[0], spools[1], nil
 }
 
-// take moves the output to the file, and closes that.
+// take copies the output to the file, then closes the file.
 func (s *spool) take(o *output) {
 	drain(o, s)
-	_ = s.f.Close() // it was written to without a cache
+	_ = s.f.Close() // writes were not buffered
 }
 
 func (s *spool) space() []byte { return s.buf }
 
-// took reports false if the disk is full, for example: the command must not go on as if
-// its output were kept.
+// took returns false if a write fails, for example because the disk is full: the command must not
+// continue as if its output were kept.
 func (s *spool) took(n int) bool {
 	keep := min(int64(n), s.left)
 	if keep == 0 {

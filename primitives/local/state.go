@@ -19,8 +19,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
 
-// state is what another program must know to attach. It is kept in the session's
-// folder App, readable by its owner only.
+// state is what another program needs to attach. It is stored in the session's folder App, readable
+// by its owner only.
 type state struct {
 	ID      string            `json:"id"`
 	Created time.Time         `json:"created"`
@@ -28,11 +28,11 @@ type state struct {
 	Owner   proctree.Identity `json:"owner"`         // the program that made it
 	// OwnerName is Config.Owner.
 	OwnerName string `json:"owner_name,omitempty"`
-	Boot      string `json:"boot"` // and when the machine was started
+	Boot      string `json:"boot"` // the boot ID of the machine
 	Host      string `json:"host,omitempty"`
-	PIDs      string `json:"pids,omitempty"` // within which the owner's number counts
+	PIDs      string `json:"pids,omitempty"` // the PID namespace of the owner
 	Group     string `json:"group,omitempty"`
-	NoGroup   string `json:"no_group,omitempty"` // why there is none
+	NoGroup   string `json:"no_group,omitempty"` // why there is no control group
 
 	collector *orphanCollector // of this program; nil if the sandbox has none
 
@@ -41,7 +41,7 @@ type state struct {
 	LeaveFiles bool          `json:"leave_files,omitempty"`
 	Keep       bool          `json:"keep,omitempty"`
 	Grace      time.Duration `json:"grace,omitempty"`   // zero is the default
-	Copying    bool          `json:"copying,omitempty"` // it is a copy that is still being made
+	Copying    bool          `json:"copying,omitempty"` // Fork has not completed this copy
 	Env        []string      `json:"env,omitempty"`
 	User       string        `json:"user,omitempty"`
 	Runner     string        `json:"runner,omitempty"`
@@ -49,10 +49,10 @@ type state struct {
 
 const (
 	stateFile = "sandbox.json"
-	// lifeFile is empty as long as the sandbox lives. Every handle keeps it open: its
-	// size, which can change on a full disk, too, and its removal tell all of them what
-	// one has done. They share a lock on it, so that it can be known whether there are
-	// any. Its time says since when there is none, see aloneSince.
+	// lifeFile is empty while the sandbox lives. Every handle keeps it open. Its size, which can
+	// change even on a full disk, and its removal show all handles what one of them has done. The
+	// handles share a lock on it, so that GC can check whether any is open. Its modification time
+	// says since when none is, see aloneSince.
 	lifeFile   = "life"
 	lifeEnding = 1 // its size while a program terminates the sandbox
 	lifeEnded  = 2
@@ -61,10 +61,10 @@ const (
 // isEnded reports whether a life file says that the sandbox was terminated.
 func isEnded(life fs.FileInfo) bool { return life.Size() > lifeEnding }
 
-// defaultGrace is Config.Grace.
+// defaultGrace is the default of Config.Grace.
 const defaultGrace = time.Minute
 
-// newState returns what a sandbox of cfg remembers of it.
+// newState returns the state of a sandbox that is made with cfg.
 func newState(cfg Config) state {
 	return state{
 		Workspace: cfg.Workspace, LeaveFiles: cfg.LeaveFiles, Keep: cfg.Keep, Grace: cfg.Grace,
@@ -72,16 +72,16 @@ func newState(cfg Config) state {
 	}
 }
 
-// grace returns how long the sandbox lives without a client.
+// grace returns the grace period of the sandbox.
 func (st *state) grace() time.Duration { return cmp.Or(st.Grace, defaultGrace) }
 
-// complete reports whether the sandbox was made to the end.
+// complete reports whether the creation of the sandbox was completed.
 func (st *state) complete() bool {
 	_, err := os.Lstat(st.file(lifeFile))
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// own makes it a new sandbox of this program.
+// own makes st the state of a new sandbox that this program owns.
 func (st *state) own(id string) {
 	st.ID, st.Created = id, time.Now().UTC()
 	st.Owner, st.Boot, st.PIDs = proctree.Self(), proctree.BootID(), pidNamespace()
@@ -98,8 +98,7 @@ func (st *state) paths() primitives.Paths {
 
 func (st *state) file(name string) string { return filepath.Join(st.paths().App, name) }
 
-// save writes a new state, once. The life file comes last: what has one is
-// complete.
+// save writes a new state, once. The life file comes last: it marks the sandbox as complete.
 func (st *state) save() error {
 	data, err := json.Marshal(st)
 	if err != nil {
@@ -150,8 +149,8 @@ func findBelow(root string, isDefault bool, id string) (*state, error) {
 	return &st, nil
 }
 
-// load reads the state of the session folder, whose name is the ID, whatever is written
-// down.
+// load reads the state of the session folder. The ID is the name of the folder, whatever the file
+// says.
 func (st *state) load() error {
 	if err := readJSON(st.file(stateFile), st); err != nil {
 		return err
@@ -162,8 +161,8 @@ func (st *state) load() error {
 	return nil
 }
 
-// rootFolders returns where sandboxes of a user may have been made: the one of the
-// user's own and, for root, the one of those that run as another user.
+// rootFolders returns where sandboxes of a user may be: the user's own root folder and, for root,
+// the one of sandboxes whose commands run as another user.
 func rootFolders(root string, euid int) []string {
 	if root != "" {
 		return []string{root}
@@ -178,7 +177,7 @@ func rootFolders(root string, euid int) []string {
 	return roots
 }
 
-// writeJSON replaces a file at once, readable by its owner only.
+// writeJSON replaces a file atomically. Only the owner can read the new file.
 func writeJSON(name string, v any) error {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -198,12 +197,12 @@ func writeJSON(name string, v any) error {
 	return err
 }
 
-// maxJSON bounds a file that readJSON reads. It is more than the arguments and the
-// environment of a command can need.
+// maxJSON is the largest file that readJSON reads. The arguments and the environment of a command
+// need less.
 const maxJSON = 64 << 20
 
-// readJSON reads a regular file. Commands of the sandbox may have put something else in its
-// place: readJSON follows no link and never blocks.
+// readJSON reads a regular file. Commands of the sandbox may have replaced it: readJSON follows no
+// link and never blocks.
 func readJSON(name string, v any) error {
 	f, err := openRegular(name, os.O_RDONLY)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// signalNumber translates a name, with or without SIG.
+// signalNumber returns the number of a signal name, with or without SIG.
 func signalNumber(sig primitives.Signal) (syscall.Signal, error) {
 	name := "SIG" + strings.TrimPrefix(string(sig), "SIG")
 	if n := unix.SignalNum(name); n != 0 {
@@ -28,11 +28,11 @@ func signalName(n syscall.Signal) primitives.Signal {
 	return primitives.Signal(fmt.Sprintf("%d", int(n)))
 }
 
-// exitStatus says how a reaped process ended. reason is set if this program
-// wanted it to end; asked says that this program sent a SIGKILL by itself.
+// exitStatus returns how a reaped process ended. reason is set if this program ended it. asked says
+// that Signal sent a SIGKILL.
 func (s *Sandbox) exitStatus(ws unix.WaitStatus, err error, reason primitives.ExitReason, asked bool) primitives.ExitStatus {
 	if err != nil {
-		// Other code in this program has reaped our child.
+		// Other code in this program has reaped the child.
 		return primitives.ExitStatus{Code: -1, Reason: primitives.ReasonLost}
 	}
 	st := primitives.ExitStatus{Code: ws.ExitStatus(), Reason: primitives.ReasonExited}

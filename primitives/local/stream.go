@@ -15,19 +15,18 @@ import (
 )
 
 const (
-	// largePipe is the buffer of a pipe that has shown sustained flow.
+	// largePipe is the buffer size of a pipe with sustained flow.
 	largePipe = 1 << 20
-	// sustained is how much must have flowed for that.
+	// sustained is how many bytes count as sustained flow.
 	sustained = 256 << 10
-	// maxLarge is how many such pipes one sandbox has at a time: the kernel
-	// counts their pages against the user, and shrinks everybody's new pipes
-	// when they run out.
+	// maxLarge is how many such pipes one sandbox has at a time: the kernel counts their pages
+	// against the user, and shrinks new pipes of that user when the pages run out.
 	maxLarge = 4
-	// copyBuffer is what WriteTo reads at once.
+	// copyBuffer is the size of buffers for copying.
 	copyBuffer = 128 << 10
 )
 
-// output is the reading end of a stream. The zero value is at its end.
+// output is the reading end of a stream. The zero value is at EOF.
 type output struct {
 	f    *os.File
 	tty  *terminal
@@ -53,10 +52,10 @@ func (o *output) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// hurry ends waiting for more; it reports whether that can be done.
+// hurry makes Read stop waiting for more output. It reports whether that is possible.
 func (o *output) hurry() bool { return o.f == nil || o.f.SetReadDeadline(time.Now()) == nil }
 
-// WriteTo moves the stream in larger pieces than io.Copy would.
+// WriteTo copies the stream in larger pieces than io.Copy does.
 func (o *output) WriteTo(w io.Writer) (int64, error) {
 	if o.f == nil && o.tty == nil {
 		return 0, nil
@@ -64,7 +63,7 @@ func (o *output) WriteTo(w io.Writer) (int64, error) {
 	return io.CopyBuffer(w, struct{ io.Reader }{o}, make([]byte, copyBuffer))
 }
 
-// enlarge gives the pipe a larger buffer if the sandbox has not too many such.
+// enlarge gives the pipe a larger buffer, unless the sandbox has maxLarge such pipes.
 func (o *output) enlarge() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -78,12 +77,12 @@ func (o *output) enlarge() {
 	o.large = true
 	raw, err := o.f.SyscallConn()
 	if err == nil {
-		// A refusal only means that the pipe stays as it is.
+		// If the kernel refuses, the pipe keeps its size.
 		_ = raw.Control(func(fd uintptr) { _ = growPipe(int(fd), largePipe) })
 	}
 }
 
-// Close breaks the pipe; on a terminal it hangs up.
+// Close breaks the pipe, or hangs up the terminal.
 func (o *output) Close() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -131,7 +130,7 @@ func (i *input) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// unwrapPath leaves out what os.File says about itself.
+// unwrapPath removes the os.PathError that os.File adds.
 func unwrapPath(err error) error {
 	var pe *os.PathError
 	if errors.As(err, &pe) {
@@ -154,8 +153,8 @@ func (i *input) Close() error {
 	return &primitives.Error{Op: "stdin", Backend: i.backend, Err: err}
 }
 
-// exited fails every later write and those that hang: a child that the command
-// left behind may hold the other end.
+// exited makes blocked and later writes fail: a child that the command left behind may hold the
+// other end open.
 func (i *input) exited() {
 	i.over.Store(true)
 	if i.f != nil {
@@ -163,23 +162,23 @@ func (i *input) exited() {
 	}
 }
 
-// terminal is the program's side of a pseudo-terminal.
+// terminal is this program's side of a pseudo-terminal.
 type terminal struct {
 	master *os.File
 
-	writing   sync.Mutex // held by Write, and when the end is typed
+	writing   sync.Mutex // held by Write, and while EOF is typed
 	lineBegun bool       // guarded by writing
 	typing    sync.WaitGroup
 
 	mu        sync.Mutex
 	gone      bool // the leader has exited
 	inputOver bool
-	left      int // how much may still be read when the leader is gone
+	left      int // bytes that may still be read after that
 }
 
-// Once the leader of a terminal has exited, its last output may still be on its
-// way through the kernel, while processes that it left behind can hold the
-// terminal for ever.
+// After the leader of a terminal has exited, its last output may still be in the kernel, and its
+// background processes can hold the terminal open forever. So reading then ends after this time or
+// size.
 const (
 	ttyDrainTime = 100 * time.Millisecond
 	ttyDrainSize = 256 << 10
@@ -196,7 +195,7 @@ func (t *terminal) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// readRest reads without waiting.
+// readRest reads without waiting, up to t.left bytes.
 func (t *terminal) readRest(p []byte) (int, error) {
 	raw, err := t.master.SyscallConn()
 	if err != nil {
@@ -233,13 +232,13 @@ func (t *terminal) Write(p []byte) (int, error) {
 		t.lineBegun = p[n-1] != '\n' && p[n-1] != '\r'
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		err = os.ErrClosed // which the deadline is for
+		err = os.ErrClosed // the deadline means that the input is closed
 	}
 	return n, err
 }
 
-// closeWrite types the end-of-file character. If no process reads, the terminal's queue
-// may be full; it is typed then when there is room.
+// closeWrite types the end-of-file character. If the terminal's queue is full, because no process
+// reads, closeWrite types it later.
 func (t *terminal) closeWrite() error {
 	t.mu.Lock()
 	if t.inputOver || t.gone {
@@ -247,7 +246,7 @@ func (t *terminal) closeWrite() error {
 		return nil
 	}
 	t.inputOver = true
-	_ = t.master.SetWriteDeadline(time.Now()) // a Write that waits
+	_ = t.master.SetWriteDeadline(time.Now()) // interrupts a blocked Write
 	t.mu.Unlock()
 	t.writing.Lock()
 	defer t.writing.Unlock()
@@ -274,7 +273,7 @@ func (t *terminal) closeWrite() error {
 	return nil
 }
 
-// typeLater types when there is room, as long as the command runs.
+// typeLater types keys when there is room, while the command runs.
 func (t *terminal) typeLater(keys []byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -22,15 +22,14 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
 
-// secondStage marks the supervisor proper; the first stage only starts it, so
-// that init becomes its parent.
+// secondStage is the variable that marks the second stage, which is the supervisor. The first stage
+// only starts the second one, so that init becomes its parent.
 const secondStage = "AGENTENV_SUPERVISOR"
 
-// Supervise runs the durable command that a sandbox has prepared in dir, and
-// returns the exit code for the program that called it with the arguments
-// "supervise" and dir; see Config.Runner. That program must do nothing else. When
-// ctx is done, or the program gets SIGTERM or SIGINT, the command is ended. What went wrong is written
-// to dir, where the sandbox finds it; nothing is printed.
+// Supervise runs the durable command that a sandbox has prepared in dir, and returns the exit code
+// of the program that was called with the arguments "supervise" and dir; see Config.Runner. That
+// program must do nothing else. Supervise ends the command when ctx is done or the program gets
+// SIGTERM or SIGINT. It writes errors to dir, where the sandbox finds them, and prints nothing.
 func Supervise(ctx context.Context, dir string) int {
 	if os.Getenv(secondStage) == "" {
 		code, err := detach()
@@ -43,8 +42,8 @@ func Supervise(ctx context.Context, dir string) int {
 	// The first stage waits until this descriptor is closed.
 	syscall.CloseOnExec(3)
 	ready := os.NewFile(3, "ready")
-	// The command is to die with this process, which the kernel takes to be
-	// the thread that started it.
+	// The command must die with this process. The kernel means by that the thread that started the
+	// command.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
@@ -59,7 +58,7 @@ func Supervise(ctx context.Context, dir string) int {
 		if errors.Is(writeJSON(filepath.Join(dir, startedFile), newStartError(files.NoSpace(err))), unix.ENOSPC) {
 			_, _ = ready.WriteString("no space")
 		}
-		return 1 // which closes ready
+		return 1 // exiting closes ready
 	}
 	if ready.Close() != nil {
 		return 1
@@ -75,12 +74,12 @@ func Supervise(ctx context.Context, dir string) int {
 	return 0
 }
 
-// superviseNoSpace is the exit code of a first stage whose second one had not even the
-// space to write down what went wrong.
+// superviseNoSpace is the exit code of the first stage if the disk is too full for the second stage
+// to record its error.
 const superviseNoSpace = 28
 
-// detach starts this program once more as the second stage, in a session of its
-// own, and returns when that has started the command or failed to, with the exit code.
+// detach starts this program again as the second stage, in a session of its own. It returns the
+// exit code after the second stage has started the command, or failed to.
 func detach() (int, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -106,8 +105,8 @@ func detach() (int, error) {
 	return 0, err
 }
 
-// startSupervised starts the command and writes down that it runs. The drains move its
-// output to the files.
+// startSupervised starts the command and records that it runs. The drains copy its output to the
+// files.
 func startSupervised(ctx context.Context, dir string) (*process, *sync.WaitGroup, error) {
 	var order durableCommand
 	if err := readJSON(filepath.Join(dir, commandFile), &order); err != nil {
@@ -115,10 +114,10 @@ func startSupervised(ctx context.Context, dir string) (*process, *sync.WaitGroup
 	}
 	s := &Sandbox{id: order.Sandbox, backend: backend, procs: make(map[*process]struct{}), down: make(chan struct{})}
 	s.oom.start()
-	// It tells that the sandbox ends. Without it nothing but the signal is known.
+	// The life file shows that the sandbox ends. Without it only the signal is known.
 	s.life, _ = os.Open(filepath.Join(dir, "..", "..", lifeFile))
 	if order.Group != "" {
-		// One below the supervisor's, which so is not ended with the command.
+		// A group below the supervisor's: ending the command must not end the supervisor.
 		group, err := cgroup.Open(order.Group, "run")
 		if err != nil {
 			return nil, nil, err
@@ -164,7 +163,7 @@ func startSupervised(ctx context.Context, dir string) (*process, *sync.WaitGroup
 	return p, drains, nil
 }
 
-// graceOf turns the effective grace back into what Command.Grace would say.
+// graceOf returns the Command.Grace that means the effective grace period.
 func graceOf(order durableCommand) time.Duration {
 	if order.Grace == 0 {
 		return -1
@@ -172,8 +171,8 @@ func graceOf(order durableCommand) time.Duration {
 	return order.Grace
 }
 
-// sentinels are the errors that keep their identity on the way from the
-// supervisor to the sandbox.
+// sentinels returns the errors that keep their identity on the way from the supervisor to the
+// sandbox.
 func sentinels() map[string]error {
 	return map[string]error{
 		"command_not_found": primitives.ErrCommandNotFound,
@@ -198,7 +197,7 @@ func newStartError(err error) durableStart {
 	return start
 }
 
-// err is the error that the supervisor wrote down; nil if the command runs.
+// err returns the error that the supervisor recorded, or nil if the command runs.
 func (d durableStart) err() error {
 	if d.Error == "" {
 		return nil

@@ -15,21 +15,21 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// tail reads a file that grows until the durable command has ended.
+// tail reads an output file, which grows until the durable command has ended.
 type tail struct {
 	d    *durable
 	f    *os.File
 	shut chan struct{}
 	once sync.Once
-	// still: it ends after the next left bytes, whatever is printed.
+	// still makes the tail end after the next left bytes, even if the command prints more.
 	still bool
 	left  int64
-	rest  int64 // until the limit of what is kept; a byte behind it says that more was lost
-	lost  bool  // it was read
+	rest  int64 // bytes up to the limit; one byte beyond it marks lost output
+	lost  bool  // that byte was read
 }
 
-// openTail opens one of the output files at an offset. Still, it ends where the
-// file ends now. Where output was lost it ends with primitives.ErrLimit.
+// openTail opens one of the output files at an offset. If still is true the tail ends where the
+// file ends now. If output was lost the tail ends with primitives.ErrLimit.
 func (d *durable) openTail(name string, from int64, still bool) (*tail, error) {
 	f, err := openRegular(filepath.Join(d.dir, name), os.O_RDONLY)
 	if err != nil {
@@ -51,8 +51,7 @@ func (d *durable) openTail(name string, from int64, still bool) (*tail, error) {
 	}, nil
 }
 
-// tailPause bounds how long a change can go unnoticed where the system gives no
-// notice of it.
+// tailPause is the polling interval where the system sends no notifications of changes.
 const tailPause = 50 * time.Millisecond
 
 func (t *tail) Read(p []byte) (int, error) {
@@ -78,7 +77,7 @@ func (t *tail) truncated() error {
 		primitives.ErrLimit, primitives.MaxDurableOutput>>20))
 }
 
-// read reads the file, also the byte behind the limit.
+// read reads the file, including the byte beyond the limit.
 func (t *tail) read(p []byte) (int, error) {
 	if t.still {
 		if t.left == 0 {
@@ -89,7 +88,7 @@ func (t *tail) read(p []byte) (int, error) {
 		return n, err
 	}
 	for {
-		// Both are looked at before reading: what is printed meanwhile rings.
+		// Take both before reading: the bell rings for output that arrives during the read.
 		rung := t.d.bell.next()
 		over := isClosed(t.d.done)
 		n, err := t.f.Read(p)
@@ -135,9 +134,9 @@ func isClosed(ch <-chan struct{}) bool {
 	}
 }
 
-// bell rings when something in a folder changes.
+// bell reports changes in a folder.
 type bell struct {
-	watcher *fsnotify.Watcher // nil when the system has no more to give
+	watcher *fsnotify.Watcher // nil if the system allows no more watchers
 	ended   chan struct{}
 
 	mu   sync.Mutex
@@ -170,7 +169,7 @@ func (b *bell) listen() {
 				return
 			}
 		case _, ok := <-b.watcher.Errors:
-			// An overflow is as good a reason to look again.
+			// After an overflow readers must look again, too.
 			if !ok {
 				return
 			}
@@ -184,7 +183,7 @@ func (b *bell) listen() {
 
 func (b *bell) works() bool { return b.watcher != nil }
 
-// next is closed at the next change.
+// next returns a channel that is closed at the next change.
 func (b *bell) next() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()

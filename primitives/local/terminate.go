@@ -16,8 +16,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
 
-// Terminate implements primitives.EnvironmentPrimitive. The grace is the longest
-// of the commands that run.
+// Terminate implements primitives.EnvironmentPrimitive. The grace period is the longest one of the
+// running commands.
 func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, error) {
 	s.terminating.Lock() // a second call waits for the first
 	defer s.terminating.Unlock()
@@ -33,11 +33,11 @@ func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 	elsewhere := errors.Is(s.alive(), primitives.ErrTerminated)
 	s.terminated = true
 	close(s.down)
-	// From here on no call starts a command: those under way held s.mu.
+	// From here on no call starts a command: calls hold s.mu while they start one.
 	procs, durables := s.processes()
 	s.mu.Unlock()
 	s.forwards.end()
-	_ = s.files.Close() // which ends what is being written; its error is always nil
+	_ = s.files.Close() // interrupts writes; its error is always nil
 	if elsewhere {
 		s.release(procs, durables)
 		return primitives.TerminateReport{}, nil
@@ -46,18 +46,18 @@ func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 	for d := range durables {
 		d.setReason(primitives.ReasonCancelled)
 	}
-	_ = s.life.Truncate(lifeEnding) // without it others see that their commands end, and not why
+	_ = s.life.Truncate(lifeEnding) // on failure other handles do not learn why commands end
 	report := endFamily(s.family(procs), cancelAll(procs), ctx.Done())
 	if len(report.Survivors) > 0 {
-		// The sandbox stays to be looked at; its handle is of no more use.
+		// Keep the sandbox for inspection. Its handle is unusable.
 		return report, s.fail("terminate", s.id, fmt.Errorf("%d processes cannot be ended; the kernel holds them", len(report.Survivors)))
 	}
 	s.release(procs, durables)
 	return report, s.fail("terminate", s.id, s.remove())
 }
 
-// cancelAll sets ReasonCancelled on the running commands and returns their longest grace
-// period; the default if none runs, because descendants of ended commands may.
+// cancelAll sets ReasonCancelled on the running commands and returns their longest grace period. If
+// none runs it returns the default, because descendants of ended commands may still run.
 func cancelAll(procs map[*process]struct{}) time.Duration {
 	grace := time.Duration(-1)
 	for p := range procs {
@@ -79,8 +79,8 @@ func (s *Sandbox) processes() (map[*process]struct{}, map[*durable]struct{}) {
 	return maps.Clone(s.procs), maps.Clone(s.durables)
 }
 
-// release waits for the commands, all of which have been ended, and closes what
-// this handle holds. Their streams stay open: what they printed can be read.
+// release waits for the commands, which have all been ended, and closes the control group. The
+// streams stay open, so that the caller can read the rest of the output.
 func (s *Sandbox) release(procs map[*process]struct{}, durables map[*durable]struct{}) {
 	for p := range procs {
 		p.end(primitives.ReasonCancelled)
@@ -94,7 +94,7 @@ func (s *Sandbox) release(procs map[*process]struct{}, durables map[*durable]str
 	}
 }
 
-// remove tells the other handles and takes away what New made.
+// remove tells the other handles that the sandbox has ended, and removes what New made.
 func (s *Sandbox) remove() error {
 	err := s.life.Truncate(lifeEnded)
 	if s.group != nil {
@@ -109,7 +109,7 @@ func (s *Sandbox) remove() error {
 	return err
 }
 
-// removeGroup removes an emptied control group. The kernel lets go of the last
+// removeGroup removes an emptied control group. It retries, because the kernel releases the last
 // processes a moment after they have ended.
 func removeGroup(path string) error {
 	var err error
@@ -169,7 +169,7 @@ func (s *Sandbox) Close() error {
 	s.mu.Unlock()
 	s.forwards.end()
 	errs := []error{s.files.Close()}
-	// All ladders at once, not one grace after the other.
+	// Start all ladders at once, so that the grace periods overlap.
 	for p := range procs {
 		p.end(primitives.ReasonCancelled)
 	}
@@ -188,17 +188,16 @@ func (s *Sandbox) Close() error {
 	return s.fail("close", s.id, errors.Join(errs...))
 }
 
-// endAbandoned ends what handles left running whose program has died, except for
-// durable commands.
+// endAbandoned ends the commands of programs that have died, except for durable commands.
 func endAbandoned(sandboxes ...*state) {
 	var all sync.WaitGroup
 	swept := make(map[string]bool)
 	for _, st := range sandboxes {
 		if _, err := os.Stat(st.Group); err != nil {
-			swept[st.ID] = true // there are no groups
+			swept[st.ID] = true // there is no control group
 			continue
 		}
-		names, _ := cgroup.Leaves(st.Group) // or it is gone by now
+		names, _ := cgroup.Leaves(st.Group) // empty if the group is gone
 		for _, name := range names {
 			if abandoned(name) {
 				path := filepath.Join(st.Group, name)
@@ -218,8 +217,8 @@ func endAbandoned(sandboxes ...*state) {
 	all.Wait()
 }
 
-// abandoned reports whether the command with this ID, or in the control group
-// with this name, was started by a program that has died.
+// abandoned reports whether the program that started a command has died. execID is the command's ID
+// or the name of its control group.
 func abandoned(execID string) bool {
 	rest, ok := strings.CutPrefix(execID, "x-")
 	if !ok {

@@ -26,7 +26,7 @@ func (c *child) openTTY(size primitives.TerminalSize, spec *spawnSpec) (theirs d
 	if err := setSize(c.tty, size); err != nil {
 		return nil, err
 	}
-	// A duplicate that the caller closes like the ends of pipes.
+	// Return a duplicate: the caller closes it like the ends of pipes.
 	fd, err := unix.FcntlInt(slave.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
@@ -51,9 +51,9 @@ func setSize(tty *os.File, size primitives.TerminalSize) error {
 	return errors.Join(cerr, err)
 }
 
-// endOfFile returns what must be typed to end the input of the terminal: its
-// end-of-file character, twice when a line was begun, because the first one only
-// hands that line over. On a terminal in raw mode there is no such character.
+// endOfFile returns what must be typed to end the input of the terminal: its end-of-file character,
+// twice after an unfinished line, because the first one only submits that line. A terminal in raw
+// mode has no such character.
 func endOfFile(fd int, lineBegun bool) []byte {
 	t, err := unix.IoctlGetTermios(fd, ioctlGetTermios)
 	if err != nil || t.Lflag&unix.ICANON == 0 {

@@ -8,8 +8,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
 
-// ReadUsage implements primitives.UsageReader. The processor time is known with
-// control groups only; without them the processes are looked for.
+// ReadUsage implements primitives.UsageReader. The processor time is known with control groups
+// only; without them ReadUsage searches for the processes.
 func (s *Sandbox) ReadUsage(ctx context.Context) (primitives.Usage, error) {
 	end, err := s.begin("usage", s.id)
 	if err != nil {

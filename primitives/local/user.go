@@ -13,7 +13,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// identity is whom a command runs as.
+// identity is the user that a command runs as.
 type identity struct {
 	name string              // empty: the sandbox's own
 	cred *syscall.Credential // nil: this program's user
@@ -31,7 +31,7 @@ func (s *Sandbox) identify(who string) (identity, error) {
 	return id, err
 }
 
-// resolveUser understands a name, a number, and either with ":group".
+// resolveUser resolves a user name or number, either with an optional ":group".
 func resolveUser(who string) (identity, error) {
 	name, group, hasGroup := strings.Cut(who, ":")
 	u, err := lookupUser(name)
@@ -69,7 +69,7 @@ func resolveUser(who string) (identity, error) {
 	return id, nil
 }
 
-// whoMaySwitch begins what is said where maySwitchUser is false.
+// whoMaySwitch returns the start of the error message where maySwitchUser is false.
 func whoMaySwitch() string {
 	if os.Geteuid() == 0 {
 		return "give the container the capabilities SETUID, SETGID and KILL (cap_add), or set its user: this root cannot"
@@ -77,8 +77,8 @@ func whoMaySwitch() string {
 	return "only root can"
 }
 
-// lookupUser finds a user by name or number. A number needs no entry: its group
-// then has the same number.
+// lookupUser finds a user by name or number. A number may lack an entry; its group then has the
+// same number.
 func lookupUser(name string) (*user.User, error) {
 	u, err := user.Lookup(name)
 	if err == nil {

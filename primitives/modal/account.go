@@ -11,11 +11,11 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// Arch is what Modal's machines are, as in runtime.GOARCH; they run Linux.
+// Arch is the architecture of Modal's machines, as in runtime.GOARCH. They run Linux.
 const Arch = "amd64"
 
-// Present reports whether this machine has credentials of Modal, in the environment
-// or in the file of Modal's own tools. It does not contact Modal, so they may be invalid.
+// Present reports whether this machine has credentials for Modal, in the environment or in the
+// configuration file of Modal's own tools. It does not contact Modal, so they may be invalid.
 func (p Provider) Present() bool {
 	for _, name := range []string{"MODAL_TOKEN_ID", "MODAL_OAUTH_REFRESH_TOKEN", "MODAL_OAUTH_CLIENT_ID"} {
 		if os.Getenv(name) != "" {
@@ -30,7 +30,7 @@ func (p Provider) Present() bool {
 	return err == nil && (bytes.Contains(content, []byte("token_id")) || bytes.Contains(content, []byte("oauth_")))
 }
 
-// Examine looks for credentials, asks Modal whether it takes them, and finds the runner.
+// Examine looks for credentials, checks that Modal accepts them, and finds the runner.
 func (p Provider) Examine(ctx context.Context, _ primitives.Spec) []primitives.Finding {
 	account := primitives.Finding{Subject: "account", Status: primitives.FindingFailed}
 	if !p.Present() {
@@ -59,7 +59,7 @@ func (p Provider) examineRunner(ctx context.Context) primitives.Finding {
 	return f
 }
 
-// check asks Modal whether it takes the credentials. Errors are those of List.
+// check verifies that Modal accepts the credentials. Errors are those of List.
 func (p Provider) check(ctx context.Context) error {
 	c, err := connect(p)
 	if err != nil {
@@ -68,13 +68,13 @@ func (p Provider) check(ctx context.Context) error {
 	defer c.Close()
 	_, err = c.findApp(ctx, p, false)
 	if isNotFound(err) && p.App == "" {
-		return nil // the first sandbox makes it
+		return nil // the first sandbox creates the app
 	}
 	return err
 }
 
-// History says how a sandbox has ended, and nothing of one that runs. Modal does not say
-// when. An unknown ID is fs.ErrNotExist.
+// History returns how a sandbox ended; a running sandbox has no history. Modal does not report
+// when it ended. An unknown ID is fs.ErrNotExist.
 func (p Provider) History(ctx context.Context, id string) ([]primitives.Incident, error) {
 	state, err := p.look(ctx, id)
 	switch {
@@ -100,7 +100,7 @@ func (p Provider) look(ctx context.Context, id string) (primitives.State, error)
 	if _, err := c.findApp(ctx, p, false); err != nil {
 		return primitives.State{}, err
 	}
-	// Not by its tags: Modal may have forgotten those of one that has ended.
+	// Do not look at the tags: Modal may have dropped those of an ended sandbox.
 	result, err := c.result(ctx, id)
 	if err != nil {
 		return primitives.State{}, explain(err)

@@ -16,7 +16,7 @@ import (
 // The benchmarks compare the guest with Modal's own calls, on the same server and in
 // the same sandbox: "ours" and "sdk" of each.
 
-// both opens a sandbox with its guest and with Modal's calls alone.
+// both opens a sandbox twice: with its guest, and with Modal's own calls alone.
 func both(b *testing.B) (*guest.Sandbox, *sdk.Sandbox) {
 	b.Helper()
 	newServer(b)

@@ -18,7 +18,7 @@ import (
 // stdinWrite is the call that carries operations.
 const stdinWrite = "TaskExecStdinWrite"
 
-// calls returns what do has called, by method.
+// calls returns how often do called each method.
 func calls(s *testmodal.Server, do func()) map[string]int {
 	before := s.CallCounts()
 	do()
@@ -56,10 +56,9 @@ func TestAnOperationIsOneCall(t *testing.T) {
 		{"Move", func() error { return box.Move(ctx, "f", "f") }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			const times, most = 20, 22 // the end of the last one may come alone, and so may that of the one before
+			const times, most = 20, 22 // the last two end messages may need own calls
 			var made map[string]int
-			// On a busy machine the end of another one may not find company soon enough
-			// either: then it is done again.
+			// On a busy machine more end messages may miss the next call: then repeat.
 			for rounds := 0; rounds == 0 || rounds < 10 && made[stdinWrite] > most; rounds++ {
 				made = calls(s, func() {
 					for range times {
@@ -94,7 +93,7 @@ func TestAThousandFilesAreOneOperation(t *testing.T) {
 		}
 	})
 	t.Logf("%v", made)
-	// These are 4 MB. A call carries what has gathered while the guest was busy.
+	// The files have 4 MB. A call carries all that was queued while the guest was busy.
 	if n := made[stdinWrite]; n > 100 {
 		t.Errorf("they are %d calls", n)
 	}
@@ -129,7 +128,7 @@ func TestTheRunnerIsUploadedOnce(t *testing.T) {
 	second := calls(s, func() { open(t, cfg) })
 	t.Logf("first %v, second %v", first, second)
 	for method, want := range map[string][2]int{
-		"SandboxCreateV2": {2, 1}, "SandboxTerminateV2": {1, 0}, // the one in which the runner is published
+		"SandboxCreateV2": {2, 1}, "SandboxTerminateV2": {1, 0}, // one more to publish the runner
 		"TaskExecStdinWriteStream": {1, 0}, "TaskSnapshotDirectory": {1, 0}, "ImagePublish": {1, 0},
 		"TaskMountDirectory": {1, 1},
 	} {
@@ -139,7 +138,7 @@ func TestTheRunnerIsUploadedOnce(t *testing.T) {
 	}
 }
 
-// await waits until it is so.
+// await polls so until it returns true.
 func await(t *testing.T, so func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)

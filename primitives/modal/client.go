@@ -15,24 +15,24 @@ import (
 	"google.golang.org/grpc"
 )
 
-// client is a use of a connection to Modal.
+// client is one user of a shared connection to Modal.
 type client struct {
 	*connection
 	left sync.Once
 }
 
-// Close ends the use.
+// Close releases the connection.
 func (c *client) Close() { c.left.Do(c.leave) }
 
 // maxThrottle is how long the SDK retries a call that Modal throttles (rate limit). After other
-// transient errors the SDK retries a call a few times. This package has no retries of its own: it
-// makes a call again only with another image, when the one that it knew is gone.
+// transient errors the SDK retries a call a few times. This package has no retries of its own,
+// except that it repeats a call with another image when the cached one no longer exists.
 const maxThrottle = 2 * time.Minute
 
 // profileVariable is the environment variable that selects a profile of the SDK.
 const profileVariable = "MODAL_PROFILE"
 
-// connect makes a client without calling Modal.
+// connect returns a client without calling Modal.
 func connect(cfg Provider) (*client, error) {
 	c, err := join(cfg, func(c *connection) error { return c.open(cfg) })
 	if err != nil {
@@ -41,16 +41,16 @@ func connect(cfg Provider) (*client, error) {
 	return &client{connection: c}, nil
 }
 
-// open makes the SDK's client. The caller must keep other calls of open from reading the
-// process's environment meanwhile.
+// open creates the SDK's client. The caller must serialize calls of open: they change the
+// process's environment.
 func (c *connection) open(cfg Provider) error {
 	wait := maxThrottle
 	params := &sdk.ClientParams{
 		Environment:     cfg.Environment,
 		Logger:          slog.New(slog.DiscardHandler), // it would write on standard error
 		MaxThrottleWait: &wait,
-		// The SDK does not tell all that Modal answers. A call on the connection
-		// itself goes through everything that the SDK does for its own.
+		// The SDK does not return all that Modal answers. A call on its connection passes
+		// through the SDK's own interceptors.
 		GRPCUnaryInterceptors: []grpc.UnaryClientInterceptor{func(
 			ctx context.Context, method string, req, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption,
 		) error {
@@ -78,12 +78,10 @@ func (c *connection) open(cfg Provider) error {
 	return nil
 }
 
-// control returns the control plane, which must have been called before by the
-// SDK.
+// control returns the control plane's client. The SDK must have made a call before.
 func (c *client) control() pb.ModalClientClient { return pb.NewModalClientClient(c.conn.Load()) }
 
-// findApp returns the app of the configuration. The default one is made if it is
-// missing and wanted.
+// findApp returns the app of the configuration. If wanted, it creates a missing default app.
 func (c *client) findApp(ctx context.Context, cfg Provider, wanted bool) (*sdk.App, error) {
 	app, err := c.Apps.FromName(ctx, cfg.app(), &sdk.AppFromNameParams{
 		Environment: cfg.Environment, CreateIfMissing: wanted && cfg.App == "",
@@ -103,8 +101,8 @@ const (
 	imagePrefix   = "im-"
 )
 
-// isOld reports whether a sandbox has an ID of Modal's first kind, which is called by
-// other methods; those with a GPU have.
+// isOld reports whether a sandbox has an ID of Modal's first kind, as those with a GPU have.
+// These need other API methods.
 func isOld(id string) bool {
 	const oldLength = 22
 	suffix := strings.TrimPrefix(id, sandboxPrefix)
@@ -116,7 +114,7 @@ func isOld(id string) bool {
 	})
 }
 
-// result asks how a sandbox has ended; nil means that it has not.
+// result returns how a sandbox ended, or nil if it has not ended.
 func (c *client) result(ctx context.Context, id string) (*pb.GenericResult, error) {
 	req := pb.SandboxWaitRequest_builder{SandboxId: id, Timeout: 0}.Build()
 	wait := c.control().SandboxWaitV2

@@ -16,67 +16,66 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// Provider makes sandboxes at Modal. Its fields are the settings that only these have; the
-// zero value is an app of the active profile.
+// Provider creates sandboxes at Modal. Its fields are the settings that only Modal has. The
+// zero value uses the default app of the active profile.
 //
 // The credentials are those of Modal's own tools: the environment variables
 // MODAL_TOKEN_ID and MODAL_TOKEN_SECRET, else those of a profile of ~/.modal.toml.
 //
-// Of [primitives.Spec], Image is a registry's tag, such as node:22-bookworm-slim, or
-// the ID of an image of Modal, such as a snapshot: "im-...". User is root if it is empty, who
-// reads and writes files in any case; new ones are given to User. Network is "none" or empty.
-// Grace is a minute if it is zero; until Modal has noticed takes a minute more, and another
-// one if the last program died. Expires ends the sandbox in any case; 24 hours are the most.
-// Ports can be reached from the internet, over TLS. Labels are Modal's tags.
+// In [primitives.Spec], Image is a registry's tag, such as node:22-bookworm-slim, or the ID of
+// a Modal image, such as a snapshot: "im-...". An empty User means root. Files are always read
+// and written as root; new files belong to User. Network is "none" or empty. A zero Grace means
+// one minute. Modal ends the sandbox about a minute after the grace period, and about two
+// minutes after it if the last client was killed. Expires limits a kept sandbox, to at most 24
+// hours. Ports can be reached from the internet, over TLS. Labels become Modal's tags.
 type Provider struct {
-	// App is Modal's app that the sandbox belongs to. Empty means "agentenv", which
-	// is made if it is missing; any other must exist.
+	// App is Modal's app that the sandbox belongs to. Empty means "agentenv", which is created
+	// if it is missing; any other must exist.
 	App string `json:"app,omitempty"`
-	// Environment is Modal's environment of the app. Empty means that of the
-	// profile.
+	// Environment is Modal's environment of the app. Empty means the profile's environment.
 	Environment string `json:"environment,omitempty"`
-	// Profile chooses a profile of ~/.modal.toml. Empty means what MODAL_PROFILE
-	// says, else the active one.
+	// Profile chooses a profile of ~/.modal.toml. Empty means the profile that MODAL_PROFILE
+	// names, else the active one.
 	Profile string `json:"profile,omitempty"`
-	// Dockerfile is built on top of the image: instructions as in a Dockerfile, without
-	// FROM, and without COPY of files of this machine, which Modal cannot take. They
-	// are built once, and again when they change.
+	// Dockerfile is built on top of the image: instructions as in a Dockerfile, without FROM,
+	// and without COPY of files of this machine, which Modal does not support. Modal builds
+	// them once, and again when they change.
 	Dockerfile []string `json:"dockerfile,omitempty"`
-	// Secrets are names of Modal's secrets, whose variables every command gets.
+	// Secrets names Modal's secrets. Every command gets their variables.
 	Secrets []string `json:"secrets,omitempty"`
-	// Volumes are names of Modal's volumes by the absolute path that each is mounted
-	// at. One that is missing is made.
+	// Volumes maps absolute mount paths to names of Modal's volumes. Missing volumes are
+	// created.
 	Volumes map[string]string `json:"volumes,omitempty"`
-	// ReserveCPUs and ReserveMemory are reserved. Zero means Modal's default, and not more
-	// than the limits Spec.CPUs and Spec.Memory.
+	// ReserveCPUs and ReserveMemory are reserved for the sandbox. Zero means Modal's default,
+	// but not more than the limits Spec.CPUs and Spec.Memory.
 	ReserveCPUs   float64         `json:"reserve_cpus,omitempty"`
 	ReserveMemory primitives.Size `json:"reserve_memory,omitempty"`
-	// GPU is a kind of graphics processor and how many, such as "T4" or "A100:2".
+	// GPU is a kind of graphics processor with an optional count, such as "T4" or "A100:2".
 	GPU string `json:"gpu,omitempty"`
-	// Cloud and Regions say where the sandbox may run. Empty means anywhere.
+	// Cloud and Regions restrict where the sandbox may run. Empty means anywhere.
 	Cloud   string   `json:"cloud,omitempty"`
 	Regions []string `json:"regions,omitempty"`
-	// AllowCIDRs and AllowDomains are all that the sandbox may reach, if there is any of
-	// them; a domain may begin with "*.".
+	// AllowCIDRs and AllowDomains, if any is set, are the only destinations that the sandbox
+	// may reach. A domain may begin with "*.".
 	AllowCIDRs   []string `json:"allow_cidrs,omitempty"`
 	AllowDomains []string `json:"allow_domains,omitempty"`
-	// Ready is awaited before Create returns. Nil is nothing beyond the guest.
+	// Ready is a probe that Create waits for. Nil means that Create waits for the guest only.
 	Ready *Probe `json:"ready,omitempty"`
-	// Timeout is how old the sandbox becomes at most, whatever it does. Zero
-	// means 24 hours, which is as much as there is.
+	// Timeout is the maximum age of the sandbox, also while it is in use. Zero means 24 hours,
+	// which is Modal's limit.
 	Timeout time.Duration `json:"timeout,omitempty"`
 
-	// Runner returns the path on this machine of the envrunner program for Modal's
-	// machines, which are linux/amd64, for example bundle.Find. Create and Fork need it.
+	// Runner returns the path on this machine of the envrunner program for Modal's machines,
+	// which are linux/amd64, for example bundle.Find. Create and Fork need it.
 	Runner func(ctx context.Context, goos, goarch string) (string, error) `json:"-"`
-	// Logger gets what happens to the stream; nil is silence.
+	// Logger logs events of the guest's stream. Nil disables logging.
 	Logger hclog.Logger `json:"-"`
-	// Progress gets a sentence about what takes longer than a moment, such as
-	// building the image. It may be called from any goroutine. Nil is silence.
+	// Progress is called with a sentence about each slow step, such as building the image. It
+	// may be called from any goroutine. Nil disables it.
 	Progress func(message string) `json:"-"`
 }
 
-// config is all that makes a sandbox.
+// config is the complete configuration of a sandbox.
 type config struct {
 	primitives.Spec
 	Provider
@@ -84,16 +83,16 @@ type config struct {
 	Runner string `json:"runner,omitempty"`
 	// keepAlive is for tests: see guest.Config.
 	keepAlive time.Duration
-	// publishTimeout is for tests: 0 means the constant of this name.
+	// publishTimeout is for tests: 0 means the constant publishTimeout.
 	publishTimeout time.Duration
 }
 
-// Probe says when a sandbox is ready: when a port takes connections, or when a
-// command exits with 0. One of both is required.
+// Probe defines when a sandbox is ready: when a port accepts connections, or when a command
+// exits with 0. Exactly one of Port and Command is required.
 type Probe struct {
 	Port    int      `json:"port,omitempty"`
 	Command []string `json:"command,omitempty"`
-	// Timeout is how long it may take. Zero means 5 minutes.
+	// Timeout is how long the sandbox may take to become ready. Zero means 5 minutes.
 	Timeout time.Duration `json:"timeout,omitempty"`
 }
 
@@ -106,15 +105,15 @@ const (
 	defaultReady   = 300 * time.Second
 	maxCPU         = 1 << 10
 	reservedCPUs   = 0.125     // Modal's own default
-	minMemory      = 128 << 20 // what Modal takes, and its own default
+	minMemory      = 128 << 20 // Modal's minimum, which is also its default
 	maxMemory      = 1 << 44
 	maxName        = 64
 	maxTag         = 63
-	maxEnvironment = 32 << 10 // bytes; what Modal takes is not known
+	maxEnvironment = 32 << 10 // bytes; Modal's own limit is not documented
 )
 
-// check says what is wrong with the configuration whatever Modal says: an error
-// that is fs.ErrInvalid and names the field and what to do.
+// check validates the configuration without asking Modal. The error is fs.ErrInvalid, names the
+// field, and says what to do.
 func (c config) check() error {
 	for _, check := range []func() error{
 		c.Check, c.checkNames, c.checkImage, c.checkResources, c.checkLife, c.checkNetwork, c.checkPlaces, c.checkReady, c.checkTags,
@@ -133,17 +132,17 @@ func (c config) check() error {
 	return c.Refuse("a sandbox at Modal has its workspace at one path; leave it out", "workspace_path")
 }
 
-// invalid is the error of a field: what is wrong with it, and after a semicolon what to do.
+// invalid returns the error of a field: the problem and, after a semicolon, what to do.
 func (c config) invalid(field, wrong string) error {
 	return &primitives.SettingError{Setting: field, Problem: wrong, Err: fs.ErrInvalid}
 }
 
-// badName is the error of a field whose value is no name.
+// badName returns the error of a field whose value is not a valid name.
 func (c config) badName(field, name string) error {
 	return c.invalid(field, fmt.Sprintf("%q is no name; use up to 64 letters, digits, and - _ .", name))
 }
 
-// validName reports whether something of Modal can have this name.
+// validName reports whether Modal allows s as a name or ID.
 func validName(s string) bool {
 	for _, r := range s {
 		alnum := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
@@ -198,7 +197,7 @@ func (c config) checkResources() error {
 	cpuLimit, reserved := max(c.CPUs, 0), c.ReserveCPUs
 	limit, reserve := max(c.Memory, 0), c.ReserveMemory
 	switch {
-	case !(reserved == 0 || reserved >= 0.001 && reserved <= maxCPU): // not a number, too
+	case !(reserved == 0 || reserved >= 0.001 && reserved <= maxCPU): // also rejects NaN
 		return c.invalid("reserve_cpus", fmt.Sprintf("%v is out of range; give a number of processors from 0.001 to %d, or 0 for Modal's default", reserved, maxCPU))
 	case !(cpuLimit == 0 || cpuLimit >= max(reserved, 0.001) && cpuLimit <= maxCPU):
 		return c.invalid("cpus", fmt.Sprintf("%v is out of range; give a number of processors from 0.001, or reserve_cpus, to %d", c.CPUs, maxCPU))
@@ -283,7 +282,7 @@ func (c config) checkTags() error {
 	return nil
 }
 
-// within reports whether a clean path is in a folder, or is it.
+// within reports whether the clean path p is folder or inside it.
 func within(p, folder string) bool {
 	return p == folder || strings.HasPrefix(p, strings.TrimSuffix(folder, "/")+"/")
 }
@@ -295,7 +294,7 @@ func (c Provider) app() string {
 	return c.App
 }
 
-// timeout is how old the sandbox becomes.
+// timeout returns the maximum age of the sandbox.
 func (c config) timeout() time.Duration {
 	life := cmp.Or(c.Timeout, maxTimeout)
 	if c.Keep && c.Expires > 0 {
@@ -304,7 +303,7 @@ func (c config) timeout() time.Duration {
 	return life
 }
 
-// cpus returns how many processors are reserved and may be used; zero is Modal's default.
+// cpus returns how many processors are reserved, and the limit. Zero means Modal's default.
 func (c config) cpus() (reserve, limit float64) {
 	if c.CPUs <= 0 {
 		return c.ReserveCPUs, 0
@@ -312,7 +311,7 @@ func (c config) cpus() (reserve, limit float64) {
 	return cmp.Or(c.ReserveCPUs, min(reservedCPUs, c.CPUs)), c.CPUs
 }
 
-// memory is cpus for MiB of memory.
+// memory returns how many MiB are reserved, and the limit. Zero means Modal's default.
 func (c config) memory() (reserve, limit int) {
 	if c.Memory <= 0 {
 		return int(c.ReserveMemory >> 20), 0
@@ -320,7 +319,7 @@ func (c config) memory() (reserve, limit int) {
 	return int(cmp.Or(c.ReserveMemory, minMemory) >> 20), int(c.Memory >> 20)
 }
 
-// idle returns how long the sandbox lives without a client.
+// idle returns how long the sandbox lives without a client: the grace period.
 func (c config) idle() time.Duration {
 	return cmp.Or(c.Grace, defaultIdle)
 }
@@ -331,10 +330,10 @@ func (c Provider) progress(message string) {
 	}
 }
 
-// tellAfter is how long a step may take before it is reported.
+// tellAfter is how long a step may take before its progress is reported.
 const tellAfter = 2 * time.Second
 
-// tellLater tells what is done if stop is not called soon.
+// tellLater reports message as progress unless stop is called within tellAfter.
 func (c Provider) tellLater(message string) (stop func()) {
 	told := make(chan struct{})
 	timer := time.AfterFunc(tellAfter, func() {
@@ -348,7 +347,7 @@ func (c Provider) tellLater(message string) (stop func()) {
 	}
 }
 
-// onVolume reports whether the workspace is on a volume, which no image holds.
+// onVolume reports whether the workspace is on a volume. An image does not contain volumes.
 func (c config) onVolume() bool {
 	for at := range c.Volumes {
 		if c.Workspace != "" && within(path.Clean(c.Workspace), path.Clean(at)) {

@@ -11,7 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/primitivestest"
 )
 
-// TestContract runs the whole contract over the server, or at Modal: see realAccount.
+// TestContract runs the whole contract with the test server, or at Modal: see realAccount.
 func TestContract(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -28,7 +28,7 @@ func TestContract(t *testing.T) {
 			c.change(&cfg)
 			h := harness(cfg)
 			h.Groups = c.groups
-			// Other programs that take part use the server of the first one.
+			// Client processes of the suite use the server of the first process.
 			if !*realAccount && os.Getenv("PRIMITIVESTEST_CLIENT") == "" {
 				s := startServer(t)
 				h.Destroy = func(_ context.Context, p primitives.EnvironmentPrimitive) error { return s.destroy(p.ID()) }
@@ -38,8 +38,8 @@ func TestContract(t *testing.T) {
 	}
 }
 
-// harness makes sandboxes that are alike. Modal does not tell a guest that its program was
-// killed: the guest pings after 30 s of silence and waits 30 s for the answer.
+// harness creates sandboxes with cfg. Modal does not tell a guest that its client was killed:
+// the guest pings after 30 s of silence and waits 30 s for the answer.
 func harness(cfg modal.Config) primitivestest.Harness {
 	return primitivestest.Harness{
 		Patience: 2 * time.Minute,

@@ -12,8 +12,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/modal"
 )
 
-// crashVariable is set, to the path of the runner, where this program is started to
-// be killed while it makes a sandbox.
+// crashVariable holds the path of the runner in a process that the test kills while it creates
+// a sandbox.
 const crashVariable = "AGENTENV_TEST_MODAL_CRASH"
 
 func crashConfig(program string) modal.Config {
@@ -36,8 +36,8 @@ func TestAProgramThatIsKilledWhileItMakesASandboxLeavesNothing(t *testing.T) {
 				if m == method {
 					once.Do(func() {
 						<-started
-						close(called)          // before it ends: Wait may return before Kill does
-						_ = cmd.Process.Kill() // it runs: it calls
+						close(called)          // first: Wait may return before Kill does
+						_ = cmd.Process.Kill() // it is running: it made this call
 					})
 				}
 				return nil
@@ -54,8 +54,8 @@ func TestAProgramThatIsKilledWhileItMakesASandboxLeavesNothing(t *testing.T) {
 			}
 			s.Before(nil)
 			if strings.HasPrefix(method, "Task") {
-				// A command runs: Modal's, which waits for the rest of the runner for
-				// ever, or the guest, which takes a minute to see that its host is dead.
+				// A command still runs: Modal's, which waits forever for the rest of the
+				// runner, or the guest, which needs a minute to notice that its client is dead.
 				if _, err := (modal.Config{}).GC(t.Context(), primitives.GCOptions{NoGrace: true}); err != nil {
 					t.Error(err)
 				}

@@ -20,14 +20,14 @@ type driver struct {
 	box     *sdk.Sandbox
 	args    []string // the guest's command line
 	env     map[string]string
-	cfg     config  // what it was made with
-	program *runner // at args[0]; nil if it was not put there by this handle
-	strange error   // why it is not known what it was made with
+	cfg     config  // the settings that the sandbox was created with
+	program *runner // at args[0]; nil if this handle did not install it
+	strange error   // why cfg is not known
 
 	sandbox *guest.Sandbox
 	stream  *stream
-	// owned says that Close gives up the client, too: New and Attach do that themselves
-	// until they have succeeded.
+	// owned makes Close release the client, too. Until New or Attach has succeeded, they
+	// release it themselves.
 	owned atomic.Bool
 }
 
@@ -41,12 +41,12 @@ var (
 )
 
 const (
-	// handshakeTimeout is for how long a command may take to start. Modal may still
-	// be starting the sandbox.
+	// handshakeTimeout is how long a command may take to start. Modal may still be starting the
+	// sandbox.
 	handshakeTimeout = 2 * time.Minute
-	// stateTimeout is how long Modal may take to tell the state of a sandbox.
+	// stateTimeout is how long Modal may take to return the state of a sandbox.
 	stateTimeout = 5 * time.Second
-	// sendTimeout is how long Close waits for a call that is under way.
+	// sendTimeout is how long Close waits for a pending call.
 	sendTimeout = 5 * time.Second
 	// endTimeout is how long Modal may take to end a sandbox.
 	endTimeout = time.Minute
@@ -63,8 +63,9 @@ func (d *driver) open(ctx context.Context) (err error) {
 	return err
 }
 
-// openBeside installs the guest of this release beside one of another release, which refused
-// with mismatch, and connects to it. Without a runner it returns mismatch.
+// openBeside installs the guest of this release beside the guest of another release, which
+// refused the connection with mismatch, and connects to it. Without a runner it returns
+// mismatch.
 func (d *driver) openBeside(ctx context.Context, mismatch error) error {
 	if err := d.cfg.findRunner(ctx); err != nil {
 		return err
@@ -100,8 +101,8 @@ func (d *driver) Dial(ctx context.Context) (io.ReadWriteCloser, error) {
 	return d.stream, nil
 }
 
-// State asks Modal. A sandbox that has become too old or was idle for too long is
-// [primitives.StatusExited].
+// State returns the state that Modal reports. A sandbox that Modal ended for its age or its
+// idle time is [primitives.StatusExited].
 func (d *driver) State(ctx context.Context) (guest.Status, error) {
 	result, err := d.client.result(ctx, d.ID())
 	switch {
@@ -122,8 +123,8 @@ func (d *driver) End(ctx context.Context) error {
 	return nil
 }
 
-// endSandbox ends a sandbox and waits for that, also when ctx is done. It is no error
-// if it has ended.
+// endSandbox ends a sandbox and waits until it has ended, even if ctx is done. A sandbox that
+// has already ended is not an error.
 func endSandbox(ctx context.Context, box *sdk.Sandbox) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
@@ -137,7 +138,7 @@ func endSandbox(ctx context.Context, box *sdk.Sandbox) error {
 	return explain(err)
 }
 
-// Close lets go of the sandbox. It lives on for a while, see [primitives.Spec].
+// Close releases the handle. The sandbox lives on for its grace period, see [primitives.Spec].
 func (d *driver) Close() error {
 	d.stream.join(sendTimeout)
 	if !d.owned.Load() {
@@ -148,14 +149,14 @@ func (d *driver) Close() error {
 	return err
 }
 
-// Refine takes copies from a sandbox that cannot be copied.
+// Refine removes snapshots and forks from the capabilities of a sandbox that cannot be copied.
 func (d *driver) Refine(c primitives.Capabilities) primitives.Capabilities {
 	c.Snapshot = d.copyable() == nil
 	c.Fork = c.Snapshot
 	return c
 }
 
-// Ports returns where the ports of Spec.Ports can be reached from the internet.
+// Ports returns the public addresses of the ports of Spec.Ports.
 func (d *driver) Ports(ctx context.Context) ([]primitives.Port, error) {
 	tunnels, err := d.box.Tunnels(ctx, portsTimeout, nil)
 	if err != nil {
@@ -169,8 +170,8 @@ func (d *driver) Ports(ctx context.Context) ([]primitives.Port, error) {
 	return ports, nil
 }
 
-// Runner returns where in the sandbox a runner of this machine lies; empty if this handle
-// did not put it there, or a user there may not run it.
+// Runner returns the path in the sandbox of the runner that lies in file on this machine. It is
+// empty if this handle did not install that file, or if the sandbox's user may not run it.
 func (d *driver) Runner(file string) string {
 	if d.program == nil || d.program.file != file || d.cfg.User != "" {
 		return ""
@@ -178,7 +179,7 @@ func (d *driver) Runner(file string) string {
 	return d.args[0]
 }
 
-// settle does what is left to do for a new sandbox once its guest works.
+// settle finishes a new sandbox once its guest works.
 func (d *driver) settle(ctx context.Context, settings []byte, tags map[string]string) error {
 	if err := d.writeRecord(ctx, settings); err != nil {
 		return err
@@ -192,11 +193,11 @@ func (d *driver) settle(ctx context.Context, settings []byte, tags map[string]st
 			return explain(err)
 		}
 	}
-	return ctx.Err() // the caller may have given up
+	return ctx.Err() // the caller may have cancelled
 }
 
-// explainStart says why a guest could not be started, if that is because the sandbox
-// has ended.
+// explainStart adds to err, for a guest that could not be started, why the sandbox has ended,
+// if it has.
 func (d *driver) explainStart(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err

@@ -22,7 +22,7 @@ func TestASandboxThatEndsBehindItsHandleSaysHow(t *testing.T) {
 		end    func(t *testing.T, s *testmodal.Server, box *guest.Sandbox)
 		want   error
 		status primitives.Status
-		reason primitives.ExitReason // of a command, if that is known
+		reason primitives.ExitReason // of a command, if it is known
 	}{
 		{"terminated elsewhere", terminateElsewhere, primitives.ErrTerminated, primitives.StatusTerminated, primitives.ReasonCancelled},
 		{"guest killed", killGuest, primitives.ErrUnavailable, primitives.StatusLost, primitives.ReasonLost},
@@ -49,7 +49,7 @@ func TestASandboxThatEndsBehindItsHandleSaysHow(t *testing.T) {
 			if status, err := p.Wait(t.Context()); err == nil && status.Reason != c.reason {
 				t.Errorf("the command ends with %+v, want that it is %s", status, c.reason)
 			}
-			_ = p.Close() // nobody can say that it has ended
+			_ = p.Close() // its end cannot be confirmed
 			_, err = box.Stat(t.Context(), ".")
 			expectError(t, "Stat", err, c.want)
 			state, err := box.Poll(t.Context())
@@ -66,7 +66,7 @@ func TestASandboxThatEndsBehindItsHandleSaysHow(t *testing.T) {
 	}
 }
 
-// expectAnotherGuest attaches to a sandbox that lives and has lost its guest.
+// expectAnotherGuest attaches to a live sandbox that has lost its guest.
 func expectAnotherGuest(t *testing.T, cfg modal.Config, box *guest.Sandbox) {
 	t.Helper()
 	again, err := modal.Attach(t.Context(), cfg, box.ID())
@@ -81,8 +81,8 @@ func expectAnotherGuest(t *testing.T, cfg modal.Config, box *guest.Sandbox) {
 	}
 }
 
-// outlive moves a sandbox to the end of its time. With a short time a busy machine might
-// not make the sandbox fast enough.
+// outlive makes a sandbox reach its maximum age. A short Timeout would be flaky: a busy machine
+// might not create the sandbox in time.
 func outlive(t *testing.T, s *testmodal.Server, box *guest.Sandbox) {
 	t.Helper()
 	if err := s.Outlive(box.ID()); err != nil {
@@ -141,10 +141,10 @@ func TestAShortCutOfTheNetworkIsNotNoticed(t *testing.T) {
 
 func TestATokenOfTheSandboxThatHasExpiredIsRenewed(t *testing.T) {
 	s := newServer(t)
-	s.SetTokenLife(29 * time.Second) // so the SDK renews it, and a call can be made with it, also on a busy machine
+	s.SetTokenLife(29 * time.Second) // short enough that the SDK renews it
 	box := open(t, config(t))
 	made := calls(s, func() {
-		s.ExpireTokens() // only now: a deferred write of New would renew it, too
+		s.ExpireTokens() // only now: a deferred write of New would also renew the token
 		if got := run(t, box, "echo on"); got != "on\n" {
 			t.Errorf("the sandbox says %q", got)
 		}

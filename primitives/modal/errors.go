@@ -17,7 +17,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
-// wrap says where an error came from.
+// wrap adds the operation and its target to an error.
 func wrap(op, target string, err error) error {
 	if err == nil {
 		return nil
@@ -25,8 +25,8 @@ func wrap(op, target string, err error) error {
 	return &primitives.Error{Op: op, Backend: backend, Target: target, Err: err}
 }
 
-// kind is an error of Modal as the contract's sentinel. Its text is Modal's: it
-// says more.
+// kind gives an error of Modal the meaning of one of the contract's sentinels. It keeps Modal's
+// text, which says more.
 type kind struct {
 	error
 	is error
@@ -34,8 +34,7 @@ type kind struct {
 
 func (k *kind) Unwrap() []error { return []error{k.error, k.is} }
 
-// explain adds the contract's sentinel to an error of the SDK, and what can be done
-// where that is known.
+// explain adds the contract's sentinel to an error of the SDK and, where known, what to do.
 func explain(err error) error {
 	var known *kind
 	switch {
@@ -67,7 +66,7 @@ func explain(err error) error {
 	case codes.Canceled:
 		return &kind{err, context.Canceled}
 	case codes.DeadlineExceeded:
-		return &kind{err, errors.Join(context.DeadlineExceeded, primitives.ErrUnavailable)} // the caller's, or Modal's own
+		return &kind{err, errors.Join(context.DeadlineExceeded, primitives.ErrUnavailable)} // the caller's deadline or Modal's
 	case codes.Unavailable:
 		return &kind{fmt.Errorf("%w; check that Modal can be reached from here, and MODAL_SERVER_URL", err), primitives.ErrUnavailable}
 	}
@@ -76,7 +75,7 @@ func explain(err error) error {
 
 const tokenAdvice = "get a token with \"modal token new\", or set MODAL_TOKEN_ID and MODAL_TOKEN_SECRET"
 
-// sentinelOf returns what an error of the SDK's own kinds means; nil is unknown.
+// sentinelOf returns the sentinel for an error of the SDK's own types, or nil if it is unknown.
 func sentinelOf(err error) error {
 	var (
 		notFound  sdk.NotFoundError
@@ -108,7 +107,7 @@ func sentinelOf(err error) error {
 	return nil
 }
 
-// explainText is for what the SDK says in words only.
+// explainText classifies errors that the SDK returns as text only.
 func explainText(err error) error {
 	if strings.Contains(err.Error(), "missing credentials") {
 		return &kind{fmt.Errorf("%w; %s", err, tokenAdvice), fs.ErrPermission}
@@ -121,17 +120,17 @@ func isNotFound(err error) bool {
 	return errors.As(err, &notFound) || errors.Is(err, fs.ErrNotExist) || status.Code(err) == codes.NotFound
 }
 
-// errTimeout and its likes say why a sandbox has ended.
+// errTimeout, errIdle and errGone say why a sandbox has ended.
 var (
 	errTimeout = fmt.Errorf("%w: it has become as old as its timeout allows: %w", primitives.ErrUnavailable, os.ErrProcessDone)
 	errIdle    = fmt.Errorf("%w: no client was connected to it for its grace period: %w", primitives.ErrUnavailable, os.ErrProcessDone)
 	errGone    = fmt.Errorf("%w: Modal has ended it: %w", primitives.ErrUnavailable, os.ErrProcessDone)
 )
 
-// Exit codes of sandboxes that were ended, as the SDK gives them.
+// timeoutCode is the exit code that the SDK gives a sandbox that reached a timeout.
 const timeoutCode = 124
 
-// statusOf reads a result; nil is that of a sandbox that runs.
+// statusOf converts a result. Nil means that the sandbox is running.
 func statusOf(r *pb.GenericResult) guest.Status {
 	switch r.GetStatus() {
 	case pb.GenericResult_GENERIC_STATUS_UNSPECIFIED:

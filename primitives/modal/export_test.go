@@ -17,19 +17,19 @@ func RunnerImage(file string) (string, error) {
 	return r.name, nil
 }
 
-// WithKeepAlive is cfg with a guest that is asked more often whether it lives.
+// WithKeepAlive returns cfg with a keep-alive interval for the guest.
 func WithKeepAlive(cfg Config, every time.Duration) Config {
 	cfg.keepAlive = every
 	return cfg
 }
 
-// WithPublishTimeout is cfg whose sandbox waits no longer for the published runner.
+// WithPublishTimeout returns cfg with a limit for the wait for the published runner.
 func WithPublishTimeout(cfg Config, timeout time.Duration) Config {
 	cfg.publishTimeout = timeout
 	return cfg
 }
 
-// Forget makes all that is known of Modal older than it is believed.
+// Forget expires all that is cached about Modal.
 func Forget() {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
@@ -43,10 +43,10 @@ func Forget() {
 	}
 }
 
-// Config is all that makes a sandbox, with the runner found.
+// Config is the complete configuration of a sandbox, including the path of the runner.
 type Config = config
 
-// New makes a sandbox.
+// New creates a sandbox.
 func New(ctx context.Context, cfg Config) (*guest.Sandbox, error) {
 	s, err := create(ctx, cfg)
 	return s, wrap("create", cfg.Image, err)
@@ -58,10 +58,10 @@ func Attach(ctx context.Context, cfg Config, id string) (*guest.Sandbox, error) 
 	return s, wrap("attach", id, err)
 }
 
-// Validate says what is wrong with a configuration whatever Modal says.
+// Validate checks a configuration without asking Modal.
 func (c config) Validate() error { return c.check() }
 
-// Look returns what became of a sandbox.
+// Look returns the state of a sandbox.
 func Look(ctx context.Context, p Provider, id string) (primitives.State, error) {
 	state, err := p.look(ctx, id)
 	return state, wrap("look", id, err)

@@ -17,7 +17,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/modal"
 )
 
-// expectError checks what an error is and says.
+// expectError checks that err wraps want, comes from this backend, and contains words.
 func expectError(t *testing.T, what string, err, want error, words ...string) {
 	t.Helper()
 	if !errors.Is(err, want) {
@@ -35,7 +35,7 @@ func expectError(t *testing.T, what string, err, want error, words ...string) {
 	}
 }
 
-// expectNothingLeft checks that no sandbox lives.
+// expectNothingLeft checks that no sandbox is alive.
 func expectNothingLeft(t *testing.T) {
 	t.Helper()
 	list, err := (modal.Config{}).List(context.WithoutCancel(t.Context()))
@@ -140,7 +140,7 @@ func TestANameIsTakenOnce(t *testing.T) {
 
 func TestACallThatIsPutOffIsMadeAgain(t *testing.T) {
 	s := newServer(t)
-	open(t, config(t)) // which publishes the runner in another one
+	open(t, config(t)) // this also publishes the runner, in another sandbox
 	if err := s.Throttle("SandboxCreateV2", 10*time.Millisecond, 5); err != nil {
 		t.Fatal(err)
 	}
@@ -208,7 +208,7 @@ func TestAServerThatHangsDoesNotOutlastTheContext(t *testing.T) {
 			select {
 			case err := <-ended:
 				expectError(t, name, err, context.DeadlineExceeded)
-			case <-time.After(time.Minute): // some take more than ten seconds of it by themselves
+			case <-time.After(time.Minute): // some calls take over ten seconds
 				t.Error("it hangs")
 			}
 		})
@@ -228,7 +228,7 @@ func TestWhateverFailsInNewLeavesNothing(t *testing.T) {
 		"AppGetOrCreate", "ImageGetOrCreate", "SandboxCreateV2", "TaskExecStart", "TaskExecStdinWrite", "TaskExecStdinWriteStream", "TaskExecWait",
 	} {
 		t.Run(method, func(t *testing.T) {
-			s := newServer(t) // which has no runner yet
+			s := newServer(t) // no runner is published yet
 			s.Before(func(called string) error {
 				if called == method {
 					return status.Error(codes.ResourceExhausted, "it was made to fail by the test")

@@ -9,8 +9,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// BenchmarkForwardedCalls reports the calls of Modal's API for each KiB that goes into the
-// sandbox over a forwarded connection and comes back.
+// BenchmarkForwardedCalls reports the API calls per KiB that goes into the sandbox over a
+// forwarded connection and comes back.
 func BenchmarkForwardedCalls(b *testing.B) {
 	s := newServer(b)
 	box := open(b, config(b))
@@ -44,7 +44,7 @@ func BenchmarkForwardedCalls(b *testing.B) {
 	}
 }
 
-// send sends so much in pieces and reads it at the other end.
+// send writes total bytes to out in pieces of size and reads them from in.
 func send(b *testing.B, out, in net.Conn, total, size int) {
 	failed := make(chan error, 1)
 	go func() {

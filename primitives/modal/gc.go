@@ -14,11 +14,11 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// GC ends the orphaned sandboxes of the app, as the table in the package's documentation
-// says. It may run at any time, in many programs at once.
+// GC ends the orphaned sandboxes of the app, as the table in the package's documentation says.
+// It may run at any time, in many programs at once.
 //
-// It goes on when something cannot be ended, and returns what was ended together
-// with the error.
+// If a sandbox cannot be ended, GC continues with the others. It returns the ended sandboxes
+// together with the errors.
 func (p Provider) GC(ctx context.Context, opts primitives.GCOptions) ([]primitives.Garbage, error) {
 	var ended []primitives.Garbage
 	err := p.ask(ctx, func(c *client, found []*pb.SandboxInfo) error {
@@ -39,7 +39,7 @@ func (p Provider) GC(ctx context.Context, opts primitives.GCOptions) ([]primitiv
 	return ended, wrap("gc", p.app(), err)
 }
 
-// judge says why a sandbox is garbage; empty if it is not.
+// judge returns why a sandbox is garbage, or "" if it is not.
 func judge(tags map[string]string, opts primitives.GCOptions) string {
 	switch {
 	case findOwner(tags) != owner.Dead:
@@ -49,12 +49,12 @@ func judge(tags map[string]string, opts primitives.GCOptions) string {
 	case tags[tagKeep] == keepDone:
 		return "" // Modal ends it in time
 	case !opts.NoGrace:
-		return "" // its guest counts the grace
+		return "" // its guest ends it after the grace period
 	}
 	return "its program died"
 }
 
-// take ends a sandbox that is garbage and has no client.
+// take ends a garbage sandbox, unless a client is attached.
 func (c *client) take(ctx context.Context, id string, opts primitives.GCOptions) (took bool, err error) {
 	box, err := c.Sandboxes.FromID(ctx, id, nil)
 	if err != nil {
@@ -71,12 +71,12 @@ func (c *client) take(ctx context.Context, id string, opts primitives.GCOptions)
 	return err == nil, err
 }
 
-// askTimeout is how long a sandbox may take to say whether it is in use.
+// askTimeout is how long a sandbox may take to report whether it is in use.
 const askTimeout = 10 * time.Second
 
-// inUse reports whether programs are attached to a sandbox beside the one that made
-// it, wherever they run. The sandbox is asked: one that lies lives on until Modal ends
-// it. One that has no guest is not in use.
+// inUse reports whether programs besides the owner are attached to a sandbox, on any machine.
+// The guest answers; if it lies, the sandbox lives until Modal ends it. A sandbox without a
+// guest is not in use.
 func (c *client) inUse(ctx context.Context, box *sdk.Sandbox) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -90,9 +90,9 @@ func (c *client) inUse(ctx context.Context, box *sdk.Sandbox) (bool, error) {
 	result, rerr := c.result(ctx, box.SandboxID)
 	switch {
 	case rerr == nil && statusOf(result).EndCause() != nil:
-		return true, nil // it has ended: not our business any more
+		return true, nil // it has ended: nothing to collect
 	case errors.Is(explain(err), fs.ErrInvalid), errors.Is(explain(err), fs.ErrNotExist):
-		return false, nil // it has no guest that could be started
+		return false, nil // it has no guest that can be started
 	}
 	return false, fmt.Errorf("%s: ask whether it is in use: %w", box.SandboxID, explain(err))
 }

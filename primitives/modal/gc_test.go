@@ -15,10 +15,10 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/modal"
 )
 
-// ownerTag is the tag that names the program that made a sandbox.
+// ownerTag is the tag that identifies the owner of a sandbox.
 const ownerTag = "agentenv-owner"
 
-// retag changes the tags of a sandbox and returns what they are then.
+// retag changes the tags of a sandbox and returns the new ones.
 func retag(t *testing.T, id string, change func(tags map[string]string)) map[string]string {
 	t.Helper()
 	mc, err := sdk.NewClient()
@@ -41,7 +41,7 @@ func retag(t *testing.T, id string, change func(tags map[string]string)) map[str
 	return tags
 }
 
-// disown makes a sandbox that of a program that has died.
+// disown makes a dead process the owner of a sandbox.
 func disown(t *testing.T, id string) {
 	t.Helper()
 	ended := exec.CommandContext(t.Context(), "true")
@@ -55,7 +55,7 @@ func disown(t *testing.T, id string) {
 	})
 }
 
-// move makes a sandbox that of a program of another machine.
+// move makes a program of another machine the owner of a sandbox.
 func move(t *testing.T, id string) {
 	t.Helper()
 	retag(t, id, func(tags map[string]string) { tags[ownerTag] = "another" + tags[ownerTag] })
@@ -167,7 +167,7 @@ func TestGCLeavesASandboxWhoseProgramDiedToThoseWhoAreAttached(t *testing.T) {
 	newServer(t)
 	cfg := config(t)
 	box := open(t, cfg)
-	other, err := modal.Attach(t.Context(), cfg, box.ID()) // while its program lives
+	other, err := modal.Attach(t.Context(), cfg, box.ID()) // while its owner is alive
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func TestGCLeavesASandboxWhoseProgramDiedToThoseWhoAreAttached(t *testing.T) {
 	if err := other.Close(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, func() bool { // the other guest ends
+	await(t, func() bool { // until the other guest has ended
 		found, err := (modal.Config{}).GC(t.Context(), primitives.GCOptions{NoGrace: true})
 		if err != nil {
 			t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/modal"
 )
 
-// hostile is cfg with an image whose own chmod puts a wrapper in place of the runner.
+// hostile returns cfg with an image whose chmod replaces the runner by a wrapper.
 func hostile(cfg modal.Config) modal.Config {
 	cfg.Dockerfile = []string{`RUN mv /usr/bin/chmod /usr/bin/chmod.real && printf '%s\n' \
 		'#!/bin/sh' \
@@ -24,7 +24,7 @@ func hostile(cfg modal.Config) modal.Config {
 	return cfg
 }
 
-// expectGenuine checks that the guest of a sandbox is the runner, and nothing else.
+// expectGenuine checks that the guest of a sandbox is the unmodified runner.
 func expectGenuine(t *testing.T, cfg modal.Config, box *guest.Sandbox) {
 	t.Helper()
 	content, err := os.ReadFile(cfg.Runner)
@@ -50,8 +50,8 @@ func TestAHostileImageDoesNotChangeTheRunnerOfOthers(t *testing.T) {
 	expectGenuine(t, cfg, open(t, cfg))
 }
 
-// TestARunnerThatAnOlderVersionPublishedIsNotUsed: older versions published what lay
-// in the sandbox of a user.
+// TestARunnerThatAnOlderVersionPublishedIsNotUsed: older versions published a file of a user's
+// sandbox, which the user can have changed.
 func TestARunnerThatAnOlderVersionPublishedIsNotUsed(t *testing.T) {
 	newServer(t)
 	cfg := config(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// List returns the sandboxes of the app that this package made, of all owners,
-// oldest first. It does not attach to them.
+// List returns the sandboxes of the app that this package created, of all owners, oldest first.
+// It does not attach to them.
 func (p Provider) List(ctx context.Context) ([]primitives.Info, error) {
 	var list []primitives.Info
 	err := p.ask(ctx, func(_ *client, found []*pb.SandboxInfo) error {
@@ -26,7 +26,7 @@ func (p Provider) List(ctx context.Context) ([]primitives.Info, error) {
 	return list, wrap("list", p.app(), err)
 }
 
-// ask gives do the sandboxes of the app.
+// ask calls do with the sandboxes of the app.
 func (p Provider) ask(ctx context.Context, do func(c *client, found []*pb.SandboxInfo) error) error {
 	c, err := connect(p)
 	if err != nil {
@@ -35,7 +35,7 @@ func (p Provider) ask(ctx context.Context, do func(c *client, found []*pb.Sandbo
 	defer c.Close()
 	app, err := c.findApp(ctx, p, false)
 	if isNotFound(err) && p.App == "" {
-		return nil // no sandbox was made yet
+		return nil // no sandbox has been created yet
 	}
 	if err != nil {
 		return err
@@ -47,8 +47,8 @@ func (p Provider) ask(ctx context.Context, do func(c *client, found []*pb.Sandbo
 	return do(c, found)
 }
 
-// sandboxes returns the live sandboxes of an app that this package made. The SDK's
-// own list tells nothing but their IDs.
+// sandboxes returns the live sandboxes of an app that this package created. The SDK's own list
+// returns only their IDs.
 func (c *client) sandboxes(ctx context.Context, app string) ([]*pb.SandboxInfo, error) {
 	var all []*pb.SandboxInfo
 	seen := map[string]bool{}
@@ -84,7 +84,7 @@ func tagsOf(f *pb.SandboxInfo) map[string]string {
 	return tags
 }
 
-// created is when a sandbox was made.
+// created returns when a sandbox was created.
 func created(f *pb.SandboxInfo) time.Time {
 	return plausible(time.UnixMicro(int64(f.GetCreatedAt() * 1e6)))
 }
@@ -98,7 +98,7 @@ func describe(f *pb.SandboxInfo) primitives.Info {
 		Expires: expires(tags),
 		Session: tags[tagSession], Owner: describeOwner(tags),
 	}
-	info.GuestVersion, _ = strconv.Atoi(tags[tagGuest]) // without it, unknown
+	info.GuestVersion, _ = strconv.Atoi(tags[tagGuest]) // 0 means unknown
 	if r := f.GetTaskInfo().GetResult(); r != nil {
 		info.Status = statusOf(r).Status
 	}

@@ -22,13 +22,12 @@ import (
 //
 //	go test -timeout 60m ./primitives/modal -run TestContract -modal
 //
-// It makes some hundred sandboxes with Modal's default resources, a few at a time. Each
-// lives for seconds to minutes, which costs less than a dollar together. All of
-// them are terminated, and end by themselves after five minutes without a program;
-// snapshots are removed, the image with the runner stays, as it does for every user.
-// "envctl gc --sandbox modal" ends the orphans of a killed run. All other
-// tests need the server on the loopback interface, which breaks things
-// on demand.
+// It creates some hundred sandboxes with Modal's default resources, a few at a time. Each lives
+// for seconds to minutes; together they cost less than a dollar. The test terminates all of
+// them, and Modal ends each after five minutes without a client. The test removes its
+// snapshots; the image with the runner stays, as it does for every user. "envctl gc --sandbox
+// modal" ends the orphans of a killed run. All other tests need the server on the loopback
+// interface, which injects faults.
 var realAccount = flag.Bool("modal", os.Getenv("AGENTENV_TEST_MODAL") == "1", "run the contract with a real account of Modal")
 
 func TestMain(m *testing.M) {
@@ -47,7 +46,7 @@ func TestMain(m *testing.M) {
 	testmodal.Main(m)
 }
 
-// newServer starts a server and has this test use it.
+// newServer starts a server and points this test's environment at it.
 func newServer(t testing.TB) *testmodal.Server {
 	t.Helper()
 	s := testmodal.New(t)
@@ -55,7 +54,7 @@ func newServer(t testing.TB) *testmodal.Server {
 	return s
 }
 
-// runner is the program for the sandboxes: Modal's machines, or this one.
+// runner returns the path of the guest program, built for Modal's machines or for this one.
 func runner(t testing.TB) string {
 	t.Helper()
 	cfg := bundle.Config{OS: "linux"}
@@ -69,13 +68,13 @@ func runner(t testing.TB) string {
 	return file
 }
 
-// config is what all tests have in common.
+// config returns the configuration that all tests have in common.
 func config(t testing.TB) modal.Config {
 	t.Helper()
 	return modal.Config{Spec: primitives.Spec{Image: "debian:12", Grace: 300 * time.Second, Session: "a test"}, Provider: modal.Provider{Timeout: 3600 * time.Second}, Runner: runner(t)}
 }
 
-// open makes a sandbox that ends with the test.
+// open creates a sandbox that ends with the test.
 func open(t testing.TB, cfg modal.Config) *guest.Sandbox {
 	t.Helper()
 	s, err := modal.New(t.Context(), cfg)
@@ -93,7 +92,7 @@ func open(t testing.TB, cfg modal.Config) *guest.Sandbox {
 	return s
 }
 
-// run runs a command of the shell and returns what it prints.
+// run runs a shell script and returns its standard output.
 func run(t *testing.T, s primitives.EnvironmentPrimitive, script string) string {
 	t.Helper()
 	res, err := primitives.Run(t.Context(), s, primitives.Command{Args: []string{"sh", "-c", script}}, primitives.RunOptions{})
@@ -106,7 +105,7 @@ func run(t *testing.T, s primitives.EnvironmentPrimitive, script string) string 
 	return string(res.Stdout)
 }
 
-// signalGuests sends the guests in a sandbox a signal from outside.
+// signalGuests sends a signal to the guests in a sandbox, from outside.
 func signalGuests(ctx context.Context, id, signal string) error {
 	mc, err := sdk.NewClient()
 	if err != nil {

@@ -1,45 +1,44 @@
 // Package modal is the sandbox that runs at Modal, https://modal.com.
 //
-// It creates the sandbox with Modal's own SDK, puts one static program into it and
-// talks to that program, the guest, over the standard streams of one command.
-// Everything but the life of the sandbox is the guest's work, see package guest: so
-// an operation is one message to Modal, whatever it does, and the sandbox can do
-// what Modal's own calls cannot, such as users, signals and terminals. The program is
-// published once in an environment, as an image that all sandboxes mount and trust.
-// [Provider.Create] makes that image in a short-lived sandbox of a pinned image, in which there is
-// nothing of a user, beside the sandbox that it returns.
+// It creates the sandbox with Modal's own SDK, puts one static program into it and talks to
+// that program, the guest, over the standard streams of one command. The guest does everything
+// except the sandbox's life cycle, see package guest. So every operation is one message to
+// Modal, and the sandbox supports what Modal's own calls do not, such as users, signals and
+// terminals. The program is published once in an environment, as an image that all sandboxes
+// mount and trust. [Provider.Create] builds that image in a separate, short-lived sandbox of a
+// pinned image, which contains nothing of a user.
 //
-// The sandbox ends when no client has been connected to it for Spec.Grace, at the
-// latest after [Provider].Timeout. So a program that crashes leaves nothing behind
-// that costs anything for long.
+// The sandbox ends when no client has been connected to it for Spec.Grace, at the latest after
+// [Provider].Timeout. So a program that crashes leaves nothing that costs money for long.
 //
 // Where to look, by file:
 //
-//	config, params, program     what is configured, and its checks; as Modal takes it; images with agents
-//	modal, record               Create, Attach; the settings that a sandbox keeps for Attach
-//	client, shared              a connection to Modal, shared and retried by the SDK; what is known
-//	runner, publish             put the guest into a sandbox; publish it for all
-//	driver, stream              connect to the guest, state, end; its streams
-//	snapshot, tags, list        snapshots and forks; owners; all sandboxes
-//	gc, remove                  orphans; end one
-//	account, errors             the token, the history; errors of the SDK as those of the contract
+//	config, params, program  settings and their checks; Modal's parameters; images with agents
+//	modal, record            Create, Attach; the settings that a sandbox stores for Attach
+//	client, shared           the shared connection to Modal, retried by the SDK; cached IDs
+//	runner, publish          put the guest into a sandbox; publish it for all sandboxes
+//	driver, stream           connect to the guest; state and end of a sandbox; guest streams
+//	snapshot, tags, list     snapshots and forks; owners; all sandboxes
+//	gc, remove               collect orphans; end one sandbox
+//	account, errors          credentials and history; the SDK's errors as the contract's
 //
 // # Orphans
 //
-// Tags of a sandbox say which program made it: machine, boot, process number and when
-// that process started. [Provider.List] shows what there is, and [Provider.GC] ends what is garbage:
+// Tags of a sandbox identify its owner, the program that created it: machine, boot, process ID
+// and start time of the process. [Provider.List] returns all sandboxes, and [Provider.GC] ends
+// the garbage:
 //
-//	sandbox                  program  GC
-//	running                  alive    leaves it
-//	kept, never complete     dead     ends it: its program died while it was made
-//	running                  unknown  leaves it: it runs, or ran, where this program cannot look
-//	running, in its grace    dead     leaves it: it ends by itself; ends it with NoGrace
-//	running, in use          dead     leaves it: another program is attached to it
-//	running, kept            dead     leaves it until Modal ends it
+//	sandbox                       owner    GC
+//	running                       alive    leaves it
+//	kept, never complete          dead     ends it: its owner died while creating it
+//	running                       unknown  leaves it: GC cannot look where its owner is or was
+//	running, in its grace period  dead     leaves it: it ends by itself; ends it with NoGrace
+//	running, in use               dead     leaves it: another program is attached to it
+//	running, kept                 dead     leaves it until Modal ends it
 //
-// Of a program that is killed while it uploads a runner Modal's own command goes on to
-// wait for the rest: such a sandbox is not idle. One that only publishes the runner lives
-// for five minutes at most, and GC ends it as one that was never complete.
+// If a program is killed while it uploads a runner, Modal's own upload command keeps waiting
+// for the rest, so the sandbox is not idle. A sandbox that only publishes the runner lives for
+// five minutes at most, and GC ends it as one that was never complete.
 package modal
 
 import (
@@ -61,9 +60,9 @@ import (
 
 const backend = "modal"
 
-// Create makes a sandbox with a guest in it. spec.Image is needed; what it lacks of
-// spec.Install is added. ctx covers the making only. When Create fails
-// nothing is left of it.
+// Create creates a sandbox with a guest in it. spec.Image is required. Create adds the parts of
+// spec.Install that the image lacks. ctx covers the creation only. If Create fails, it leaves
+// nothing behind.
 //
 // Errors: fs.ErrInvalid for a bad setting and an image that cannot be built,
 // fs.ErrNotExist for an app, an image or a secret that does not exist, fs.ErrExist
@@ -77,7 +76,7 @@ func (p Provider) Create(ctx context.Context, spec primitives.Spec) (primitives.
 	}
 	s, err := create(ctx, cfg)
 	if errors.Is(err, fs.ErrInvalid) && spec.Install.Program != "" {
-		// Is it because the program could not be added? Modal knows what it has built.
+		// Find out whether the program could not be added. Modal has cached what it built.
 		if _, berr := cfg.buildImage(ctx); errors.Is(berr, fs.ErrInvalid) {
 			err = cfg.cannotInstall(berr)
 		}
@@ -94,7 +93,7 @@ func (p Provider) config(ctx context.Context, spec primitives.Spec) (cfg config,
 	if err := cfg.findRunner(ctx); err != nil {
 		return cfg, err
 	}
-	if err := cfg.check(); err != nil { // before a line of ours is in the Dockerfile
+	if err := cfg.check(); err != nil { // before installLine is added to the Dockerfile
 		return cfg, err
 	}
 	if spec.Install.Program != "" {
@@ -103,7 +102,7 @@ func (p Provider) config(ctx context.Context, spec primitives.Spec) (cfg config,
 	return cfg, nil
 }
 
-// findRunner sets Runner unless it is known, or there is no way to find it.
+// findRunner sets Runner unless it is set or Provider.Runner is nil.
 func (c *config) findRunner(ctx context.Context) (err error) {
 	if c.Runner == "" && c.Provider.Runner != nil {
 		c.Runner, err = c.Provider.Runner(ctx, "linux", Arch)
@@ -128,8 +127,8 @@ func create(ctx context.Context, cfg config) (_ *guest.Sandbox, err error) {
 			c.Close()
 		}
 	}()
-	// Asked for each time: a sandbox that is being made cannot be given up, so Modal
-	// has to have answered something just before.
+	// Look the app up each time: a creation under way cannot be cancelled, so Modal must have
+	// answered a call just before.
 	app, err := c.findApp(ctx, cfg.Provider, true)
 	if err != nil {
 		return nil, err
@@ -172,7 +171,7 @@ func create(ctx context.Context, cfg config) (_ *guest.Sandbox, err error) {
 	return d.sandbox, nil
 }
 
-// makeSandbox makes the sandbox itself.
+// makeSandbox creates the sandbox itself.
 func (c *client) makeSandbox(ctx context.Context, app *sdk.App, cfg config, tags map[string]string) (*sdk.Sandbox, error) {
 	image, old, err := c.knownImage(ctx, app, cfg)
 	if err != nil {
@@ -185,7 +184,7 @@ func (c *client) makeSandbox(ctx context.Context, app *sdk.App, cfg config, tags
 	params.Tags = tags
 	box, err := c.createBox(ctx, app, image, params)
 	if err != nil && old && isStale(err) && ctx.Err() == nil {
-		// The image that was known may be no more.
+		// The cached image may no longer exist.
 		c.known.forget(imageKey(app, cfg))
 		if image, _, err = c.knownImage(ctx, app, cfg); err == nil {
 			box, err = c.createBox(ctx, app, image, params)
@@ -197,16 +196,15 @@ func (c *client) makeSandbox(ctx context.Context, app *sdk.App, cfg config, tags
 	return box, err
 }
 
-// isStale reports whether a sandbox could not be made because its image does not exist,
-// perhaps.
+// isStale reports whether a sandbox may have failed because its image does not exist.
 func isStale(err error) bool {
 	return isNotFound(err) || errors.Is(err, fs.ErrInvalid) || status.Code(err) == codes.FailedPrecondition
 }
 
-// createBox has Modal make the sandbox.
+// createBox calls Modal to create the sandbox.
 func (c *client) createBox(ctx context.Context, app *sdk.App, image *sdk.Image, params *sdk.SandboxCreateParams) (*sdk.Sandbox, error) {
-	// Modal does not stop when it is no longer listened to: so that nothing is left
-	// behind, its answer is waited for.
+	// Modal finishes a creation even if the caller gives up. Wait for the answer, so that no
+	// sandbox is left behind.
 	patient, cancel := patience.Outlast(ctx, endTimeout)
 	defer cancel()
 	box, err := c.Sandboxes.Create(patient, app, image, params)
@@ -222,12 +220,12 @@ func (c *client) createBox(ctx context.Context, app *sdk.App, image *sdk.Image, 
 	return box, nil
 }
 
-// imageKey says by which description an image is known.
+// imageKey returns the cache key of the image: everything that it is built from.
 func imageKey(app *sdk.App, cfg config) string {
 	return strings.Join(append([]string{"image " + app.AppID, cfg.Image}, cfg.Dockerfile...), "\x00")
 }
 
-// knownImage builds the image, unless that was done before, which is old.
+// knownImage returns the cached image, or builds it. old reports that it was cached.
 func (c *client) knownImage(ctx context.Context, app *sdk.App, cfg config) (image *sdk.Image, old bool, err error) {
 	id, old, err := c.known.recalled(ctx, imageKey(app, cfg), func(ctx context.Context) (string, error) {
 		image, err := c.image(ctx, app, cfg)
@@ -264,15 +262,14 @@ func (c *client) image(ctx context.Context, app *sdk.App, cfg config) (*sdk.Imag
 	return built, nil
 }
 
-// Attach returns a live sandbox by its ID or, of the provider's app, by
-// its name, also one that another program made. Both share it. If the sandbox was made by
-// another release of this package, whose guest speaks another version of the protocol, the
-// guest of this release is installed beside that one, which goes on serving the programs
-// that use it.
+// Attach returns a live sandbox by its ID, or by its name in the provider's app. Another
+// program may have created it; both share it. If another release of this package created the
+// sandbox, its guest may speak another version of the protocol. Then Attach installs the guest
+// of this release beside that one, which keeps serving its clients.
 //
-// An ID without a sandbox is fs.ErrNotExist, also when it is a sandbox that this
-// package did not make. One that has ended is that, too, and
-// [primitives.ErrTerminated] or [primitives.ErrUnavailable].
+// Errors: an ID without a sandbox is fs.ErrNotExist, as is a sandbox that this package did not
+// create. A sandbox that has ended is fs.ErrNotExist and either [primitives.ErrTerminated] or
+// [primitives.ErrUnavailable].
 func (p Provider) Attach(ctx context.Context, id string) (primitives.EnvironmentPrimitive, error) {
 	s, err := attach(ctx, config{Provider: p}, id)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	sdk "github.com/modal-labs/modal-client/go"
 )
 
-// params says to the SDK what the configuration does.
+// params converts the configuration to the SDK's parameters.
 func (c *client) params(ctx context.Context, cfg config) (*sdk.SandboxCreateParams, error) {
 	cpu, cpuLimit := cfg.cpus()
 	memory, memoryLimit := cfg.memory()
@@ -20,11 +20,12 @@ func (c *client) params(ctx context.Context, cfg config) (*sdk.SandboxCreatePara
 		Timeout: cfg.timeout(), EncryptedPorts: cfg.Ports, BlockNetwork: cfg.Network == "none",
 	}
 	if !cfg.Keep {
-		// Modal counts when no command runs. The guest, which is one, counts before.
+		// Modal's idle time runs only while no command runs. The guest is a command, and counts
+		// the grace period before it ends.
 		p.IdleTimeout = min(cfg.idle(), defaultIdle)
 	}
 	if len(cfg.AllowCIDRs)+len(cfg.AllowDomains) > 0 {
-		// The kind that is not given is not open.
+		// An empty allowlist blocks all destinations of its kind.
 		p.OutboundCIDRAllowlist = &sdk.Allowlist{Entries: cfg.AllowCIDRs}
 		p.OutboundDomainAllowlist = &sdk.Allowlist{Entries: cfg.AllowDomains}
 	}
@@ -60,7 +61,7 @@ func (c *client) params(ctx context.Context, cfg config) (*sdk.SandboxCreatePara
 	return p, nil
 }
 
-// awaitReady waits until the sandbox says that it is ready, if that was asked for.
+// awaitReady waits until the probe succeeds, if there is one.
 func awaitReady(ctx context.Context, box *sdk.Sandbox, probe *Probe) error {
 	if probe == nil {
 		return nil
@@ -78,17 +79,17 @@ func awaitReady(ctx context.Context, box *sdk.Sandbox, probe *Probe) error {
 	return nil
 }
 
-// Where the guest lives in the sandbox.
+// Paths of the guest in the sandbox.
 const (
 	guestDir      = "/agentenv"
-	runnerDir     = guestDir + "/runner" // may be an image that is mounted
+	runnerDir     = guestDir + "/runner" // may be a mounted image
 	guestProgram  = runnerDir + "/envrunner"
 	guestRoot     = guestDir + "/sandbox"
 	guestSettings = guestDir + "/settings.json"
 )
 
-// guestArgs is the command line of the first guest, which keeps the sandbox alive.
-// If the image is a snapshot, it takes over the session folder in it.
+// guestArgs returns the command line of the first guest, which keeps the sandbox alive. If the
+// image is a snapshot, the guest takes over the session folder in it.
 func guestArgs(cfg config) []string {
 	stay := cfg.idle()
 	if cfg.Keep {
@@ -96,7 +97,7 @@ func guestArgs(cfg config) []string {
 	}
 	args := []string{
 		guestProgram, "guest", "--root", guestRoot, "--stay", stay.String(), "--leave-files", "--inherit-env", "--adopt", "-",
-		"--env", "MODAL_TASK_ID", "--env", "MODAL_IMAGE_ID", // Modal's own, and different in copies
+		"--env", "MODAL_TASK_ID", "--env", "MODAL_IMAGE_ID", // set by Modal, and different in copies
 	}
 	if cfg.Workspace != "" {
 		args = append(args, "--workspace", cfg.Workspace)
@@ -107,11 +108,11 @@ func guestArgs(cfg config) []string {
 	return append(args, "--env-from", envPrefix)
 }
 
-// envPrefix and a number are the names of the variables in which the guest gets those
-// of Spec.Env: everybody in the sandbox sees its command line.
+// envPrefix and a number name the variables that pass Spec.Env to the guest. Its command line
+// would expose them to everybody in the sandbox.
 const envPrefix = "AGENTENV_VAR_"
 
-// guestEnv puts what Spec.Env says into such variables.
+// guestEnv returns the variables that pass Spec.Env to the guest.
 func guestEnv(cfg config) map[string]string {
 	env := make(map[string]string, len(cfg.Env))
 	for i, e := range cfg.Environ() {
@@ -120,7 +121,7 @@ func guestEnv(cfg config) map[string]string {
 	return env
 }
 
-// attachArgs is that of one more guest, beside the first one.
+// attachArgs returns the command line of another guest, beside the first one.
 func attachArgs() []string {
 	return []string{guestProgram, "guest", "--root", guestRoot, "--attach", "-", "--linger"}
 }

@@ -20,7 +20,7 @@ var (
 )
 
 // BuildImage builds the image that Create would use, unless Modal has it. Its Ref is an ID.
-// Errors are those of Create, and fs.ErrExist for an image that needs nothing.
+// Errors are those of Create, and fs.ErrExist if nothing needs to be added to the image.
 func (p Provider) BuildImage(ctx context.Context, spec primitives.Spec) (primitives.Image, error) {
 	cfg, err := p.config(ctx, spec)
 	if err == nil && len(cfg.Dockerfile) == 0 {
@@ -57,8 +57,8 @@ func (c config) buildImage(ctx context.Context) (string, error) {
 	return image.ImageID, nil
 }
 
-// installLine is the line of a Dockerfile that installs a program unless it is there.
-// Modal builds it once and finds it again.
+// installLine returns the Dockerfile instruction that installs a program unless it is there.
+// Modal builds and caches it once.
 func installLine(install primitives.Install) string {
 	steps := make([]string, 0, len(install.Needs)+len(install.Commands))
 	for _, name := range install.Needs {
@@ -70,12 +70,12 @@ func installLine(install primitives.Install) string {
 	return fmt.Sprintf("RUN command -v %s >/dev/null || { %s; }", install.Program, strings.Join(steps, " && "))
 }
 
-// cannotInstall says what to do about an image that a program cannot be added to.
+// cannotInstall adds advice to the error of an image to which a program cannot be added.
 func (c config) cannotInstall(err error) error {
 	return fmt.Errorf("%w; choose an image that has %s, or %s", err, c.Install.Program, c.Install.Advice)
 }
 
-// Images is errors.ErrUnsupported: Modal has no list of them.
+// Images returns errors.ErrUnsupported: Modal has no list of images.
 func (p Provider) Images(context.Context) ([]primitives.Image, error) {
 	return nil, fmt.Errorf("there is no list of the images at Modal: %w; look at them in its dashboard", errors.ErrUnsupported)
 }

@@ -10,11 +10,11 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// maxRecord is how long a record can be.
+// maxRecord is the maximum length of a record in bytes.
 const maxRecord = 256 << 10
 
 // record encodes the configuration of a sandbox, for Attach and Fork. It is stored in the
-// sandbox, and its digest in a tag, which commands of the sandbox cannot change.
+// sandbox. Its digest is stored in a tag, which commands in the sandbox cannot change.
 func (c config) record() ([]byte, error) {
 	c.Runner, c.Name, c.Profile = "", "", ""
 	b, err := json.Marshal(c)
@@ -31,8 +31,8 @@ func (d *driver) writeRecord(ctx context.Context, settings []byte) error {
 	return d.sandbox.WriteFile(ctx, guestSettings, bytes.NewReader(settings), primitives.WriteOptions{Mode: 0o600})
 }
 
-// recall reads what the sandbox was made with. What cannot be read, or was changed,
-// is no reason not to work with the sandbox; it cannot be copied.
+// recall reads the record of the sandbox. If the record cannot be read, or was changed, the
+// sandbox still works but cannot be copied.
 func (d *driver) recall(ctx context.Context, sum string, ours config) {
 	b, err := primitives.ReadFile(ctx, d.sandbox, guestSettings, maxRecord)
 	if err == nil && digest(b) != sum {

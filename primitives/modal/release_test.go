@@ -35,7 +35,7 @@ func TestASandboxOfAnotherReleaseGetsAGuestOfThisOne(t *testing.T) {
 	}
 	provider := modal.Provider{Runner: func(context.Context, string, string) (string, error) { return cfg.Runner, nil }}
 	places := map[string]bool{}
-	for range 2 { // the second installs it while the first runs
+	for range 2 { // the second installs the guest while the first runs it
 		attached, err := provider.Attach(t.Context(), s.ID())
 		if err != nil {
 			t.Fatal(err)
@@ -75,5 +75,5 @@ func TestASandboxOfAnotherReleaseGetsAGuestOfThisOne(t *testing.T) {
 	if err := errors.Join(terr, copies[0].Close(), joined.Close()); err != nil {
 		t.Error(err)
 	}
-	work(s) // the guest of before goes on serving the program that made the sandbox
+	work(s) // the older guest keeps serving the program that created the sandbox
 }

@@ -10,8 +10,8 @@ import (
 	sdk "github.com/modal-labs/modal-client/go"
 )
 
-// Remove ends a live sandbox of [Provider.Create] by its ID or, of the configuration's app, by
-// its name, without asking what is in it. Errors are those of [Provider.Attach].
+// Remove ends a live sandbox of [Provider.Create] by its ID, or by its name in the
+// configuration's app, without regard to its content. Errors are those of [Provider.Attach].
 func (p Provider) Remove(ctx context.Context, id string) error {
 	return wrap("remove", id, p.remove(ctx, id))
 }
@@ -34,8 +34,8 @@ func (p Provider) remove(ctx context.Context, id string) error {
 
 var errNotOurs = fmt.Errorf("%w: it was not made as a sandbox of agentenv", fs.ErrNotExist)
 
-// findSandbox finds a live sandbox that this package made, and its tags. The caller
-// must detach from it.
+// findSandbox returns a live sandbox that this package created, and its tags. The caller must
+// detach from it.
 func (c *client) findSandbox(ctx context.Context, p Provider, id string) (*sdk.Sandbox, map[string]string, error) {
 	box, tags, err := c.lookUp(ctx, p, id)
 	if err != nil {
@@ -54,7 +54,7 @@ func (c *client) findSandbox(ctx context.Context, p Provider, id string) (*sdk.S
 	return box, tags, nil
 }
 
-// lookUp finds a sandbox, and its tags. The caller must detach from it.
+// lookUp returns a sandbox and its tags. The caller must detach from it.
 func (c *client) lookUp(ctx context.Context, p Provider, id string) (box *sdk.Sandbox, tags map[string]string, err error) {
 	if strings.HasPrefix(id, sandboxPrefix) {
 		box, err = c.Sandboxes.FromID(ctx, id, nil)

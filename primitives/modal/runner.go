@@ -17,18 +17,18 @@ import (
 	sdk "github.com/modal-labs/modal-client/go"
 )
 
-// runner is the program that is put into sandboxes.
+// runner is the program that serves as the guest in sandboxes.
 type runner struct {
 	file string
 	name string // of the image that holds it
 }
 
-// imageName begins the names of the images that hold the runner; the rest is its
-// content. Older versions published under "agentenv-runner:" what lay in a user's
-// sandbox: those images are never used.
+// imageName is the prefix of the names of images that hold the runner; the digest of its
+// content follows. Older versions published files of a user's sandbox under "agentenv-runner:":
+// those images are never used.
 const imageName = "agentenv-published-runner:"
 
-// readRunner looks at the runner.
+// readRunner returns the runner in file, and computes its digest unless it is cached.
 func readRunner(file string) (*runner, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -51,10 +51,10 @@ func readRunner(file string) (*runner, error) {
 	return &runner{file: file, name: name}, nil
 }
 
-// digest returns the beginning of the hash of the runner's content.
+// digest returns the first 20 bytes of the SHA-256 of the runner's content, in hexadecimal.
 func (r *runner) digest() string { return strings.TrimPrefix(r.name, imageName) }
 
-// digested are the names of files that were read whole.
+// digested caches the image names of files.
 type digested struct {
 	mu    sync.Mutex
 	files map[string]digestedFile
@@ -65,19 +65,19 @@ type digestedFile struct {
 	name string
 }
 
-// digests caches the digests of runners for all sandboxes of the process: to read a
-// runner takes longer than most calls that create a sandbox.
+// digests caches the digests of runners for all sandboxes of the process: hashing a runner
+// takes longer than most calls that create a sandbox.
 var digests = digested{files: map[string]digestedFile{}}
 
 const (
-	// settled is for how long a file must not have changed for its time to say so
-	// of what comes: clocks of file systems are coarse.
+	// settled is how long a file must have been unchanged before its modification time proves
+	// that it has not changed since: file systems have coarse clocks.
 	settled = 2 * time.Second
-	// maxDigests is how many are remembered.
+	// maxDigests is the capacity of the cache.
 	maxDigests = 16
 )
 
-// get returns the name of a file that is the one it was; empty is unknown.
+// get returns the cached name of an unchanged file, or "".
 func (d *digested) get(file string, info fs.FileInfo) string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -88,7 +88,7 @@ func (d *digested) get(file string, info fs.FileInfo) string {
 	return known.name
 }
 
-// put remembers the name of a file, unless it was just written.
+// put caches the name of a file, unless the file was just written.
 func (d *digested) put(file string, info fs.FileInfo, name string) {
 	if time.Since(info.ModTime()) < settled {
 		return
@@ -101,9 +101,9 @@ func (d *digested) put(file string, info fs.FileInfo, name string) {
 	d.files[file] = digestedFile{info, name}
 }
 
-// install puts the runner into a sandbox: it mounts the published one, or uploads it if
-// that is not possible. again uploads it over a mounted one that cannot be run; it is nil
-// if nothing was mounted.
+// install puts the runner into a sandbox: it mounts the published image, or uploads the runner
+// if that fails. again replaces a mounted runner that cannot be run by an upload; it is nil if
+// nothing is mounted.
 func (r *runner) install(ctx context.Context, p *publisher, box *sdk.Sandbox) (again func(context.Context) error, err error) {
 	upload := func(ctx context.Context) error {
 		p.cfg.progress("the runner is uploaded into this sandbox")
@@ -111,7 +111,7 @@ func (r *runner) install(ctx context.Context, p *publisher, box *sdk.Sandbox) (a
 	}
 	image := p.wait()
 	if image != nil && box.MountImage(ctx, runnerDir, image, nil) != nil && ctx.Err() == nil {
-		// Modal has no kind of error for an image that is gone.
+		// Modal has no specific error for an image that no longer exists.
 		if image = p.obtain(ctx, image); image != nil {
 			if err := box.MountImage(ctx, runnerDir, image, nil); err != nil {
 				p.failed(ctx, explain(err))
@@ -130,9 +130,9 @@ func (r *runner) install(ctx context.Context, p *publisher, box *sdk.Sandbox) (a
 	}, nil
 }
 
-// installBeside uploads the runner into a sandbox that has one of another release, and
-// returns its path there, which names its content. The file appears complete: another
-// program may have uploaded it, too, and run it.
+// installBeside uploads the runner into a sandbox that has the runner of another release. It
+// returns the path there, which contains the digest. The file appears atomically, since another
+// program may upload and run it at the same time.
 func (r *runner) installBeside(ctx context.Context, box *sdk.Sandbox) (program string, err error) {
 	program = guestDir + "/envrunner-" + r.digest()
 	uploaded := program + "." + rand.Text()

@@ -14,7 +14,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/modal"
 )
 
-// publishAsRunner replaces the image that holds the runner by one with this program.
+// publishAsRunner replaces the image that holds the runner by an image with program.
 func publishAsRunner(t *testing.T, cfg modal.Config, program string) {
 	t.Helper()
 	name, err := modal.RunnerImage(cfg.Runner)
@@ -46,7 +46,7 @@ func publishAsRunner(t *testing.T, cfg modal.Config, program string) {
 	}
 }
 
-// expectUpload makes a sandbox that has to upload the runner.
+// expectUpload checks that a new sandbox uploads the runner.
 func expectUpload(t *testing.T, s *testmodal.Server, cfg modal.Config) {
 	t.Helper()
 	made := calls(s, func() {
@@ -149,7 +149,7 @@ func TestARunnerWhoseImageIsGoneIsReplaced(t *testing.T) {
 	}
 }
 
-// runnerImage is the ID of the image that holds the runner now.
+// runnerImage returns the ID of the image that now holds the runner.
 func runnerImage(t *testing.T, cfg modal.Config) string {
 	t.Helper()
 	name, err := modal.RunnerImage(cfg.Runner)

@@ -17,14 +17,13 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/testmodal"
 )
 
-// serverVariable is set, to the path of an empty file, where this program is started
-// as a server.
+// serverVariable holds the path of an empty file in a process that serves as the server.
 const serverVariable = "AGENTENV_TEST_MODAL_SERVER"
 
-// serve is a server in a process of its own, so that what is counted in that of the
-// test is the client's alone. Its first line tells how to find it. Then it takes IDs
-// of sandboxes to destroy, and answers each with a line: an error, or nothing. It ends
-// with its standard input.
+// serve runs a server in a process of its own, so that resources counted in the test's process
+// are the client's alone. The first line of output contains the environment for clients. serve
+// then reads IDs of sandboxes to destroy, and answers each with a line: an error, or nothing.
+// It ends at EOF on its standard input.
 func serve(config string, in io.Reader, out io.Writer) (err error) {
 	s, err := testmodal.Start(context.Background(), testmodal.Options{})
 	if err != nil {
@@ -57,7 +56,8 @@ type otherServer struct {
 	out *bufio.Reader
 }
 
-// startServer starts one that ends with the test, and has this test use it.
+// startServer starts a server that ends with the test, and points this test's environment at
+// it.
 func startServer(t *testing.T) *otherServer {
 	t.Helper()
 	config := filepath.Join(t.TempDir(), "modal.toml")
@@ -103,7 +103,7 @@ func startServer(t *testing.T) *otherServer {
 	return s
 }
 
-// destroy ends a sandbox as the failure of a machine does.
+// destroy ends a sandbox as a machine failure does.
 func (s *otherServer) destroy(id string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

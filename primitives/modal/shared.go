@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// connection is a client of the SDK that all users share who would make the same one.
+// connection is a client of the SDK, shared by all users with the same identity.
 type connection struct {
 	*sdk.Client
 	conn  atomic.Pointer[grpc.ClientConn]
@@ -24,24 +24,24 @@ type connection struct {
 	users int // under shared.mu
 }
 
-// identity is a digest of all that the SDK makes a client of: who the user is, and
-// where Modal is.
+// identity is a digest of everything that determines a client of the SDK: the credentials and
+// the address of Modal.
 type identity [sha256.Size]byte
 
-// shared are the connections of this program that are in use, and what was found out
-// over these and earlier ones. The mutex is held, too, while the SDK reads the
-// process's environment, which is the only way to give it the name of a profile.
+// shared holds the open connections of this process, and the IDs cached by these and earlier
+// ones. The mutex is also held while the SDK reads the process's environment, which is the only
+// way to pass the name of a profile.
 var shared = struct {
 	mu    sync.Mutex
 	open  map[identity]*connection
 	known map[identity]*known
 }{open: map[identity]*connection{}, known: map[identity]*known{}}
 
-// maxIdentities is of how many it is remembered what they have found out.
+// maxIdentities is for how many identities IDs are cached.
 const maxIdentities = 32
 
-// identify makes the identity of a configuration. It knows nothing of what the
-// variables mean: a difference in any is one.
+// identify returns the identity of a configuration. It does not interpret environment
+// variables: a difference in any variable is another identity.
 func identify(cfg Provider) identity {
 	sum := sha256.New()
 	add := func(parts ...string) {
@@ -64,7 +64,7 @@ func identify(cfg Provider) identity {
 	return identity(sum.Sum(nil))
 }
 
-// configFile is the file of Modal's own tools.
+// configFile returns the path of the configuration file of Modal's own tools.
 func configFile() (string, error) {
 	if file := os.Getenv("MODAL_CONFIG_PATH"); file != "" {
 		return file, nil
@@ -73,7 +73,7 @@ func configFile() (string, error) {
 	return filepath.Join(home, ".modal.toml"), err
 }
 
-// join returns a connection, which is opened if there is none; open makes its client.
+// join returns the open connection for cfg. If there is none, it creates one with open.
 func join(cfg Provider, open func(c *connection) error) (*connection, error) {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
@@ -96,7 +96,7 @@ func join(cfg Provider, open func(c *connection) error) (*connection, error) {
 	return c, nil
 }
 
-// leave closes the connection after its last user.
+// leave releases a use of the connection, and closes it after the last one.
 func (c *connection) leave() {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
@@ -106,12 +106,13 @@ func (c *connection) leave() {
 	}
 }
 
-// known are the IDs that Modal has given for names and for descriptions of images. They
-// are not asked for again, for a while; who finds that one is no longer good forgets it.
+// known caches the IDs that Modal returned for names and for descriptions of images. A caller
+// that finds an ID to be invalid must call forget.
 type known struct {
 	mu  sync.Mutex
 	ids map[string]found
-	// publishing is held, by sending, while a runner is looked for and published.
+	// publishing is a semaphore, acquired by sending. Its holder looks for a runner and
+	// publishes it.
 	publishing chan struct{}
 }
 
@@ -121,9 +122,9 @@ type found struct {
 }
 
 const (
-	// trust is for how long an ID is believed.
+	// trust is how long a cached ID is valid.
 	trust = 5 * time.Minute
-	// maxKnown is how many are remembered.
+	// maxKnown is the capacity of the cache.
 	maxKnown = 256
 )
 
@@ -136,7 +137,7 @@ func (k *known) get(key string) string {
 	return ""
 }
 
-// failed reports whether put said a short while ago that there is no ID for a key.
+// failed reports whether put recently stored for key that there is no ID.
 func (k *known) failed(key string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -161,8 +162,8 @@ func (k *known) forget(keys ...string) {
 	}
 }
 
-// recalled is the ID for a key, which is asked for if it is not known. old says that it
-// was.
+// recalled returns the cached ID for key, or calls ask and caches its result. old reports that
+// the ID was cached.
 func (k *known) recalled(ctx context.Context, key string, ask func(context.Context) (string, error)) (id string, old bool, err error) {
 	if id := k.get(key); id != "" {
 		return id, true, nil

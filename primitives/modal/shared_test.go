@@ -15,7 +15,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/modal"
 )
 
-// lookUps are the calls that say what a sandbox is made of.
+// lookUps are the calls that look up what a sandbox consists of.
 var lookUps = []string{"ImageGetOrCreate", "ImageGetByTag", "EnvironmentGetOrCreate"}
 
 func TestKnownImagesAreNotLookedUpAgain(t *testing.T) {
@@ -53,7 +53,7 @@ func TestAConnectionLivesAsLongAsItsLastUser(t *testing.T) {
 	if _, err := first.Terminate(t.Context()); err != nil {
 		t.Error(err)
 	}
-	for range 2 { // a second Close ends nothing that is another's
+	for range 2 { // a second Close must not release the other's connection
 		if err := first.Close(); err != nil {
 			t.Error(err)
 		}
@@ -79,7 +79,7 @@ func TestOneTokenIsNotUsedForAnother(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "modal.toml")
 			t.Setenv("MODAL_CONFIG_PATH", file)
 			for _, variable := range []string{"MODAL_TOKEN_ID", "MODAL_TOKEN_SECRET"} {
-				t.Setenv(variable, "") // which notes what it was
+				t.Setenv(variable, "") // registers the restore of the old value
 				_ = os.Unsetenv(variable)
 			}
 			content := "[default]\ntoken_id = \"ak-wrong\"\ntoken_secret = \"as-wrong\"\nactive = true\n"
@@ -170,7 +170,7 @@ func TestARunnerThatChangesHasAnotherImage(t *testing.T) {
 		if err := os.Chtimes(file, at, at); err != nil {
 			t.Fatal(err)
 		}
-		for range 2 { // the second time it is remembered
+		for range 2 { // the second time the name is cached
 			name, err := modal.RunnerImage(file)
 			if err != nil {
 				t.Fatal(err)

@@ -16,18 +16,18 @@ import (
 const (
 	// snapshotTimeout is how long Modal may take for a snapshot.
 	snapshotTimeout = 10 * time.Minute
-	// forkLife is how long an image lives that forks are made of: longer than any
-	// of them.
+	// forkLife is how long Modal keeps the image that forks start from: longer than any fork
+	// lives.
 	forkLife = maxTimeout + time.Hour
 )
 
-// Snapshot makes an image of the sandbox's files and returns its ID. Create with that as
-// Spec.Image makes a sandbox with these files and the same Paths; all its other
-// settings are those of its own. See [Provider.RemoveSnapshot]; until then Modal keeps it.
-// Volumes are not in it: a sandbox with a Workspace on one is errors.ErrUnsupported.
+// Snapshot creates an image of the sandbox's files and returns its ID. Create with that ID as
+// Spec.Image makes a sandbox with these files and the same Paths; all its other settings are
+// its own. Modal keeps the image until [Provider.RemoveSnapshot]. Volumes are not in it: a
+// sandbox with a Workspace on a volume returns errors.ErrUnsupported.
 //
-// Nor are the memory and the processes: Modal cannot store those of a sandbox while a
-// command runs in it that was started later, which the guest is.
+// Memory and processes are not in it either. Modal cannot store them while a command runs in
+// the sandbox that was started after the sandbox, and the guest is one.
 func (d *driver) Snapshot(ctx context.Context) (string, error) {
 	image, err := d.snapshot(ctx, sdk.NoExpiryTTL)
 	if err != nil {
@@ -36,7 +36,7 @@ func (d *driver) Snapshot(ctx context.Context) (string, error) {
 	return image.ImageID, nil
 }
 
-// copyable says why the sandbox's files cannot be put into an image, or nil.
+// copyable returns why the sandbox's files cannot be put into an image, or nil.
 func (d *driver) copyable() error {
 	switch {
 	case d.strange != nil:
@@ -47,13 +47,13 @@ func (d *driver) copyable() error {
 	return nil
 }
 
-// snapshot makes an image of the sandbox that lives so long.
+// snapshot creates an image of the sandbox. Modal deletes the image after life.
 func (d *driver) snapshot(ctx context.Context, life time.Duration) (*sdk.Image, error) {
 	if err := d.copyable(); err != nil {
 		return nil, err
 	}
-	// Modal does not stop when it is no longer listened to: so that nothing is left
-	// behind, its answer is waited for.
+	// Modal finishes a snapshot even if the caller gives up. Wait for the answer, so that no
+	// image is left behind.
 	patient, cancel := patience.Outlast(ctx, endTimeout)
 	defer cancel()
 	image, err := d.box.SnapshotFilesystem(patient, &sdk.SandboxSnapshotFilesystemParams{Timeout: snapshotTimeout, TTL: life})
@@ -66,7 +66,7 @@ func (d *driver) snapshot(ctx context.Context, life time.Duration) (*sdk.Image, 
 	return image, nil
 }
 
-// explain prefers why the sandbox has ended to what Modal says about a call.
+// explain adds the cause of the sandbox's end, if it has ended, to an error of a call.
 func (d *driver) explain(err error) error {
 	if cause := d.sandbox.Err(); cause != nil {
 		return fmt.Errorf("%w: %w", cause, err)
@@ -74,7 +74,7 @@ func (d *driver) explain(err error) error {
 	return explain(err)
 }
 
-// dropImage removes an image, also when ctx is done.
+// dropImage removes an image, even if ctx is done.
 func dropImage(ctx context.Context, c *client, id string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 	defer cancel()
@@ -85,8 +85,7 @@ func dropImage(ctx context.Context, c *client, id string) error {
 	return explain(err)
 }
 
-// RemoveSnapshot removes a snapshot. One
-// that does not exist is fs.ErrNotExist.
+// RemoveSnapshot removes a snapshot. A snapshot that does not exist is fs.ErrNotExist.
 func (p Provider) RemoveSnapshot(ctx context.Context, id string) error {
 	return wrap("remove", id, p.removeSnapshot(ctx, id))
 }
@@ -103,14 +102,14 @@ func (p Provider) removeSnapshot(ctx context.Context, id string) error {
 	return explain(c.Images.Delete(ctx, id, nil))
 }
 
-// frozen is an image of a sandbox that copies are made of. They have the same Paths.
-// Volumes are shared, as they are by all sandboxes that have them.
+// frozen is an image of a sandbox from which copies are made. The copies have the same Paths,
+// and share the sandbox's volumes.
 type frozen struct {
 	*driver
 	image string
 }
 
-// Freeze implements guest.Copier. For what cannot be copied see Snapshot.
+// Freeze implements guest.Copier. For sandboxes that cannot be copied see Snapshot.
 func (d *driver) Freeze(ctx context.Context) (guest.Frozen, error) {
 	image, err := d.snapshot(ctx, forkLife)
 	if err != nil {
@@ -119,11 +118,11 @@ func (d *driver) Freeze(ctx context.Context) (guest.Frozen, error) {
 	return &frozen{d, image.ImageID}, nil
 }
 
-// Copy makes a sandbox of the image.
+// Copy creates a sandbox from the image.
 func (f *frozen) Copy(ctx context.Context) (*guest.Sandbox, error) {
 	cfg := f.cfg
 	cfg.Image, cfg.Dockerfile, cfg.Name = f.image, nil, ""
-	if err := cfg.findRunner(ctx); err != nil { // after Attach
+	if err := cfg.findRunner(ctx); err != nil { // unset after Attach
 		return nil, err
 	}
 	return create(ctx, cfg)

@@ -9,10 +9,9 @@ import (
 	"time"
 )
 
-// stream is the guest's byte stream: the standard streams of a command in the
-// sandbox. What is written is sent by a goroutine, one call of Modal at a time, and
-// what is written meanwhile goes with the next call, so that a call carries as much
-// as there is.
+// stream is the guest's byte stream: the standard streams of a command in the sandbox. A
+// goroutine sends the written data, one call of Modal at a time. Writes during a call are
+// coalesced into the next call.
 type stream struct {
 	in     io.WriteCloser // every Write is a call of Modal
 	out    io.ReadCloser
@@ -21,20 +20,20 @@ type stream struct {
 	mu     sync.Mutex
 	change sync.Cond
 	queue  []byte
-	hurry  bool // something of the queue is not to wait
+	hurry  bool // the queue contains data that must not be deferred
 	timer  *time.Timer
 	err    error // of the last call
 	closed bool
-	deaf   bool // no more calls: the guest is no more
+	deaf   bool // the guest has ended: make no more calls
 	done   chan struct{}
 }
 
 const (
-	// maxQueue is how much waits to be sent before writers wait.
+	// maxQueue is the size in bytes at which writers wait for the queue.
 	maxQueue = 4 << 20
-	// maxCall is how much one call carries at most.
+	// maxCall is how many bytes one call carries at most.
 	maxCall = 4 << 20
-	// laziness is how long [stream.WriteLater] waits for company.
+	// laziness is how long [stream.WriteLater] waits for more data.
 	laziness = 10 * time.Millisecond
 )
 
@@ -49,12 +48,11 @@ func newStream(in io.WriteCloser, out, stderr io.ReadCloser) *stream {
 
 func (s *stream) Read(p []byte) (int, error) { return s.out.Read(p) }
 
-// Write queues p. It waits only if there is no room, and fails if an earlier call
-// has.
+// Write queues p. It waits only while the queue is full, and fails if an earlier call failed.
 func (s *stream) Write(p []byte) (int, error) { return s.push(p, true) }
 
-// WriteLater is Write for what the other end does not wait for: it goes with what is
-// written next, if that is soon.
+// WriteLater is a deferred Write, for data that the peer does not wait for: it is coalesced
+// with the next write, if that follows soon.
 func (s *stream) WriteLater(p []byte) (int, error) { return s.push(p, false) }
 
 func (s *stream) push(p []byte, hurry bool) (int, error) {
@@ -81,7 +79,7 @@ func (s *stream) push(p []byte, hurry bool) (int, error) {
 	return len(p), nil
 }
 
-// wake starts to send the queue.
+// wake makes the sender send the deferred data.
 func (s *stream) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +87,7 @@ func (s *stream) wake() {
 	s.change.Broadcast()
 }
 
-// send sends the queue until the stream is closed and then the end of it.
+// send sends the queue until the stream is closed, and then closes the guest's input.
 func (s *stream) send() {
 	defer close(s.done)
 	var spare []byte
@@ -105,14 +103,14 @@ func (s *stream) send() {
 			}
 		}
 		if last {
-			_ = s.in.Close() // the guest ends by itself if it never hears of it
+			_ = s.in.Close() // if this fails, the guest ends by itself
 			return
 		}
 		spare = data[:0]
 	}
 }
 
-// next waits for something to send. The queue goes on in the spare buffer.
+// next waits for data to send and returns it. The buffer spare becomes the new queue.
 func (s *stream) next(spare []byte) (data []byte, last, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,7 +128,7 @@ func (s *stream) next(spare []byte) (data []byte, last, ok bool) {
 	return data, s.closed, true
 }
 
-// fail is for when the way to the guest is broken: readers learn it, too.
+// fail breaks the stream after a failed call. Readers fail, too.
 func (s *stream) fail(err error) {
 	s.mu.Lock()
 	s.err = err
@@ -139,8 +137,7 @@ func (s *stream) fail(err error) {
 	_ = s.out.Close() // it has nothing to report
 }
 
-// Close sends what is queued and the end of the stream, and does not wait for that:
-// see join.
+// Close sends the queued data and EOF in the background. See join to wait for that.
 func (s *stream) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -150,8 +147,8 @@ func (s *stream) Close() error {
 	return s.out.Close()
 }
 
-// abandon throws away what is written from now on, for a guest that is no more. What
-// it has said can be read to its end.
+// abandon discards the queue and all later writes, because the guest has ended. Its output can
+// be read to EOF.
 func (s *stream) abandon() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,8 +157,8 @@ func (s *stream) abandon() {
 	s.change.Broadcast()
 }
 
-// join waits until nothing is sent any more, at most for patience: a call under way
-// cannot be cancelled, and the SDK retries it for a while without an answer.
+// join waits until sending has ended, at most for patience: a pending call cannot be cancelled,
+// and the SDK retries an unanswered call for a while.
 func (s *stream) join(patience time.Duration) {
 	timer := time.NewTimer(patience)
 	defer timer.Stop()
@@ -176,7 +173,7 @@ const (
 	stderrTimeout = 2 * time.Second
 )
 
-// Stderr returns what a guest that failed has written on standard error.
+// Stderr returns the standard error of a guest that failed, at most maxStderr bytes.
 func (s *stream) Stderr() string {
 	s.join(sendTimeout)
 	timer := time.AfterFunc(stderrTimeout, func() { _ = s.stderr.Close() })

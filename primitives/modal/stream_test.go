@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// calls is a command's standard input that waits in every call until it is let go.
+// calls is a command's standard input that blocks every call until the test releases it.
 type calls struct {
 	entered chan []byte
 	leave   chan error
@@ -61,7 +61,7 @@ func TestWritesDuringACallGoWithTheNextOne(t *testing.T) {
 }
 
 func TestADeferredWriteGoesWithTheNextOne(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) { // where no time passes between two writes
+	synctest.Test(t, func(t *testing.T) { // no time passes between the two writes
 		in, s := open(t)
 		write(t, s.WriteLater, "end,")
 		write(t, s.Write, "next")

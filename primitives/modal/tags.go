@@ -11,31 +11,30 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
-// The tags of every sandbox. They name the owner, so that no collection ends the sandbox
-// of a live program. Modal does not document its rules for tags: these are few, short
-// and plain.
+// The tags of every sandbox. They identify the owner, so that GC does not end the sandbox of a
+// live program. Modal does not document its rules for tags: these are few, short and plain.
 const (
 	tagPrefix   = "agentenv"
 	tagSandbox  = tagPrefix             // always tagIs
-	tagSession  = tagPrefix + "-for"    // Spec.Session, cut to what fits
+	tagSession  = tagPrefix + "-for"    // Spec.Session, truncated to maxTag
 	tagExpires  = tagPrefix + "-until"  // when Modal ends it, in seconds since 1970
 	tagKeep     = tagPrefix + "-keep"   // with Spec.Keep: keepSoon, and keepDone once it is complete
 	tagGuest    = tagPrefix + "-guest"  // the version of the guest protocol
-	tagHost     = tagPrefix + "-host"   // the maker's machine
-	tagOwner    = tagPrefix + "-owner"  // the maker's boot, process namespace, number and start
+	tagHost     = tagPrefix + "-host"   // the owner's machine
+	tagOwner    = tagPrefix + "-owner"  // the owner's boot, PID namespace, PID and start time
 	tagSettings = tagPrefix + "-config" // the digest of the settings: see record
 	tagIs       = "1"
 )
 
-// The values of tagKeep. The grace period of a kept sandbox that is not complete, and
-// therefore has no client, does not run.
+// The values of tagKeep. A kept sandbox that is not complete has no client, so no grace period
+// runs for it.
 const (
 	keepNot  = "no"
 	keepSoon = "soon"
 	keepDone = "yes"
 )
 
-// ownerTags describe this program.
+// ownerTags returns the tags that identify this program as the owner.
 func ownerTags() map[string]string {
 	self := owner.Self()
 	return map[string]string{
@@ -44,7 +43,7 @@ func ownerTags() map[string]string {
 	}
 }
 
-// findOwner looks for the program that the tags describe.
+// findOwner reports whether the owner that the tags identify is alive.
 func findOwner(tags map[string]string) owner.Fate {
 	parts := strings.Split(tags[tagOwner], ".")
 	self := owner.Self()
@@ -54,7 +53,7 @@ func findOwner(tags map[string]string) owner.Fate {
 	return owner.Identity{Boot: self.Boot, PIDs: self.PIDs, PID: parts[2], Started: parts[3]}.Fate()
 }
 
-// describeOwner is for people.
+// describeOwner returns the owner as text for users: the machine and the process ID.
 func describeOwner(tags map[string]string) string {
 	parts := strings.Split(tags[tagOwner], ".")
 	if len(parts) != 4 {
@@ -63,7 +62,7 @@ func describeOwner(tags map[string]string) string {
 	return tags[tagHost] + ":" + parts[2]
 }
 
-// sandboxTags are all tags of a new sandbox.
+// sandboxTags returns all tags of a new sandbox.
 func sandboxTags(cfg config, settings string) map[string]string {
 	tags := ownerTags()
 	tags[tagSandbox], tags[tagSettings] = tagIs, settings
@@ -82,7 +81,7 @@ func sandboxTags(cfg config, settings string) map[string]string {
 	return tags
 }
 
-// expires reads when Modal ends a sandbox; the zero time is unknown.
+// expires returns when Modal ends a sandbox. The zero time means unknown.
 func expires(tags map[string]string) time.Time {
 	seconds, err := strconv.ParseInt(tags[tagExpires], 10, 64)
 	if err != nil {
@@ -91,8 +90,7 @@ func expires(tags map[string]string) time.Time {
 	return plausible(time.Unix(seconds, 0))
 }
 
-// plausible is a time that can be written as people and JSON write it; any other is the
-// zero time.
+// plausible returns t if its year is in the range that JSON can encode, else the zero time.
 func plausible(t time.Time) time.Time {
 	if t = t.UTC(); t.Year() < 1 || t.Year() > 9999 {
 		return time.Time{}
@@ -100,12 +98,12 @@ func plausible(t time.Time) time.Time {
 	return t
 }
 
-// inode is the number in the name of a namespace.
+// inode returns the number in the name of a PID namespace.
 func inode(namespace string) string {
 	return strings.TrimSuffix(strings.TrimPrefix(namespace, "pid:["), "]")
 }
 
-// plain keeps of a text what every tag can hold.
+// plain returns s, shortened and with "_" for each character that may be invalid in a tag.
 func plain(s string) string {
 	s = strings.Map(func(r rune) rune {
 		switch {
@@ -117,7 +115,7 @@ func plain(s string) string {
 	return s[:min(len(s), maxTag)]
 }
 
-// digest is a name for a content that fits in a tag.
+// digest returns a name for content that fits in a tag.
 func digest(content []byte) string {
 	sum := sha256.Sum256(content)
 	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:]))

@@ -15,8 +15,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// archiveRule makes a rule that expects errors.ErrUnsupported where the sandbox
-// cannot pack.
+// archiveRule returns a rule that expects errors.ErrUnsupported if the sandbox cannot pack.
 func archiveRule(name string, check func(t testingT, s *sandbox)) rule {
 	return rule{name: name, check: func(t testingT, s *sandbox) {
 		r, err := primitives.Pack(t.Context(), s.EnvironmentPrimitive, s.dir, primitives.PackOptions{})
@@ -33,8 +32,8 @@ func archiveRule(name string, check func(t testingT, s *sandbox)) rule {
 	}}
 }
 
-// packed packs a folder of the case and returns its entries, and the contents of
-// the regular files among them.
+// packed packs a folder of the case and returns its entries, and the contents of its regular
+// files.
 func (s *sandbox) packed(t testingT, name string, opts primitives.PackOptions) (headers []*tar.Header, contents map[string]string) {
 	t.Helper()
 	r, err := primitives.Pack(t.Context(), s.EnvironmentPrimitive, s.in(name), opts)
@@ -76,7 +75,7 @@ func (s *sandbox) packedNames(t testingT, name string, opts primitives.PackOptio
 	return strings.Join(names, " ")
 }
 
-// entry is one entry of an archive that a case makes.
+// entry is one entry of an archive that a case creates.
 type entry struct {
 	name, content, link string
 	kind                byte
@@ -272,7 +271,7 @@ func unpackRules() []rule {
 	}
 }
 
-// hostileArchiveRules: nothing is written outside the directory.
+// hostileArchiveRules returns the rules that nothing is written outside the directory.
 func hostileArchiveRules() []rule {
 	var rules []rule
 	for _, c := range []struct {

@@ -10,7 +10,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// clientRules: a sandbox has several clients, in this program and in others.
+// clientRules returns the rules about several clients of a sandbox, in this program and in
+// others.
 func clientRules() []rule {
 	rules := concat(attachRules(), otherEndRules(), programRules())
 	for i := range rules {
@@ -75,7 +76,7 @@ func attachRules() []rule {
 	}
 }
 
-// otherEndRules: a sandbox ends through another handle.
+// otherEndRules returns the rules about a sandbox that ends through another handle.
 func otherEndRules() []rule {
 	return []rule{
 		{name: "Terminate through one handle is known to the other", own: true, check: func(t testingT, s *sandbox) {
@@ -127,7 +128,7 @@ func otherEndRules() []rule {
 	}
 }
 
-// programRules: other programs, and what is left when they die.
+// programRules returns the rules about other programs, and what they leave when they die.
 func programRules() []rule {
 	return []rule{
 		{name: "another program works in the sandbox by its id", check: func(t testingT, s *sandbox) {
@@ -184,7 +185,7 @@ func programRules() []rule {
 	}
 }
 
-// checkKilledProgram attaches, terminates and collects nothing meanwhile.
+// checkKilledProgram does not attach, terminate or remove orphans after the kill.
 func checkKilledProgram(t testingT, s *sandbox) {
 	p := s.running(t, "out", "ready\n", "out", "ready\n", "await", "go", "exit", "5")
 	theirs := "theirs-" + s.token
@@ -221,7 +222,7 @@ func checkKilledProgram(t testingT, s *sandbox) {
 	expect(t, "code", s.wait(t, p).Code, 5)
 }
 
-// reattach returns a durable command again.
+// reattach returns a durable command by its ID.
 func (s *sandbox) reattach(t testingT, id string, from primitives.Offset) primitives.Process {
 	t.Helper()
 	p, err := primitives.Reattach(context.WithoutCancel(t.Context()), s.EnvironmentPrimitive, id, from)

@@ -17,27 +17,27 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// clientVariable holds a clientTask when the test's program was started as
-// another client of the sandboxes: the same test runs again, and Run does the
-// task instead of the suite.
+// clientVariable holds a clientTask if the test's program was started as another client of the
+// sandboxes: the same test runs again, and Run performs the task instead of the suite.
 const clientVariable = "PRIMITIVESTEST_CLIENT"
 
-// clientTask is what another program does with a sandbox.
+// clientTask describes what another program does with a sandbox.
 type clientTask struct {
 	Dir string `json:"dir"` // for the harness
-	// ID is the sandbox to attach to; empty makes a new one: by Create, or of the harness.
+	// ID is the sandbox to attach to. If it is empty, the client creates a sandbox, by Create
+	// or with the harness.
 	ID     string           `json:"id"`
 	Create *primitives.Spec `json:"create"`
-	// Probe is the host's file with the probe, for a new sandbox.
+	// Probe is the path of the probe on the host, for a new sandbox.
 	Probe string `json:"probe"`
-	// Commands are started, File is read first.
+	// The client first reads File, and then starts Commands.
 	Commands []primitives.Command `json:"commands"`
 	File     string               `json:"file"`
-	Hold     bool                 `json:"hold"`   // live on until killed
-	Listen   bool                 `json:"listen"` // at a loopback address of the sandbox
+	Hold     bool                 `json:"hold"`   // stay alive until killed
+	Listen   bool                 `json:"listen"` // listen on a loopback address of the sandbox
 }
 
-// clientReport is what it prints about that.
+// clientReport is the client's report of its task.
 type clientReport struct {
 	ID      string           `json:"id"`
 	Paths   primitives.Paths `json:"paths"`
@@ -48,10 +48,10 @@ type clientReport struct {
 	Error   string           `json:"error"`
 }
 
-// reportPrefix marks the line with the report among what tests print.
+// reportPrefix marks the line with the report in the output of the test.
 const reportPrefix = "primitivestest-client: "
 
-// runAsClient does the task of the environment, if there is one.
+// runAsClient performs the task in the environment, and reports whether there is one.
 func runAsClient(t *testing.T, h Harness) bool {
 	t.Helper()
 	text, ok := os.LookupEnv(clientVariable)
@@ -72,7 +72,7 @@ func runAsClient(t *testing.T, h Harness) bool {
 	}
 	fmt.Fprintf(os.Stdout, "\n%s%s\n", reportPrefix, line)
 	if task.Hold {
-		// Until killed; the end of standard input is for a parent that died.
+		// Until it is killed. Standard input reaches EOF if the parent has died.
 		_, _ = io.Copy(io.Discard, os.Stdin)
 	}
 	if p != nil {
@@ -118,7 +118,7 @@ func (task clientTask) do(ctx context.Context, h Harness) (p primitives.Environm
 		if err != nil {
 			return p, report, err
 		}
-		report.Address = l.Addr().String() // it ends with p
+		report.Address = l.Addr().String() // the listener ends with p
 	}
 	for _, cmd := range task.Commands {
 		proc, err := p.Exec(ctx, cmd)
@@ -135,8 +135,8 @@ func (task clientTask) do(ctx context.Context, h Harness) (p primitives.Environm
 	return p, report, nil
 }
 
-// client starts another program with a task, returns its report, and a function
-// that kills it.
+// client starts another program with a task. It returns the program's report and a function
+// that kills the program.
 func (s *suite) client(t testingT, task clientTask) (report clientReport, kill func()) {
 	t.Helper()
 	task.Dir = s.dir
@@ -168,9 +168,9 @@ func (s *suite) client(t testingT, task clientTask) (report clientReport, kill f
 	kill = func() {
 		if !done {
 			done = true
-			_ = cmd.Process.Kill() // it may have ended
+			_ = cmd.Process.Kill() // it may have exited already
 			_ = in.Close()
-			_ = cmd.Wait() // killed: that is its status
+			_ = cmd.Wait() // the status is that of a killed process
 		}
 	}
 	t.Cleanup(kill)
@@ -192,7 +192,7 @@ func (s *suite) client(t testingT, task clientTask) (report clientReport, kill f
 		t.Fatalf("the client failed: %s", report.Error)
 	}
 	if !task.Hold {
-		// The rest is what a test prints at its end.
+		// Discard the rest of the test's output.
 		_, _ = io.Copy(io.Discard, out)
 		done = true
 		_ = in.Close()

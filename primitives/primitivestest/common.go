@@ -5,24 +5,24 @@ import (
 	"sync"
 )
 
-// ending is what has happened to a sandbox that cases have in common. Making a
-// sandbox is what a run of the suite costs most.
+// ending is a state of a sandbox that several cases share. Creating a sandbox is the most
+// expensive part of a run of the suite.
 type ending string
 
 const (
-	alive      ending = "alive" // nothing: it sees what others leave
+	alive      ending = "alive" // not ended: it sees what others leave
 	terminated ending = "terminated"
-	closed     ending = "closed" // the handle, the sandbox lives on
+	closed     ending = "closed" // the handle is closed, the sandbox lives on
 	destroyed  ending = "destroyed"
 )
 
-// commonSandbox is made for the first case that asks for it.
+// commonSandbox is created for the first case that needs it.
 type commonSandbox struct {
 	make sync.Once
 	box  *sandbox
 }
 
-// commonly returns what create has made for the first caller.
+// commonly returns the sandbox that create returned to the first caller.
 func (s *suite) commonly(t testingT, how ending, create func() *sandbox) *sandbox {
 	t.Helper()
 	s.mu.Lock()
@@ -63,12 +63,12 @@ func (s *suite) witness(t testingT) *sandbox {
 	t.Helper()
 	return s.commonly(t, alive, func() *sandbox {
 		box := s.open(t)
-		box.processes(t, box.token) // what the first command opens for good is no leak
+		box.processes(t, box.token) // descriptors that the first command opens for good are not a leak
 		return box
 	})
 }
 
-// endCommon ends the common sandboxes but the witness.
+// endCommon ends the common sandboxes except the witness.
 func (s *suite) endCommon(t testingT) {
 	t.Helper()
 	for _, how := range []ending{terminated, closed, destroyed} {
@@ -79,7 +79,7 @@ func (s *suite) endCommon(t testingT) {
 	}
 }
 
-// endWitness ends the witness; the next group has one of its own.
+// endWitness ends the witness; the next group gets a new one.
 func (s *suite) endWitness(t testingT) {
 	t.Helper()
 	if c := s.common[alive]; c != nil && c.box != nil {
@@ -88,17 +88,15 @@ func (s *suite) endWitness(t testingT) {
 	delete(s.common, alive)
 }
 
-// expectNoProcesses looks from outside for processes of a sandbox that was
-// terminated.
+// expectNoProcesses checks from another sandbox that a terminated sandbox has no processes.
 func (s *suite) expectNoProcesses(t testingT, token string) {
 	t.Helper()
 	witness := s.witness(t)
-	defer witness.kill(t, token) // also when they should have gone
+	defer witness.kill(t, token) // also if expectGone fails
 	witness.expectGone(t, token)
 }
 
-// endEscapees ends the processes of a sandbox that was terminated but cannot
-// find all of its processes.
+// endEscapees ends the processes of a terminated sandbox that cannot find all of its processes.
 func (s *suite) endEscapees(t testingT, token string) {
 	t.Helper()
 	witness := s.witness(t)

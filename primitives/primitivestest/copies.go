@@ -12,13 +12,12 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// copyRules: snapshots and forks.
+// copyRules returns the rules about snapshots and forks.
 func copyRules() []rule {
 	return concat(forkRules(), forkLifeRules(), forkErrorRules(), snapshotRules())
 }
 
-// forkRule makes a rule that expects errors.ErrUnsupported where the sandbox
-// cannot be copied.
+// forkRule returns a rule that expects errors.ErrUnsupported if the sandbox cannot be copied.
 func forkRule(name string, check func(t testingT, s *sandbox)) rule {
 	return rule{name: name, own: true, check: func(t testingT, s *sandbox) {
 		if s.Capabilities().Fork {
@@ -31,7 +30,7 @@ func forkRule(name string, check func(t testingT, s *sandbox)) rule {
 	}}
 }
 
-// copies makes copies that end with the case.
+// copies creates copies that end with the case.
 func (s *sandbox) copies(t testingT, n int) []*sandbox {
 	t.Helper()
 	made, err := primitives.Fork(t.Context(), s.EnvironmentPrimitive, n)
@@ -53,7 +52,7 @@ func (s *sandbox) copies(t testingT, n int) []*sandbox {
 	return boxes
 }
 
-// furnish writes what copies are compared by.
+// furnish writes the files by which copies are compared.
 func (s *sandbox) furnish(t testingT) {
 	t.Helper()
 	s.write(t, "file", "content")
@@ -67,7 +66,7 @@ func (s *sandbox) furnish(t testingT) {
 	}
 }
 
-// inventory describes everything in the folder of the case and in the home.
+// inventory describes all files in the folder of the case and in the home.
 func (s *sandbox) inventory(t testingT) string {
 	t.Helper()
 	var lines []string
@@ -77,14 +76,14 @@ func (s *sandbox) inventory(t testingT) string {
 			t.Fatalf("List %s: %v", dir, err)
 		}
 		for _, i := range infos {
-			// Images are made from archives, whose times are in whole seconds.
+			// Images are created from archives, whose times are in whole seconds.
 			lines = append(lines, fmt.Sprintf("%s %v %d %d:%d %q %d", i.Path, i.Mode, i.Size, i.UID, i.GID, i.Target, i.ModTime.Unix()))
 		}
 	}
 	return strings.Join(lines, "\n")
 }
 
-// expectFurnished checks that a copy has what furnish wrote.
+// expectFurnished checks that a copy has the files that furnish wrote.
 func (s *sandbox) expectFurnished(t testingT, inventory string) {
 	t.Helper()
 	expect(t, "inventory", s.inventory(t), inventory)
@@ -137,7 +136,7 @@ func forkRules() []rule {
 	}
 }
 
-// settings is the environment of commands, without what names the sandbox.
+// settings returns the environment of commands, without variables that name the sandbox.
 func (s *sandbox) settings(t testingT) string {
 	t.Helper()
 	env := s.environment(t)
@@ -158,7 +157,7 @@ func forkLifeRules() []rule {
 		forkRule("the processes of the original go on, and only there", func(t testingT, s *sandbox) {
 			p := s.running(t, "out", "ready\n", "out", "ready\n", "await", "go", "exit", "5")
 			c := s.copies(t, 1)[0]
-			c.write(t, "go", "") // the copy must not wait for it
+			c.write(t, "go", "") // must have no effect on the original
 			report := c.terminate(t)
 			expect(t, "processes in the copy", len(report.Killed), 0)
 			s.write(t, "go", "")
@@ -219,13 +218,13 @@ func forkErrorRules() []rule {
 		}),
 	}
 	for i := range rules {
-		rules[i].own = false // nothing is made
+		rules[i].own = false // these rules create nothing
 	}
 	return rules
 }
 
-// copyOperations are the optional calls that a sandbox refuses when it has ended,
-// and, unlike the others, not while it is paused.
+// copyOperations returns the optional calls that an ended sandbox refuses. Unlike the others, a
+// paused sandbox accepts them.
 func copyOperations() []operation {
 	return []operation{
 		{"Fork", func(ctx context.Context, p primitives.EnvironmentPrimitive) error {
@@ -249,8 +248,8 @@ func copyOperations() []operation {
 	}
 }
 
-// snapshotRules: what Snapshot keeps can be seen only where the harness makes
-// sandboxes of it.
+// snapshotRules returns the rules about snapshots. The files of a snapshot can only be checked
+// if the harness creates sandboxes from it.
 func snapshotRules() []rule {
 	rules := []rule{
 		{name: "a sandbox made of a snapshot has the files of then", own: true, check: func(t testingT, s *sandbox) {
@@ -297,7 +296,7 @@ func snapshotRules() []rule {
 	return rules
 }
 
-// snapshot keeps the files of the sandbox until the case is over.
+// snapshot saves the files of the sandbox until the case is over.
 func (s *sandbox) snapshot(t testingT) string {
 	t.Helper()
 	id, err := primitives.Snapshot(t.Context(), s.EnvironmentPrimitive)

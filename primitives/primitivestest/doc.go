@@ -10,16 +10,15 @@
 //		})
 //	}
 //
-// A case is named after the rule it checks. Where [primitives.Capabilities] say that
-// a sandbox cannot do something, the case runs all the same and asserts
-// errors.ErrUnsupported. A case that needs a function that the [Harness] lacks does
-// not run, and the log names it.
+// A case is named after the rule it checks. If [primitives.Capabilities] say that a sandbox
+// does not support something, the case still runs and asserts errors.ErrUnsupported. A case
+// that needs a function that the [Harness] lacks does not run, and the log names it.
 //
 // Cases need nothing in the sandbox's image: they run one static program that the
 // suite builds with the Go toolchain and writes into the sandbox. No case measures
 // time.
 //
-// The package is for those who write backends. It must be called from a test
-// that does not run in parallel with others, because the suite counts the
-// goroutines and open files of the test's process.
+// The package is for authors of backends. It must be called from a test that does not run in
+// parallel with others, because the suite counts the goroutines and open files of the test's
+// process.
 package primitivestest

@@ -12,8 +12,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// durableRule makes a rule that expects errors.ErrUnsupported where the sandbox
-// has no durable commands.
+// durableRule returns a rule that expects errors.ErrUnsupported if the sandbox has no durable
+// commands.
 func durableRule(name string, check func(t testingT, s *sandbox)) rule {
 	return rule{name: name, check: func(t testingT, s *sandbox) {
 		if !s.Capabilities().Durable {
@@ -36,7 +36,7 @@ func (s *sandbox) durable(t testingT, words ...string) primitives.Process {
 	return s.start(t, t.Context(), cmd)
 }
 
-// durableRules: commands that outlive their client.
+// durableRules returns the rules about commands that outlive their client.
 func durableRules() []rule {
 	return append(concat(durableReadRules(), durableLifeRules(), durableStartRules()), durableTerminateRule())
 }

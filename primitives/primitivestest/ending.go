@@ -8,23 +8,23 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// soon is a grace that runs out while the case looks on, and the first timeout
-// that is tried where a command must get somewhere before it strikes.
+// soon is a grace period that ends while the case waits. It is also the first timeout to try if
+// a command must make progress before the timeout expires.
 const soon = 200 * time.Millisecond
 
-// endingRules: timeout, cancellation and Close, seen on one process.
+// endingRules returns the rules about timeout, cancellation and Close of one process.
 func endingRules() []rule {
 	return concat(timeoutRules(), cancelRules())
 }
 
-// limited gives a command a timeout and a short grace.
+// limited gives a command a timeout and a short grace period.
 func limited(cmd primitives.Command) primitives.Command {
 	cmd.Timeout, cmd.Grace = soon, soon
 	return cmd
 }
 
-// timedOut runs a command that writes the file ready and hangs, with a timeout
-// that strikes after that.
+// timedOut runs a command that writes the file ready and hangs, with a timeout that expires
+// after that.
 func (s *sandbox) timedOut(t testingT, cmd primitives.Command) (res primitives.RunResult) {
 	t.Helper()
 	s.patiently(t, "the command writes its file", func(short time.Duration) bool {
@@ -98,8 +98,8 @@ func timeoutRules() []rule {
 	}
 }
 
-// cancelledRun runs a command that writes the file ready and hangs, with a context
-// whose deadline passes after that.
+// cancelledRun runs a command that writes the file ready and hangs, with a context whose
+// deadline expires after that.
 func (s *sandbox) cancelledRun(t testingT, cmd primitives.Command) (res primitives.RunResult) {
 	t.Helper()
 	s.patiently(t, "the command writes its file", func(short time.Duration) bool {

@@ -8,7 +8,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// tree is a way in which a command can start processes.
+// tree is one way in which a command starts processes.
 type tree struct {
 	what   string
 	spawn  string // mode of the probe's spawn
@@ -33,8 +33,8 @@ func trees() []tree {
 	}
 }
 
-// treeRules: timeout, cancellation, Close and Terminate reach every process that
-// a command started, as far as the sandbox's capabilities say.
+// treeRules returns the rules that timeout, cancellation, Close and Terminate end every process
+// that a command started, as far as the sandbox's capabilities say.
 func treeRules() []rule {
 	var rules []rule
 	for _, tr := range trees() {
@@ -90,8 +90,8 @@ func treeRules() []rule {
 	return rules
 }
 
-// tree returns a command that starts a child and hangs like it, and the file that
-// appears when both have come so far.
+// tree returns a command that starts a child, and hangs like its child. The file ready appears
+// when both run.
 func (s *sandbox) tree(tr tree) (cmd primitives.Command, ready string) {
 	child := []string{"spawn", tr.spawn, "mark", s.token}
 	if tr.ignore {
@@ -112,8 +112,8 @@ func (s *sandbox) expectFile(t testingT, name string) {
 	})
 }
 
-// expectTreeGone checks that a tree has ended, if the sandbox can do that; else
-// it ends the rest itself.
+// expectTreeGone checks that the sandbox has ended a tree, if it can. Otherwise it ends the
+// rest itself.
 func (s *sandbox) expectTreeGone(t testingT, tr tree) {
 	t.Helper()
 	if tr.needs(s.Capabilities().TreeKill) {
@@ -124,7 +124,7 @@ func (s *sandbox) expectTreeGone(t testingT, tr tree) {
 	s.expectGone(t, s.token)
 }
 
-// terminateRules: the end of the sandbox.
+// terminateRules returns the rules about the end of the sandbox.
 func terminateRules() []rule { return concat(terminateReportRules(), terminateEndRules()) }
 
 func terminateReportRules() []rule {
@@ -229,7 +229,7 @@ func terminateEndRules() []rule {
 				var b [1]byte
 				for {
 					if _, err := p.Stdout().Read(b[:]); err != nil {
-						return nil // any end will do
+						return nil // any error will do
 					}
 				}
 			})
@@ -240,7 +240,7 @@ func terminateEndRules() []rule {
 			s.terminate(t)
 			witness := s.suite.witness(t)
 			if witness.Paths().Session == session {
-				return // every sandbox has a file system of its own
+				return // every sandbox has its own file system
 			}
 			if _, err := witness.Stat(t.Context(), session); err == nil {
 				t.Errorf("%s is still there", session)
@@ -249,7 +249,7 @@ func terminateEndRules() []rule {
 	}
 }
 
-// running starts a command that says ready twice.
+// running starts a command that prints ready twice, and waits for that.
 func (s *sandbox) running(t testingT, words ...string) primitives.Process {
 	t.Helper()
 	cmd := s.command(words...)

@@ -13,7 +13,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// commandRules: what the command gets is what was asked for.
+// commandRules returns the rules that a command gets what the caller asked for.
 func commandRules() []rule {
 	return concat(argumentRules(), environmentRules(), directoryRules(), userRules(), descriptorRules())
 }
@@ -69,7 +69,8 @@ func hexList(t testingT, s string) []string {
 	return list
 }
 
-// environment runs a command and returns its environment.
+// environment runs a command with entries added to its environment, and returns its
+// environment.
 func (s *sandbox) environment(t testingT, entries ...string) []string {
 	t.Helper()
 	cmd := s.command("env")
@@ -105,7 +106,7 @@ func environmentRules() []rule {
 			own, again := s.environment(t), s.environment(t)
 			all := s.environment(t, "PT_A=1")
 			for _, entry := range own {
-				// A backend may mark each command.
+				// A backend may set a different mark for each command.
 				if !slices.Contains(all, entry) && slices.Contains(again, entry) {
 					t.Errorf("%s is missing", entry)
 				}
@@ -175,8 +176,8 @@ func directoryRules() []rule {
 	}
 }
 
-// asUser returns a command that runs the probe as a user. The folder of the sandbox may
-// be closed to that user, so the program lies elsewhere.
+// asUser returns a command that runs the probe as a user. The user may be unable to reach the
+// folder of the sandbox, so the program lies elsewhere.
 func (s *sandbox) asUser(t testingT, user string, words ...string) primitives.Command {
 	t.Helper()
 	dir := "/tmp/primitivestest-" + strings.Trim(s.token, ".")

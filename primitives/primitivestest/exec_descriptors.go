@@ -8,8 +8,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// descriptorRules: a command has its three streams and nothing that is open in the
-// host program or in the guest.
+// descriptorRules returns the rules that a command has its three streams and no descriptor of
+// the host program or the guest.
 func descriptorRules() []rule {
 	const streams = "0 1 2"
 	inherits := func(name string, list func(t testingT, s *sandbox) string) rule {
@@ -37,7 +37,7 @@ func descriptorRules() []rule {
 			t.Helper()
 			cmd := s.asUser(t, "4711:4711", "descriptors")
 			if !s.Capabilities().Users {
-				return streams // the rules of users see to it that there is no such command
+				return streams // the rules about users check that there is no such command
 			}
 			return string(s.run(t, cmd, primitives.RunOptions{}).Stdout)
 		}),
@@ -52,8 +52,8 @@ func descriptorRules() []rule {
 	}
 }
 
-// openStray opens a descriptor in this program that a child inherits, until the case
-// ends.
+// openStray opens a descriptor in this program that a child inherits, until the end of the
+// case.
 func openStray(t testingT) {
 	t.Helper()
 	null, err := os.Open(os.DevNull)

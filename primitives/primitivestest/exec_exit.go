@@ -11,7 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// exitRules: how a command ended is data, never an error.
+// exitRules returns the rules that the end of a command is data, never an error.
 func exitRules() []rule {
 	rules := []rule{
 		{name: "a shell-like 127 of the program itself is no error", check: func(t testingT, s *sandbox) {
@@ -65,7 +65,7 @@ func exitRules() []rule {
 	return rules
 }
 
-// killedBy is the status of a command that a signal ended.
+// killedBy returns the status of a command that a signal ended.
 func killedBy(sig primitives.Signal, code int) primitives.ExitStatus {
 	return primitives.ExitStatus{Code: code, Signal: sig, Reason: primitives.ReasonSignaled}
 }
@@ -116,7 +116,7 @@ func withInput(cmd primitives.Command) primitives.Command {
 	return cmd
 }
 
-// processRules: what can be done with a started process.
+// processRules returns the rules about a started process.
 func processRules() []rule { return concat(signalRules(), processCloseRules()) }
 
 func signalRules() []rule {

@@ -25,8 +25,8 @@ func (s *sandbox) expectNoStart(t testingT, cmd primitives.Command, want ...erro
 	expectError(t, "Exec", err, want...)
 }
 
-// startRules: a command that cannot be started is an error of Exec with its
-// reason, not an exit status.
+// startRules returns the rules that a command that cannot be started is an error of Exec with
+// its reason, not an exit status.
 func startRules() []rule { return concat(programStartRules(), workingDirRules(), invalidRules()) }
 
 func programStartRules() []rule {
@@ -120,8 +120,8 @@ func workingDirRules() []rule {
 	}
 }
 
-// invalidRules: a command that makes no sense on any backend is refused before
-// anything happens.
+// invalidRules returns the rules that Exec refuses a command that makes no sense on any backend
+// before anything happens.
 func invalidRules() []rule {
 	var rules []rule
 	for _, c := range []struct {

@@ -11,7 +11,7 @@ import (
 
 var errSource = errors.New("the source of the write failed")
 
-// atomicRules: a write that fails leaves everything as it was.
+// atomicRules returns the rules that a failed write leaves the files unchanged.
 func atomicRules() []rule {
 	failing := func(n int) io.Reader {
 		return io.MultiReader(strings.NewReader(alphabet(n)), failingReader{})
@@ -84,8 +84,8 @@ type failingReader struct{}
 
 func (failingReader) Read([]byte) (int, error) { return 0, errSource }
 
-// expectNames waits until a folder holds what it should: what a cancelled
-// operation leaves on the other side of a connection goes soon after.
+// expectNames waits until a folder holds the wanted names. On the other side of a connection,
+// the leftovers of a cancelled operation may disappear a little later.
 func (s *sandbox) expectNames(t testingT, want string) {
 	t.Helper()
 	eventually(t, s.suite.patience, func() error {
@@ -108,7 +108,7 @@ func (s *sandbox) expectCancelledWrite(t testingT, name string) {
 		t.Fatalf("write: %v", err)
 	}
 	cancel()
-	// A reader that blocks is the caller's to end.
+	// Only the caller can end a reader that blocks.
 	if err := w.CloseWithError(context.Canceled); err != nil {
 		t.Fatalf("close: %v", err)
 	}

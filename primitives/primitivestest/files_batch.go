@@ -6,7 +6,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// batchRules: many files at once, each as if it were written alone.
+// batchRules returns the rules about many files at once, each as if it were written alone.
 func batchRules() []rule {
 	return []rule{
 		{name: "a batch writes every file and tells of each", check: func(t testingT, s *sandbox) {
@@ -83,13 +83,13 @@ func batchRules() []rule {
 	}
 }
 
-// writeSome writes files of the case and returns what came of each.
+// writeSome writes files of the case and returns their errors.
 func (s *sandbox) writeSome(t testingT, files ...primitives.File) []error {
 	t.Helper()
 	for i := range files {
 		slash := ""
 		if strings.HasSuffix(files[i].Path, "/") {
-			slash = "/" // which s.in would drop
+			slash = "/" // s.in would drop it
 		}
 		files[i].Path = s.dir + "/" + strings.TrimSuffix(files[i].Path, "/") + slash
 	}

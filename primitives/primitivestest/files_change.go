@@ -6,7 +6,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// changeRules: Mkdir, Remove, Move.
+// changeRules returns the rules about Mkdir, Remove and Move.
 func changeRules() []rule { return concat(mkdirRules(), removeRules(), moveRules()) }
 
 func mkdirRules() []rule {

@@ -11,7 +11,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// writeEndingRules: what is being written ends with its sandbox, whatever its reader does.
+// writeEndingRules returns the rules that a write ends with its sandbox, whatever its reader
+// does.
 func writeEndingRules() []rule {
 	return []rule{
 		{name: "what is being written when the sandbox is terminated is ErrTerminated", own: true, check: func(t testingT, s *sandbox) {
@@ -27,7 +28,7 @@ func writeEndingRules() []rule {
 			name: "what is being written when the sandbox dies is ErrUnavailable", own: true,
 			possible: func(h Harness) bool { return h.Destroy != nil },
 			check: func(t testingT, s *sandbox) {
-				// A reader that is stuck need not get the error.
+				// A stuck reader need not get the error.
 				s.endWrites(t, primitives.ErrUnavailable, []bool{false}, func(ctx context.Context) error {
 					return s.suite.h.Destroy(ctx, s.EnvironmentPrimitive)
 				})
@@ -36,8 +37,8 @@ func writeEndingRules() []rule {
 	}
 }
 
-// endWrites begins to write, with readers that are stuck or go on, ends the sandbox, and
-// expects that the writes say so.
+// endWrites starts writes, with readers that are stuck or continue, ends the sandbox, and
+// expects the writes to return want.
 func (s *sandbox) endWrites(t testingT, want error, readers []bool, end func(ctx context.Context) error) {
 	t.Helper()
 	var begin bytes.Buffer
@@ -90,9 +91,9 @@ func (s *sandbox) endWrites(t testingT, want error, readers []bool, end func(ctx
 	}
 }
 
-// endless is a reader without end.
+// endless is a reader that never ends.
 type endless struct {
-	stuck bool // behind the beginning
+	stuck bool // after the beginning
 	begun chan struct{}
 	over  <-chan struct{}
 
@@ -102,11 +103,11 @@ type endless struct {
 
 var errReader = errors.New("primitivestest: the case is over")
 
-// beginning is how much an endless reader has at once: what a sandbox needs to have
-// begun to write.
+// beginning is how many bytes an endless reader returns without delay: enough for a sandbox to
+// start writing.
 const beginning = 256 << 10
 
-// Read implements io.Reader. Behind the beginning it has little at a time.
+// Read implements io.Reader. After the beginning it returns little at a time.
 func (e *endless) Read(p []byte) (int, error) {
 	if e.read >= beginning {
 		e.once.Do(func() { close(e.begun) })

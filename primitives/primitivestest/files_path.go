@@ -60,7 +60,7 @@ func fileOperations() []fileOperation {
 // moveSource is what the operation "Move to" moves.
 const moveSource = "pt-source"
 
-// pathRules: a relative path stays in the workspace.
+// pathRules returns the rules that a relative path stays in the workspace.
 func pathRules() []rule {
 	var rules []rule
 	for _, op := range fileOperations() {
@@ -139,7 +139,7 @@ func pathRules() []rule {
 	}...)
 }
 
-// nameRules: every name that a file system allows can be used for everything.
+// nameRules returns the rules that every name that a file system allows works everywhere.
 func nameRules() []rule {
 	var control []string
 	for c := byte(1); c < 0x20; c++ {
@@ -172,7 +172,7 @@ func nameRules() []rule {
 	return rules
 }
 
-// useName does everything with one name.
+// useName performs all operations with one name.
 func (s *sandbox) useName(t testingT, name string) {
 	t.Helper()
 	s.write(t, name, "content")

@@ -12,7 +12,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// roundTrip writes a file, reads it back and lets the sandbox's own view agree.
+// roundTrip writes a file, reads it back and compares it with the sandbox's own view.
 func (s *sandbox) roundTrip(t testingT, name, content string) {
 	t.Helper()
 	s.write(t, name, content)
@@ -22,14 +22,13 @@ func (s *sandbox) roundTrip(t testingT, name, content string) {
 	expect(t, "content seen inside", s.inside(t, name), fmt.Sprintf("%d %s", len(content), sum(content)))
 }
 
-// inside returns the length and sum of a file as a process of the sandbox reads
-// it.
+// inside returns the length and sum of a file as a process of the sandbox reads it.
 func (s *sandbox) inside(t testingT, name string) string {
 	t.Helper()
 	return s.probed(t, "sum", name)
 }
 
-// openError opens a file that cannot be opened.
+// openError expects that Open of a file fails.
 func (s *sandbox) openError(t testingT, name string, want ...error) {
 	t.Helper()
 	r, err := s.Open(t.Context(), name)
@@ -40,7 +39,7 @@ func (s *sandbox) openError(t testingT, name string, want ...error) {
 	expectError(t, "Open", err, want...)
 }
 
-// readRules: reading files.
+// readRules returns the rules about reading files.
 func readRules() []rule { return concat(contentReadRules(), refusedReadRules()) }
 
 func contentReadRules() []rule {

@@ -9,7 +9,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// statRules: what Stat says.
+// statRules returns the rules about Stat.
 func statRules() []rule { return concat(statTypeRules(), statPathRules()) }
 
 func statTypeRules() []rule {
@@ -118,13 +118,13 @@ func statPathRules() []rule {
 	}
 }
 
-// buildTree makes the tree that several cases list.
+// buildTree creates the tree that several cases list.
 func buildTree(t testingT, s *sandbox) {
 	t.Helper()
 	s.probed(t, "mkdir", "a/b/c", "write", "a/b/c/deep.go", "", "write", "a/b/mid.go", "", "write", "a/top.txt", "", "write", "z.go", "", "write", "B", "")
 }
 
-// listRules: what List says.
+// listRules returns the rules about List.
 func listRules() []rule { return concat(listDepthRules(), listRefusalRules(), patternRules()) }
 
 func listDepthRules() []rule {

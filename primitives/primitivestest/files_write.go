@@ -35,8 +35,8 @@ func (s *sandbox) lstat(t testingT, name string) insideInfo {
 	return info
 }
 
-// names lists a folder of the case as a process of the sandbox sees it: also
-// hidden leftovers.
+// names lists a folder of the case as a process of the sandbox sees it, including hidden
+// leftovers.
 func (s *sandbox) names(t testingT, dir string) string {
 	t.Helper()
 	var names []string
@@ -46,7 +46,7 @@ func (s *sandbox) names(t testingT, dir string) string {
 	return strings.Join(names, " ")
 }
 
-// writeRules: writing files.
+// writeRules returns the rules about writing files.
 func writeRules() []rule {
 	return concat(overwriteRules(), optionRules(), linkRules(), refusedWriteRules())
 }

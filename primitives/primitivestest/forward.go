@@ -18,7 +18,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// forwardRule makes a rule that expects errors.ErrUnsupported where the sandbox carries no
+// forwardRule returns a rule that expects errors.ErrUnsupported if the sandbox forwards no
 // connections.
 func forwardRule(name string, check func(t testingT, s *sandbox)) rule {
 	return rule{name: name, check: func(t testingT, s *sandbox) {
@@ -39,7 +39,7 @@ func ownForwardRule(name string, check func(t testingT, s *sandbox)) rule {
 	return r
 }
 
-// halfConn is what every connection must be.
+// halfConn is the interface that every connection must have.
 type halfConn interface {
 	net.Conn
 	CloseWrite() error
@@ -58,7 +58,7 @@ func (s *sandbox) server(t testingT, word, network, address string) (primitives.
 	return p, strings.TrimSpace(line)
 }
 
-// dial connects, and closes the connection at the end of the case.
+// dial connects. It closes the connection at the end of the case.
 func (s *sandbox) dial(t testingT, network, address string) halfConn {
 	t.Helper()
 	c, err := primitives.Dial(t.Context(), s.EnvironmentPrimitive, network, address)
@@ -73,7 +73,7 @@ func (s *sandbox) dial(t testingT, network, address string) halfConn {
 	return half
 }
 
-// listen listens, until the end of the case.
+// listen listens until the end of the case.
 func (s *sandbox) listen(t testingT, network, address string) net.Listener {
 	t.Helper()
 	l, err := primitives.Listen(t.Context(), s.EnvironmentPrimitive, network, address)
@@ -84,7 +84,7 @@ func (s *sandbox) listen(t testingT, network, address string) net.Listener {
 	return l
 }
 
-// accept takes the next connection, and closes it at the end of the case.
+// accept accepts the next connection. It closes the connection at the end of the case.
 func (s *sandbox) accept(t testingT, l net.Listener) net.Conn {
 	t.Helper()
 	var c net.Conn
@@ -97,7 +97,7 @@ func (s *sandbox) accept(t testingT, l net.Listener) net.Conn {
 	return c
 }
 
-// expectIs expects an error of a connection, which is as the net package makes them.
+// expectIs checks an error of a connection, which has the form of the net package's errors.
 func expectIs(t testingT, what string, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {
@@ -105,7 +105,7 @@ func expectIs(t testingT, what string, err, want error) {
 	}
 }
 
-// exchange sends what and expects it back.
+// exchange sends what and expects to receive it back.
 func exchange(c io.ReadWriter, what string) error {
 	if _, err := io.WriteString(c, what); err != nil {
 		return err
@@ -120,7 +120,7 @@ func exchange(c io.ReadWriter, what string) error {
 	return nil
 }
 
-// forwardRules: connections into and out of a sandbox.
+// forwardRules returns the rules about connections into and out of a sandbox.
 func forwardRules() []rule {
 	rules := []rule{
 		forwardRule("Dial reaches what listens in the sandbox, on a port or a socket", func(t testingT, s *sandbox) {
@@ -197,7 +197,7 @@ func forwardRules() []rule {
 	return concat(rules, forwardEnds(), forwardWaits(), forwardEdges())
 }
 
-// forwardEnds: how connections wait, and how they end.
+// forwardEnds returns the rules about how connections wait and end.
 func forwardEnds() []rule {
 	return []rule{
 		forwardRule("a connection that nobody reads holds up no other", func(t testingT, s *sandbox) {
@@ -261,7 +261,7 @@ func forwardEnds() []rule {
 	}
 }
 
-// forwardWaits: deadlines and contexts.
+// forwardWaits returns the rules about deadlines and contexts.
 func forwardWaits() []rule {
 	return []rule{
 		forwardRule("a deadline ends a wait, and the connection goes on", func(t testingT, s *sandbox) {
@@ -314,7 +314,7 @@ func forwardWaits() []rule {
 	}
 }
 
-// forwardEdges: what cannot be reached, and what ends.
+// forwardEdges returns the rules about unreachable addresses and closed listeners.
 func forwardEdges() []rule {
 	return []rule{
 		forwardRule("a listener that is closed frees its address", func(t testingT, s *sandbox) {
@@ -335,7 +335,7 @@ func forwardEdges() []rule {
 			expectError(t, "Stat of the socket", err, fs.ErrNotExist)
 		}),
 		forwardRule("what cannot be reached says why", func(t testingT, s *sandbox) {
-			const nobody = "127.0.0.1:1" // a port that is free now may be another test's when it is called
+			const nobody = "127.0.0.1:1" // any other free port may belong to another test when it is dialed
 			for _, tt := range []struct {
 				network, address string
 				want             error
@@ -367,7 +367,8 @@ func forwardEdges() []rule {
 	}
 }
 
-// expectForwardsEnd expects that a listener and a connection end, and never as data does.
+// expectForwardsEnd expects that a listener and a connection end with an error, not with
+// io.EOF.
 func (s *sandbox) expectForwardsEnd(t testingT, want error, end func()) {
 	t.Helper()
 	_, address := s.server(t, "serve", "tcp", "127.0.0.1:0")

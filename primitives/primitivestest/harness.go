@@ -10,42 +10,42 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// Harness is what a backend lends the suite. Only Open is required; a function
-// that is nil leaves out the cases that cannot be done without it, which the suite logs.
+// Harness connects the suite to a backend. Only Open is required. If another function is nil,
+// the suite leaves out the cases that need it, and logs them.
 type Harness struct {
-	// Open makes a fresh sandbox. The suite terminates and closes it. dir is an
-	// empty folder of the host for whatever the backend wants to keep there:
-	// the same one in every call, also in those from other processes.
+	// Open creates a fresh sandbox. The suite terminates and closes it. dir is an empty folder
+	// of the host for the backend's files: the same folder in every call, also in calls from
+	// other processes.
 	Open func(ctx context.Context, dir string) (primitives.EnvironmentPrimitive, error)
 
 	// Attach opens a live sandbox of Open once more by its ID. It is called in
 	// this process and in others.
 	Attach func(ctx context.Context, dir, id string) (primitives.EnvironmentPrimitive, error)
 
-	// Destroy ends a sandbox from outside, behind the back of its handles: it
-	// removes the container, cuts the connection, kills the guest.
+	// Destroy ends a sandbox without its handles: it removes the container, cuts the connection
+	// or kills the guest.
 	Destroy func(ctx context.Context, p primitives.EnvironmentPrimitive) error
 
-	// Restore makes a sandbox of what primitives.Snapshot has kept, and Forget
-	// removes that. Both are needed if the sandboxes can be kept.
+	// Restore creates a sandbox from a snapshot of primitives.Snapshot. Forget removes the
+	// snapshot. Both are required if the sandboxes support snapshots.
 	Restore func(ctx context.Context, dir, snapshot string) (primitives.EnvironmentPrimitive, error)
 	Forget  func(ctx context.Context, snapshot string) error
 
-	// Provider returns the provider of the sandboxes, and what it makes them of. It is
+	// Provider returns the provider of the sandboxes and the spec to create them from. It is
 	// called in this process and in others.
 	Provider func(dir string) (primitives.Provider, primitives.Spec)
 
-	// NoSetID says that the sandboxes refuse to set the set-user-ID bit of a file, and the
+	// NoSetID says that the sandboxes refuse to set the set-user-ID bit of a file, and that the
 	// suite expects it. False means that they set it.
 	NoSetID bool
 
-	// Groups names the chapters of the contract to run, for one more run in other
-	// circumstances. Nil means all of them: "exec", "streams", "ending", "terminal",
-	// "files", "archive", "watch", "lifecycle", "copies".
+	// Groups names the groups of the contract to run, for another run under other
+	// circumstances. Nil means all of them: "exec", "streams", "ending", "terminal", "files",
+	// "archive", "watch", "lifecycle", "copies".
 	Groups []string
 
-	// Patience is how long to wait for something that must happen before the
-	// case fails. Zero means a minute. It is no measure of speed.
+	// Patience is how long to wait for something that must happen before the case fails. Zero
+	// means a minute. It does not measure speed.
 	Patience time.Duration
 }
 
@@ -57,7 +57,7 @@ func Run(t *testing.T, h Harness) {
 	}
 	prepareHost(t)
 	s := newSuite(t, h)
-	s.witness(t) // is no leak of the first group that needs it
+	s.witness(t) // so that it is not a leak of the first group that needs it
 	t.Cleanup(func() { s.endWitness(t) })
 	all := groups()
 	for _, name := range h.Groups {
@@ -73,26 +73,25 @@ func Run(t *testing.T, h Harness) {
 	}
 }
 
-// hostVariable is set in the environment of the test's process. It must not be
-// seen in any sandbox.
+// hostVariable is set in the environment of the test's process. No sandbox may see it.
 const hostVariable = "PRIMITIVESTEST_HOST"
 
 // prepareHost sets the environment of the test's process.
 func prepareHost(t *testing.T) {
 	t.Helper()
 	t.Setenv(hostVariable, "host")
-	// Programs that were built with the race detector, as clients and guests
-	// are that run the test's own program, rest for a second when they exit.
+	// Programs with the race detector sleep for a second when they exit. Clients and guests
+	// that run the test's own program are such programs.
 	t.Setenv("GORACE", os.Getenv("GORACE")+" atexit_sleep_ms=0")
 }
 
-// group is a chapter of the contract.
+// group is one group of rules of the contract.
 type group struct {
 	name  string
 	rules []rule
 }
 
-// split tells the rules that can be tried with the harness from the others.
+// split separates the rules that the harness allows from the others.
 func (g group) split(h Harness) (tried, leftOut []rule) {
 	for _, r := range g.rules {
 		if r.possible == nil || r.possible(h) {
@@ -104,16 +103,16 @@ func (g group) split(h Harness) (tried, leftOut []rule) {
 	return tried, leftOut
 }
 
-// rule is one promise of the contract and how to see whether it is kept.
+// rule is one rule of the contract and its check.
 type rule struct {
 	name string
 	// own gives the case a sandbox that it may end.
 	own bool
-	// after gives the case a sandbox that has ended like this, without the probe
-	// and without a folder of the case; all such cases share it.
+	// after gives the case a sandbox that has ended in this way, without the probe and without
+	// a folder of the case. All such cases share the sandbox.
 	after ending
 	check func(t testingT, s *sandbox)
-	// possible says whether the harness allows the case; nil means always.
+	// possible reports whether the harness allows the case; nil means always.
 	possible func(h Harness) bool
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// lifecycleRules: identity, Poll, Close, use after the end.
+// lifecycleRules returns the rules about identity, Poll, Close and use after the end.
 func lifecycleRules() []rule {
 	return concat(identityRules(), crowdRules(), closeRules(), afterEndRules(), destroyRules())
 }
@@ -35,7 +35,7 @@ func identityRules() []rule {
 			paths := s.Paths()
 			want := primitives.PathsIn(paths.Session)
 			if !strings.HasPrefix(paths.Workspace, paths.Session+"/") {
-				want.Workspace = paths.Workspace // a folder that was there before
+				want.Workspace = paths.Workspace // an existing folder
 			}
 			expect(t, "paths", paths, want)
 			for _, dir := range paths.All() {
@@ -72,7 +72,7 @@ func identityRules() []rule {
 	}
 }
 
-// crowdRules: many things at once.
+// crowdRules returns the rules about many operations at once.
 func crowdRules() []rule {
 	return []rule{
 		{name: "a hundred commands at once each get their own output and status", check: func(t testingT, s *sandbox) {
@@ -159,7 +159,7 @@ type operation struct {
 	do   func(ctx context.Context, p primitives.EnvironmentPrimitive) error
 }
 
-// operations are all calls that a sandbox refuses when it has ended.
+// operations returns all calls that an ended sandbox refuses.
 func operations() []operation {
 	ops := []operation{
 		{"Exec", func(ctx context.Context, p primitives.EnvironmentPrimitive) error {
@@ -207,7 +207,7 @@ func operations() []operation {
 	return ops
 }
 
-// afterEndRules: a sandbox that has ended says so to every call.
+// afterEndRules returns the rules that every call reports the end of its sandbox.
 func afterEndRules() []rule {
 	var rules []rule
 	for _, op := range append(operations(), copyOperations()...) {
@@ -223,8 +223,8 @@ func afterEndRules() []rule {
 	return rules
 }
 
-// expectRefused does an operation that a sandbox without the ability for it may
-// also refuse as unsupported.
+// expectRefused performs an operation and expects an error. A sandbox that does not support the
+// operation may also return errors.ErrUnsupported.
 func (s *sandbox) expectRefused(t testingT, op operation, want error) {
 	t.Helper()
 	err := op.do(t.Context(), s.EnvironmentPrimitive)
@@ -237,8 +237,8 @@ func (s *sandbox) expectRefused(t testingT, op operation, want error) {
 	expectError(t, op.name, err, want)
 }
 
-// destroyRules: a sandbox that dies behind our back is an error, never a status
-// or an empty answer.
+// destroyRules returns the rules that the death of a sandbox is an error, never a status or an
+// empty result.
 func destroyRules() []rule {
 	possible := func(h Harness) bool { return h.Destroy != nil }
 	rules := []rule{

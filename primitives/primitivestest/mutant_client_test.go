@@ -15,9 +15,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
-// TestMutantsOfKilledPrograms shows that the suite sees what another program leaves when
-// it is killed. Such a backend starts the command with a supervisor, which outlives the
-// program.
+// TestMutantsOfKilledPrograms checks that the suite notices what another program leaves when it
+// is killed. The mutants start commands with a supervisor, which outlives the program.
 func TestMutantsOfKilledPrograms(t *testing.T) {
 	const name = "a killed program takes its commands and listeners along, not those of others"
 	for _, m := range []struct {
@@ -66,7 +65,7 @@ func TestMutantsOfKilledPrograms(t *testing.T) {
 			}
 			prepareHost(t)
 			s := newSuite(t, h)
-			s.patience = 4 * time.Second // longer than the grace of a good backend
+			s.patience = 4 * time.Second // longer than the grace period of a good backend
 			t.Cleanup(func() { s.join(t) })
 			log := attempt(t, s, findRule(t, name))
 			if len(log) == 0 {
@@ -80,7 +79,7 @@ func TestMutantsOfKilledPrograms(t *testing.T) {
 	}
 }
 
-// listenerAt is a listener that another process has.
+// listenerAt is a listener of another process.
 type listenerAt struct {
 	net.Listener
 	at net.Addr
@@ -88,7 +87,7 @@ type listenerAt struct {
 
 func (l listenerAt) Addr() net.Addr { return l.at }
 
-// durableListener has a process listen that outlives the program.
+// durableListener starts a process that listens and outlives the program.
 func durableListener(ctx context.Context, p primitives.EnvironmentPrimitive, network, address string) (net.Listener, error) {
 	proc, err := p.Exec(ctx, primitives.Command{Args: []string{path.Join(p.Paths().App, "probe"), "serve", network, address}, Durable: true})
 	if err != nil {

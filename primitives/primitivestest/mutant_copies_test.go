@@ -16,7 +16,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
-// model is a local sandbox that can be kept and paused, too, as far as the cases can
+// model is a local sandbox that also supports snapshots and pauses, as far as the cases can
 // see. It breaks the contract in the way that fault names.
 type model struct {
 	wrapped
@@ -29,7 +29,7 @@ type model struct {
 	copies []*model
 }
 
-// shelf holds what snapshots have kept, and ends all of it with the test.
+// shelf holds the snapshots, and ends their sandboxes with the test.
 type shelf struct {
 	t    *testing.T
 	dir  string
@@ -37,7 +37,7 @@ type shelf struct {
 	kept map[string]*local.Sandbox
 }
 
-// model makes a model of a sandbox.
+// model returns a model of p with a fault. It ends p with the test.
 func (s *shelf) model(p primitives.EnvironmentPrimitive, fault string) *model {
 	made := p.(*local.Sandbox)
 	s.t.Cleanup(func() { endLocal(s.t, s.dir, made) })
@@ -64,7 +64,7 @@ func (s *shelf) model(p primitives.EnvironmentPrimitive, fault string) *model {
 	return m
 }
 
-// gateFiles has the paused model refuse what is not about commands.
+// gateFiles makes a paused model refuse all calls except those about commands.
 func (m *model) gateFiles(p primitives.EnvironmentPrimitive) {
 	f := m.faults
 	f.open = func(ctx context.Context, name string) (io.ReadCloser, error) {
@@ -157,7 +157,7 @@ func (m *model) Fork(ctx context.Context, n int) ([]primitives.EnvironmentPrimit
 	return made, err
 }
 
-// spoil breaks a copy.
+// spoil applies the fault to a copy.
 func (m *model) spoil(ctx context.Context, c *model) {
 	switch m.fault {
 	case "a copy lacks links":
@@ -193,7 +193,7 @@ func removeLinks(ctx context.Context, p primitives.EnvironmentPrimitive) {
 	}
 }
 
-// Snapshot keeps a copy.
+// Snapshot saves a copy of the sandbox.
 func (m *model) Snapshot(ctx context.Context) (string, error) {
 	if m.fault == "Snapshot ignores its context" {
 		ctx = context.WithoutCancel(ctx)
@@ -216,7 +216,7 @@ func (m *model) Snapshot(ctx context.Context) (string, error) {
 	return id, nil
 }
 
-// signal is sent to all commands; those that have ended cannot take it.
+// signal sends a signal to all commands; those that have exited ignore it.
 func (m *model) signal(ctx context.Context, sig primitives.Signal) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -266,7 +266,7 @@ func (m *model) Terminate(ctx context.Context) (primitives.TerminateReport, erro
 	}
 	if m.fault == "the copies end with the original" {
 		for _, c := range m.copies {
-			_, _ = c.Terminate(ctx) // the cases look at what is left
+			_, _ = c.Terminate(ctx) // the cases check the copies
 		}
 	}
 	return m.EnvironmentPrimitive.Terminate(ctx)
@@ -279,8 +279,7 @@ func (m *model) Close() error {
 	return m.EnvironmentPrimitive.Close()
 }
 
-// ReadUsage adds the processor time, which not every system counts for local
-// sandboxes.
+// ReadUsage adds the processor time, because not every system counts it for local sandboxes.
 func (m *model) ReadUsage(ctx context.Context) (primitives.Usage, error) {
 	u, err := primitives.ReadUsage(ctx, m.EnvironmentPrimitive)
 	if err == nil && m.fault == "usage is made up" {
@@ -289,7 +288,7 @@ func (m *model) ReadUsage(ctx context.Context) (primitives.Usage, error) {
 	return u, err
 }
 
-// modelHarness makes models with a fault; none is good.
+// modelHarness creates models with a fault; an empty fault means a good model.
 func modelHarness(t *testing.T, fault string) Harness {
 	t.Helper()
 	s := &shelf{t: t, kept: map[string]*local.Sandbox{}}
@@ -312,7 +311,7 @@ func modelHarness(t *testing.T, fault string) Harness {
 	}
 }
 
-// TestCopyMutants is TestMutants for what local sandboxes alone cannot show.
+// TestCopyMutants is TestMutants for faults that local sandboxes alone cannot show.
 func TestCopyMutants(t *testing.T) {
 	prepareHost(t)
 	var probe suite
@@ -328,7 +327,7 @@ func TestCopyMutants(t *testing.T) {
 			s.patience = patience
 		}
 		if fault == "Pause freezes nothing" {
-			s.calm = time.Minute // until the process shows it, however busy the machine is
+			s.calm = time.Minute // until the process makes progress, however busy the machine is
 		}
 		return attempt(t, s, findRule(t, rule))
 	}

@@ -122,12 +122,12 @@ type readCloser struct {
 	io.Closer
 }
 
-// closer is a Close method.
+// closer implements io.Closer by a function.
 type closer func() error
 
 func (c closer) Close() error { return c() }
 
-// closedAtEnd is closed when it has been read.
+// closedAtEnd closes its reader at EOF.
 type closedAtEnd struct{ io.ReadCloser }
 
 func (c closedAtEnd) Read(b []byte) (int, error) {
@@ -138,7 +138,7 @@ func (c closedAtEnd) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// hungUp hands on what a terminal says at its end.
+// hungUp replaces EOF by the error of a terminal at its end.
 type hungUp struct{ r io.Reader }
 
 func (h *hungUp) Read(b []byte) (int, error) {
@@ -149,7 +149,7 @@ func (h *hungUp) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// serialInput does one thing at a time.
+// serialInput performs one operation at a time.
 type serialInput struct {
 	io.WriteCloser
 	mu sync.Mutex
@@ -167,7 +167,7 @@ func (s *serialInput) Close() error {
 	return s.WriteCloser.Close()
 }
 
-// wholeInput says that it has taken all.
+// wholeInput reports that everything was written.
 type wholeInput struct{ io.WriteCloser }
 
 func (w wholeInput) Write(b []byte) (int, error) {
@@ -175,7 +175,7 @@ func (w wholeInput) Write(b []byte) (int, error) {
 	return len(b), err
 }
 
-// perRead changes every piece that is read on its own.
+// perRead changes each piece of a read separately.
 type perRead struct {
 	r      io.Reader
 	change func(b []byte) []byte
@@ -197,7 +197,7 @@ func (p *perRead) Read(b []byte) (int, error) {
 	return 0, p.err
 }
 
-// hoard reads everything as fast as it comes and keeps it.
+// hoard reads everything as fast as it arrives and keeps it.
 type hoard struct {
 	mu    sync.Mutex
 	more  *sync.Cond
@@ -290,7 +290,7 @@ func endingMutants() []mutant {
 			if err != nil || limit == 0 {
 				return p, err
 			}
-			timer := time.AfterFunc(limit, func() { _ = p.Signal(ctx, primitives.SIGKILL) }) // or it has ended
+			timer := time.AfterFunc(limit, func() { _ = p.Signal(ctx, primitives.SIGKILL) }) // or the process has exited
 			return faultyProcess(p, func(p *processFaults) {
 				p.wait = func(ctx context.Context) (primitives.ExitStatus, error) {
 					s, err := p.Wait(ctx)

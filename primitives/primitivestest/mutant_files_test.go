@@ -25,7 +25,7 @@ func brokenWrite(change func(opts *primitives.WriteOptions)) func(p primitives.E
 	})
 }
 
-// brokenInfo changes what Stat says.
+// brokenInfo changes the results of Stat.
 func brokenInfo(change func(ctx context.Context, f *faults, info *primitives.FileInfo)) func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive {
 	return broken(func(f *faults) {
 		f.stat = func(ctx context.Context, name string) (primitives.FileInfo, error) {
@@ -38,7 +38,7 @@ func brokenInfo(change func(ctx context.Context, f *faults, info *primitives.Fil
 	})
 }
 
-// brokenList changes what List says.
+// brokenList changes the results of List.
 func brokenList(change func(infos []primitives.FileInfo, err error) ([]primitives.FileInfo, error)) func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive {
 	return broken(func(f *faults) {
 		f.list = func(ctx context.Context, dir string, opts primitives.ListOptions) ([]primitives.FileInfo, error) {
@@ -47,7 +47,7 @@ func brokenList(change func(infos []primitives.FileInfo, err error) ([]primitive
 	})
 }
 
-// brokenBatch writes the files of a batch another way.
+// brokenBatch writes the files of a batch in another way.
 func brokenBatch(write func(ctx context.Context, f *faults, file primitives.File) error) func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive {
 	return broken(func(f *faults) {
 		f.batch = func(ctx context.Context, files []primitives.File) ([]error, error) {
@@ -276,7 +276,7 @@ func brokenPaths(change func(f *faults, name string) string) func(p primitives.E
 	})
 }
 
-// brokenUnpack changes what is unpacked and what comes of it. The archive is read twice.
+// brokenUnpack changes what is unpacked, and the result.
 func brokenUnpack(unpack func(ctx context.Context, f *faults, dir string, archive []byte) error) func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive {
 	return broken(func(f *faults) {
 		f.unpack = func(ctx context.Context, dir string, r io.Reader) error {
@@ -289,7 +289,7 @@ func brokenUnpack(unpack func(ctx context.Context, f *faults, dir string, archiv
 	})
 }
 
-// eachEntry calls do with the entries of an archive until it fails.
+// eachEntry calls do with each entry of an archive until do fails.
 func eachEntry(archive []byte, do func(h *tar.Header, content io.Reader) error) error {
 	for in := tar.NewReader(bytes.NewReader(archive)); ; {
 		h, err := in.Next()
@@ -305,7 +305,7 @@ func eachEntry(archive []byte, do func(h *tar.Header, content io.Reader) error) 
 	}
 }
 
-// blamedReader blames the reader of a write for the end of its sandbox.
+// blamedReader returns an error of the reader when a write fails because its sandbox ended.
 func blamedReader(end error) func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive {
 	return broken(func(f *faults) {
 		f.write = func(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {

@@ -48,7 +48,7 @@ type gentle struct{ halfConn }
 
 func (gentle) SetLinger(int) error { return nil }
 
-// faulty makes the change of a mutant for brokenDial.
+// faulty converts a fault to the change function of brokenDial.
 func faulty(fault func(c *faultyConn)) func(ctx context.Context, c halfConn) (net.Conn, error) {
 	return func(_ context.Context, c halfConn) (net.Conn, error) {
 		f := &faultyConn{halfConn: c, read: c.Read, closeWrite: c.CloseWrite, close: c.Close, readBy: c.SetReadDeadline}
@@ -125,7 +125,7 @@ func forwardMutants() []mutant {
 		})},
 		{"one connection at a time", "a connection that nobody reads holds up no other", broken(func(f *faults) {
 			dial := f.dial
-			var before chan struct{} // closed with the connection that came before
+			var before chan struct{} // closed with the connection before
 			f.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
 				c, err := dial(ctx, network, address)
 				if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
-// brokenProvider changes what List returns, or the spec that Create gets.
+// brokenProvider changes the results of List, or the spec that Create gets.
 type brokenProvider struct {
 	primitives.Provider
 	list   func(info *primitives.Info)
@@ -34,8 +34,8 @@ func (b brokenProvider) Create(ctx context.Context, spec primitives.Spec) (primi
 	return b.Provider.Create(ctx, spec)
 }
 
-// TestMutantsOfProviders shows that the suite sees a provider that says wrong things of
-// its sandboxes.
+// TestMutantsOfProviders checks that the suite notices a provider that reports wrong facts
+// about its sandboxes.
 func TestMutantsOfProviders(t *testing.T) {
 	const (
 		lives = "List says that the program of a sandbox lives, and what the sandbox is for"

@@ -261,14 +261,14 @@ func lifecycleMutants() []mutant {
 		})},
 		{"closing a durable command ends it", "closing a durable command only lets go of it", brokenProcess(func(p *processFaults) {
 			p.close = func() error {
-				_ = p.Signal(context.Background(), primitives.SIGKILL) // or it has ended
+				_ = p.Signal(context.Background(), primitives.SIGKILL) // or the process has exited
 				return p.Close()
 			}
 		})},
 	}
 }
 
-// blindToLimits takes it for the end when data was lost.
+// blindToLimits returns EOF when output was lost.
 type blindToLimits struct{ io.Reader }
 
 func (r blindToLimits) Read(p []byte) (int, error) {

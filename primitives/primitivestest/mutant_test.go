@@ -20,12 +20,12 @@ import (
 // mutant is a backend that breaks the contract in one way.
 type mutant struct {
 	name string // what is broken
-	rule string // the case that must see it
+	rule string // the case that must fail
 	wrap func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive
 }
 
-// TestMutants shows that the suite can fail: each case named here passes on a
-// good backend and fails on the same backend with one fault.
+// TestMutants checks that the suite can fail: each case named here passes on a good backend and
+// fails on the same backend with one fault.
 func TestMutants(t *testing.T) {
 	prepareHost(t)
 	good := localHarness(t, func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive { return wrapped{whole(p)} })
@@ -52,7 +52,7 @@ func TestMutants(t *testing.T) {
 	}
 }
 
-// TestRuleNames keeps the names of the cases unique, so that each can be run and
+// TestRuleNames checks that the names of the cases are unique, so that each can be run and
 // named alone.
 func TestRuleNames(t *testing.T) {
 	total := 0
@@ -94,7 +94,7 @@ func hostPlatform() primitives.Capabilities {
 	return primitives.Capabilities{OS: runtime.GOOS, Arch: runtime.GOARCH}
 }
 
-// localHarness makes local sandboxes with a fault.
+// localHarness creates local sandboxes with a fault.
 func localHarness(t *testing.T, wrap func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive) Harness {
 	t.Helper()
 	self, err := os.Executable()
@@ -106,13 +106,13 @@ func localHarness(t *testing.T, wrap func(p primitives.EnvironmentPrimitive) pri
 		if err != nil {
 			return nil, err
 		}
-		// The fault may be that it cannot be ended.
+		// The fault may be that the sandbox cannot be ended.
 		t.Cleanup(func() { endLocal(t, dir, p) })
 		return wrap(p), nil
 	}}
 }
 
-// endLocal ends a sandbox, also one whose handle was closed.
+// endLocal ends a sandbox, even if its handle was closed.
 func endLocal(t *testing.T, dir string, p *local.Sandbox) {
 	t.Helper()
 	ctx := context.Background()
@@ -144,7 +144,7 @@ func findRule(t *testing.T, name string) rule {
 	return rule{}
 }
 
-// attempt runs one case and returns what it complains about.
+// attempt runs one case and returns the errors that it reports.
 func attempt(t *testing.T, s *suite, r rule) []string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -164,7 +164,7 @@ func attempt(t *testing.T, s *suite, r rule) []string {
 	return rec.log
 }
 
-// recorder is a test that may fail.
+// recorder is a testingT that records its errors.
 type recorder struct {
 	ctx  context.Context //nolint:containedctx // as testing.T does
 	name string
@@ -174,7 +174,7 @@ type recorder struct {
 	cleanups []func()
 }
 
-// do runs f like the testing package does, so that Fatalf ends only it.
+// do runs f in a goroutine like the testing package does, so that Fatalf ends only f.
 func (r *recorder) do(f func()) {
 	done := make(chan struct{})
 	go func() {

@@ -10,7 +10,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// faults replaces methods of a sandbox; nil ones stay good.
+// faults replaces methods of a sandbox.
 type faults struct {
 	primitives.EnvironmentPrimitive
 	exec      func(ctx context.Context, cmd primitives.Command) (primitives.Process, error)
@@ -35,7 +35,7 @@ type faults struct {
 	dial      dialFunc
 }
 
-// whole has no fault yet.
+// whole returns faults that call the methods of p.
 func whole(p primitives.EnvironmentPrimitive) *faults {
 	return &faults{
 		EnvironmentPrimitive: p,
@@ -128,7 +128,7 @@ func (w wrapped) Dial(ctx context.Context, network, address string) (net.Conn, e
 	return w.dial(ctx, network, address)
 }
 
-// broken makes the wrapper of a mutant.
+// broken returns the wrapper of a mutant.
 func broken(fault func(f *faults)) func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive {
 	return func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive {
 		f := whole(p)

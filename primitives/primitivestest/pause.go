@@ -9,8 +9,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// pauseRule makes a rule that expects errors.ErrUnsupported where the sandbox
-// cannot be frozen.
+// pauseRule returns a rule that expects errors.ErrUnsupported if the sandbox cannot be paused.
 func pauseRule(name string, check func(t testingT, s *sandbox)) rule {
 	return rule{name: name, own: true, check: func(t testingT, s *sandbox) {
 		if s.Capabilities().Pause {
@@ -43,7 +42,7 @@ func (s *sandbox) expectStatus(t testingT, want primitives.Status) {
 	expect(t, "status", state.Status, want)
 }
 
-// pauseRules: sandboxes that are frozen for a while.
+// pauseRules returns the rules about paused sandboxes.
 func pauseRules() []rule {
 	return []rule{
 		pauseRule("a paused process makes no progress, and goes on after Resume", func(t testingT, s *sandbox) {
@@ -75,7 +74,7 @@ func pauseRules() []rule {
 		}),
 		pauseRule("a paused sandbox says so and takes no calls until Resume", func(t testingT, s *sandbox) {
 			s.write(t, "f", "kept")
-			for range 2 { // again is no error
+			for range 2 { // pausing again is no error
 				s.pause(t)
 				s.expectStatus(t, primitives.StatusPaused)
 			}
@@ -122,7 +121,7 @@ func pauseRules() []rule {
 	}
 }
 
-// usageRules: what a sandbox takes of its machine.
+// usageRules returns the rules about the resource usage of a sandbox.
 func usageRules() []rule {
 	usage := func(t testingT, s *sandbox) primitives.Usage {
 		t.Helper()

@@ -10,8 +10,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// providerRules: what a provider says of its sandboxes, and what it does with them when
-// the program that created them dies.
+// providerRules returns the rules about what a provider reports about its sandboxes, and what
+// happens to them when the program that created them dies.
 func providerRules() []rule {
 	rules := []rule{
 		{name: "List says that the program of a sandbox lives, and what the sandbox is for", check: func(t testingT, s *sandbox) {
@@ -87,7 +87,7 @@ func checkKeptOrphan(t testingT, s *sandbox) {
 	expectError(t, "Remove once more", provider.Remove(t.Context(), report.ID), fs.ErrNotExist)
 }
 
-// listed returns what List says of a sandbox.
+// listed returns the entry of a sandbox in List.
 func (s *sandbox) listed(t testingT, provider primitives.Provider, id string) primitives.Info {
 	t.Helper()
 	list, err := provider.List(t.Context())
@@ -98,7 +98,7 @@ func (s *sandbox) listed(t testingT, provider primitives.Provider, id string) pr
 	return list[i]
 }
 
-// removeLater removes a sandbox of another program, unless the case has.
+// removeLater removes a sandbox of another program at the end of the case, if it still exists.
 func removeLater(t testingT, provider primitives.Provider, id string) {
 	t.Helper()
 	ctx := context.WithoutCancel(t.Context())

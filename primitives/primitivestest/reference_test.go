@@ -15,13 +15,13 @@ import (
 
 func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "supervise" {
-		// Not os.Exit, with which the race detector rests for a second.
+		// Not os.Exit: with the race detector, it sleeps for a second.
 		syscall.Exit(local.Supervise(context.Background(), os.Args[2]))
 	}
 	goleak.VerifyTestMain(m)
 }
 
-// reference is the good backend that the mutants are made of.
+// reference is the good backend from which the mutants are made.
 func reference(t testing.TB) primitivestest.Harness {
 	t.Helper()
 	self, err := os.Executable()

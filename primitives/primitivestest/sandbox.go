@@ -14,7 +14,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// sandbox is the sandbox of a case, with a folder of the case's own.
+// sandbox is the sandbox of a case, with a folder of its own for the case.
 type sandbox struct {
 	primitives.EnvironmentPrimitive
 	suite *suite
@@ -53,8 +53,8 @@ func (s *sandbox) end(t testingT) {
 	}
 }
 
-// endClosed terminates a sandbox whose handle the case has closed. One that was
-// destroyed cannot be attached to.
+// endClosed terminates a sandbox whose handle the case has closed. It cannot attach to a
+// destroyed sandbox.
 func (s *sandbox) endClosed(ctx context.Context) error {
 	if s.suite.h.Attach == nil {
 		return nil
@@ -70,7 +70,7 @@ func (s *sandbox) endClosed(ctx context.Context) error {
 // in returns the path of a file of the case, relative to the workspace.
 func (s *sandbox) in(name ...string) string { return path.Join(append([]string{s.dir}, name...)...) }
 
-// abs returns the same as an absolute path.
+// abs returns the absolute path of a file of the case.
 func (s *sandbox) abs(name ...string) string {
 	return path.Join(s.Paths().Workspace, s.in(name...))
 }
@@ -83,7 +83,7 @@ func (s *sandbox) command(words ...string) primitives.Command {
 // run runs a command to its end.
 func (s *sandbox) run(t testingT, cmd primitives.Command, opts primitives.RunOptions) primitives.RunResult {
 	t.Helper()
-	// Also used when the case is over and its context is done.
+	// The case may be over and its context done.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*s.suite.patience)
 	defer cancel()
 	res, err := primitives.Run(ctx, s.EnvironmentPrimitive, cmd, opts)
@@ -160,7 +160,7 @@ func (s *sandbox) stat(t testingT, name string) primitives.FileInfo {
 	return info
 }
 
-// list lists a folder of the case as one word: paths with a space between.
+// list lists a folder of the case as one string: the paths, separated by spaces.
 func (s *sandbox) list(t testingT, name string, opts primitives.ListOptions) string {
 	t.Helper()
 	infos, err := s.List(t.Context(), s.in(name), opts)
@@ -174,8 +174,7 @@ func (s *sandbox) list(t testingT, name string, opts primitives.ListOptions) str
 	return strings.Join(paths, " ")
 }
 
-// processes returns the ids of the processes with the token, as the sandbox
-// sees them.
+// processes returns the process IDs of the processes with the token, as the sandbox sees them.
 func (s *sandbox) processes(t testingT, token string) []int {
 	t.Helper()
 	var pids []int
@@ -187,16 +186,16 @@ func (s *sandbox) processes(t testingT, token string) []int {
 	return pids
 }
 
-// kill kills the processes with the token, as far as this sandbox sees them.
+// kill kills the processes with the token that this sandbox sees.
 func (s *sandbox) kill(t testingT, token string) {
 	t.Helper()
-	// Some may end by themselves meanwhile, which makes the probe fail.
+	// Some may exit by themselves meanwhile, which makes the probe fail.
 	s.run(t, primitives.Command{Args: []string{s.probe, "kill", "KILL", token}}, primitives.RunOptions{})
 }
 
-// patiently tries a case that depends on how fast the machine is: with a short
-// time first, and with ever longer ones until the case reports that it was long
-// enough. It fails the case when not even the suite's patience was.
+// patiently tries a case that depends on the speed of the machine, first with a short time and
+// then with ever longer ones, until try reports that the time was long enough. It fails the
+// case if even the suite's patience was too short.
 func (s *sandbox) patiently(t testingT, what string, try func(short time.Duration) bool) {
 	t.Helper()
 	for short := soon; ; short *= 4 {
@@ -220,7 +219,7 @@ func (s *sandbox) expectGone(t testingT, token string) {
 	})
 }
 
-// expectLines reads a stream until the line came n times.
+// expectLines reads a stream until the line has come n times.
 func (s *sandbox) expectLines(t testingT, r io.Reader, line string, n int) {
 	t.Helper()
 	s.within(t, fmt.Sprintf("%d lines %q", n, line), func() error {
@@ -249,7 +248,7 @@ func (s *sandbox) readAll(t testingT, r io.Reader) string {
 	return string(b)
 }
 
-// within fails the case unless f returns without an error in time.
+// within fails the case unless f returns in time and without an error.
 func (s *sandbox) within(t testingT, what string, f func() error) {
 	t.Helper()
 	done := make(chan error, 1)
@@ -266,8 +265,8 @@ func (s *sandbox) within(t testingT, what string, f func() error) {
 	}
 }
 
-// discard reads to the end and returns how much that was. However long all of it takes,
-// there is always a next piece.
+// discard reads r to its end and returns the number of bytes. The time limit applies to each
+// piece, not to the whole.
 func (s *sandbox) discard(t testingT, what string, r io.Reader) int64 {
 	t.Helper()
 	pieces, done := &pieces{more: make(chan struct{}, 1)}, make(chan error, 1)
@@ -292,7 +291,7 @@ func (s *sandbox) discard(t testingT, what string, r io.Reader) int64 {
 	}
 }
 
-// pieces counts what is written, and tells that there was something.
+// pieces counts the bytes written, and signals each write.
 type pieces struct {
 	size int64
 	more chan struct{}
@@ -307,7 +306,7 @@ func (p *pieces) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// eventually tries until f returns no error.
+// eventually retries f until it returns no error, and otherwise fails the case.
 func eventually(t testingT, patience time.Duration, f func() error) {
 	t.Helper()
 	if err := await(patience, f); err != nil {
@@ -315,7 +314,7 @@ func eventually(t testingT, patience time.Duration, f func() error) {
 	}
 }
 
-// await asks f again until it has no error any more, or for too long.
+// await retries f until it returns no error, for at most patience.
 func await(patience time.Duration, f func() error) error {
 	timeout := time.NewTimer(patience)
 	defer timeout.Stop()
@@ -334,8 +333,7 @@ func await(patience time.Duration, f func() error) error {
 	}
 }
 
-// expectError checks that an error is all of the wanted ones and says where it
-// happened.
+// expectError checks that an error wraps all wanted errors and says where it happened.
 func expectError(t testingT, what string, err error, want ...error) {
 	t.Helper()
 	for _, w := range want {
@@ -356,7 +354,7 @@ func expect[V comparable](t testingT, what string, got, want V) {
 	}
 }
 
-// brief keeps long values readable.
+// brief shortens long values.
 func brief(v any) string {
 	s := fmt.Sprintf("%#v", v)
 	if len(s) > 300 {

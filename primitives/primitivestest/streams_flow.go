@@ -15,7 +15,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// flowRules: streams are independent, bounded, and end when they should.
+// flowRules returns the rules that streams are independent and bounded, and end in time.
 func flowRules() []rule {
 	return []rule{
 		{name: "a mebibyte on both streams at once arrives whole", check: func(t testingT, s *sandbox) {
@@ -78,7 +78,7 @@ func flowRules() []rule {
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				_, _ = io.Copy(io.Discard, p.Stdout()) // any end will do
+				_, _ = io.Copy(io.Discard, p.Stdout()) // any error will do
 			}()
 			if err := p.Close(); err != nil {
 				t.Errorf("Close: %v", err)
@@ -88,15 +88,15 @@ func flowRules() []rule {
 	}
 }
 
-// checkBackPressure reads a little of an endless output, keeps the sandbox busy
-// with other work, and looks how far the writer got meanwhile.
+// checkBackPressure reads a little of an endless output, keeps the sandbox busy with other
+// work, and checks how much the writer could write meanwhile.
 func checkBackPressure(t testingT, s *sandbox) {
 	const total, slack = 96 << 20, 24
 	p := s.start(t, t.Context(), s.command("floodlog", strconv.Itoa(total), "progress"))
 	if _, err := io.ReadFull(p.Stdout(), make([]byte, 1<<20)); err != nil {
 		t.Fatalf("read: %v", err)
 	}
-	// More bytes pass beside it than the writer wants to get rid of.
+	// The other command prints as many bytes as the writer wants to write.
 	for range 4 {
 		res := s.run(t, s.command("flood", strconv.Itoa(total/4)), primitives.RunOptions{MaxOutput: 1})
 		expect(t, "output of the other command", res.StdoutDropped, int64(total/4-1))
@@ -121,7 +121,7 @@ func checkBrokenPipe(t testingT, s *sandbox) {
 	expect(t, "reason", status.Reason, primitives.ReasonSignaled)
 }
 
-// inputRules: standard input.
+// inputRules returns the rules about standard input.
 func inputRules() []rule {
 	echoes := func(input string) func(t testingT, s *sandbox) {
 		return func(t testingT, s *sandbox) {
@@ -167,7 +167,7 @@ func inputRules() []rule {
 	}
 }
 
-// unreadRules: input that no command reads.
+// unreadRules returns the rules about input that no command reads.
 func unreadRules() []rule {
 	return []rule{
 		{name: "writing to a command that has exited is an error", check: func(t testingT, s *sandbox) {
@@ -214,8 +214,8 @@ func unreadRules() []rule {
 	}
 }
 
-// closeFull writes pieces to a command that does not read until no more fits, closes the
-// input while a write waits, and returns what the writes say was written.
+// closeFull writes pieces to a command that does not read, until no more fits. It closes the
+// input while a write waits, and returns the bytes that the writes reported as written.
 func (s *sandbox) closeFull(t testingT, p primitives.Process, piece string) (written string) {
 	t.Helper()
 	var total atomic.Int64
@@ -237,7 +237,7 @@ func (s *sandbox) closeFull(t testingT, p primitives.Process, piece string) (wri
 		if calm := time.Since(since); calm < s.suite.calm {
 			return fmt.Errorf("after %d bytes more still fit", before)
 		}
-		return nil // it waits
+		return nil // the write waits
 	})
 	s.within(t, "closing the input", func() error {
 		return p.Stdin().Close()
@@ -252,18 +252,18 @@ func (s *sandbox) closeFull(t testingT, p primitives.Process, piece string) (wri
 	return strings.Repeat(piece, n/len(piece)+1)[:n]
 }
 
-// expectBrokenInput writes until an error comes back.
+// expectBrokenInput writes until a write fails.
 func (s *sandbox) expectBrokenInput(t testingT, p primitives.Process) {
 	t.Helper()
 	s.within(t, "an error of the write", func() error {
-		// Over a network the first writes may be on their way already.
+		// Over a network the first writes may be in transit already.
 		block := alphabet(4096)
 		for accepted := 0; t.Context().Err() == nil; accepted += len(block) {
 			if accepted > 1<<30 {
 				return errors.New("a gibibyte was accepted")
 			}
 			if _, err := io.WriteString(p.Stdin(), block); err != nil {
-				return nil // it is what the case wants
+				return nil // the case wants this error
 			}
 		}
 		return errors.New("the case has ended")

@@ -10,12 +10,12 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// outputRules: what a command prints is what the caller reads.
+// outputRules returns the rules that the caller reads exactly what a command prints.
 func outputRules() []rule {
 	return concat(exactRules(), boundRules())
 }
 
-// expectOutput runs the probe and compares what it printed.
+// expectOutput runs the probe and compares its output.
 func (s *sandbox) expectOutput(t testingT, stdout, stderr string, words ...string) {
 	t.Helper()
 	res := s.run(t, s.command(words...), primitives.RunOptions{})
@@ -121,17 +121,17 @@ func readerRules() []rule {
 	}
 }
 
-// onlyReader hides whatever else a reader can do.
+// onlyReader hides all other methods of a reader.
 type onlyReader struct{ io.Reader }
 
-// alphabet is what flood prints.
+// alphabet returns the first n bytes that flood prints.
 func alphabet(n int) string {
 	const letters = "abcdefghijklmnopqrstuvwxyz"
 	block := strings.Repeat(letters, 64<<10/len(letters)+1)[:64<<10]
 	return strings.Repeat(block, n/len(block)+1)[:n]
 }
 
-// boundRules: how much Run keeps.
+// boundRules returns the rules about how much output Run keeps.
 func boundRules() []rule {
 	return []rule{
 		{name: "ten mebibytes without a newline arrive whole", check: func(t testingT, s *sandbox) {

@@ -23,14 +23,14 @@ import (
 // suite is one run of the contract on one backend.
 type suite struct {
 	h        Harness
-	dir      string // the host folder that the harness gets
+	dir      string // the host folder of the harness
 	bin      string // the host folder for the probe
 	self     string // name of the test that called Run
 	patience time.Duration
-	calm     time.Duration // how long nothing must happen to be believed not to
-	run      string        // part of every token: unlike any other run's
+	calm     time.Duration // how long to wait to conclude that nothing happens
+	run      string        // part of every token; unique to this run
 	cases    atomic.Int64
-	strays   sync.WaitGroup // what cases have given up waiting for
+	strays   sync.WaitGroup // goroutines that cases no longer wait for
 
 	mu     sync.Mutex
 	common map[ending]*commonSandbox
@@ -77,7 +77,7 @@ func (s *suite) probeFor(c primitives.Capabilities) ([]byte, error) {
 	return s.probes[key], nil
 }
 
-// runGroup runs the cases of a group, then looks for what they left.
+// runGroup runs the cases of a group, and then checks that they left nothing.
 func (s *suite) runGroup(t *testing.T, g group) {
 	goroutines := goleak.IgnoreCurrent()
 	files := openFiles()
@@ -89,8 +89,8 @@ func (s *suite) runGroup(t *testing.T, g group) {
 		s.expectNoProcesses(t, "token-"+s.run)
 		s.endWitness(t)
 		s.join(t)
-		// goleak itself is done after less than a second, which some wait for processes.
-		// Not fatal: what stops a test while it cleans up is not reported.
+		// goleak itself gives up after less than a second, but some goroutines wait for
+		// processes. Not fatal: Fatal during cleanup would not be reported.
 		if err := await(s.patience, func() error {
 			return goleak.Find(goroutines, goleak.IgnoreTopFunction("testing.tRunner.func1"))
 		}); err != nil {
@@ -112,7 +112,7 @@ func (s *suite) runGroup(t *testing.T, g group) {
 	}
 }
 
-// runCase runs one case on the shared sandbox or on one of its own.
+// runCase runs one case on the shared sandbox or on its own sandbox.
 func (s *suite) runCase(t testingT, r rule, shared *sandbox) {
 	switch {
 	case r.after != "":
@@ -126,7 +126,7 @@ func (s *suite) runCase(t testingT, r rule, shared *sandbox) {
 	r.check(t, shared.fork(t))
 }
 
-// make makes a sandbox.
+// make creates a sandbox.
 func (s *suite) make(t testingT) *sandbox {
 	t.Helper()
 	p, err := s.h.Open(context.WithoutCancel(t.Context()), s.dir)
@@ -139,7 +139,7 @@ func (s *suite) make(t testingT) *sandbox {
 	}
 }
 
-// open makes a sandbox with the probe in it.
+// open creates a sandbox that contains the probe.
 func (s *suite) open(t testingT) *sandbox {
 	t.Helper()
 	box := s.make(t)
@@ -154,7 +154,7 @@ func (s *suite) open(t testingT) *sandbox {
 	return box
 }
 
-// join waits for what the cases have started on the side.
+// join waits for the goroutines that the cases have left.
 func (s *suite) join(t testingT) {
 	t.Helper()
 	done := make(chan struct{})
@@ -168,10 +168,10 @@ func (s *suite) join(t testingT) {
 	}
 }
 
-// openFiles counts the open files of this process; always the same number where
-// the system does not tell.
+// openFiles returns the open files of this process by descriptor. It returns nil if the system
+// does not provide them.
 func openFiles() map[string]string {
-	// The runtime opens files of its own with the first pipe.
+	// The runtime opens its own files with the first pipe.
 	if r, w, err := os.Pipe(); err == nil {
 		_, _ = r.Close(), w.Close()
 	}
@@ -181,7 +181,7 @@ func openFiles() map[string]string {
 	}
 	files := make(map[string]string, len(entries))
 	for _, e := range entries {
-		// That of the listing itself is closed by now.
+		// The descriptor of the listing itself is closed by now.
 		if name, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil {
 			files[e.Name()] = name
 		}
@@ -189,7 +189,7 @@ func openFiles() map[string]string {
 	return files
 }
 
-// newFiles tells which files are open that were not, if there are more.
+// newFiles returns an error that names the new open files, if more files are open than before.
 func newFiles(before, now map[string]string) error {
 	if len(now) <= len(before) {
 		return nil

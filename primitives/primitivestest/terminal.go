@@ -16,7 +16,7 @@ func onTerminal(cmd primitives.Command) primitives.Command {
 	return cmd
 }
 
-// terminal runs the probe on a terminal to its end and returns what it printed.
+// terminal runs the probe on a terminal to its end and returns its output.
 func (s *sandbox) terminal(t testingT, words ...string) string {
 	t.Helper()
 	p := s.start(t, t.Context(), onTerminal(s.command(words...)))
@@ -143,7 +143,7 @@ func terminalExitRules() []rule {
 			s.expectLines(t, p.Stdout(), "ready\r", 1)
 			input := s.closeFull(t, p, strings.Repeat("x", 63)+"\n")
 			s.write(t, "go", "")
-			// The terminal shows what is typed, too.
+			// The terminal also echoes the input.
 			if out, want := s.readAll(t, p.Stdout()), fmt.Sprintf("%d %s", len(input), sum(input)); !strings.HasSuffix(out, want) {
 				t.Errorf("the command has read %q, want %q", out[max(0, len(out)-len(want)):], want)
 			}
@@ -190,7 +190,7 @@ func (s *sandbox) typeKeys(t testingT, p primitives.Process, keys string) {
 }
 
 // leaveTerminal starts a command that closes the terminal at the end of its input, as many
-// commands do before they exit, and goes on until a file exists.
+// commands do before they exit, and runs until a file exists.
 func (s *sandbox) leaveTerminal(t testingT, file string) {
 	t.Helper()
 	p := s.start(t, t.Context(), onTerminal(s.command("cat", "closein", "closeout", "await", file)))

@@ -28,7 +28,7 @@ func (s *sandbox) watch(t testingT, name string, opts primitives.WatchOptions) *
 	return w
 }
 
-// watchLate is watch that takes no event before collect is called.
+// watchLate is like watch, but takes no event before collect is called.
 func (s *sandbox) watchLate(t testingT, name string, opts primitives.WatchOptions) (w *watcher, collect func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -68,8 +68,8 @@ func (s *sandbox) watchLate(t testingT, name string, opts primitives.WatchOption
 	return w, func() { close(begin) }
 }
 
-// until collects events until one is wanted, and returns it. Its time limit counts for
-// each event, because there may be many.
+// until collects events up to a wanted one, and returns it. The time limit applies to each
+// event, because there may be many.
 func (w *watcher) until(t testingT, what string, wanted func(ev primitives.WatchEvent) bool) primitives.WatchEvent {
 	t.Helper()
 	take := func(ev primitives.WatchEvent) bool {
@@ -86,8 +86,8 @@ func (w *watcher) until(t testingT, what string, wanted func(ev primitives.Watch
 			}
 			timer.Reset(w.s.suite.patience)
 		case err := <-w.end:
-			w.end <- err            // for who asks for it
-			for len(w.events) > 0 { // they were before
+			w.end <- err            // for the next receiver
+			for len(w.events) > 0 { // these events came before the end
 				if ev := <-w.events; take(ev) {
 					return ev
 				}
@@ -99,15 +99,14 @@ func (w *watcher) until(t testingT, what string, wanted func(ev primitives.Watch
 	}
 }
 
-// event collects events until one of this kind for this path.
+// event collects events up to one of this kind for this path, and returns it.
 func (w *watcher) event(t testingT, op primitives.WatchOp, path string) primitives.WatchEvent {
 	t.Helper()
 	return w.until(t, string(op)+" "+path, func(ev primitives.WatchEvent) bool { return ev.Op == op && ev.Path == path })
 }
 
-// mark makes a file in the watched folder and waits for its event, so that
-// everything before it has been seen; it returns what was seen since the last
-// mark.
+// mark creates a file in the watched folder and waits for its event, so that all events before
+// it have been seen. It returns the events since the last mark.
 func (w *watcher) mark(t testingT, folder string) []primitives.WatchEvent {
 	t.Helper()
 	name := fmt.Sprintf("mark-%d", w.s.suite.cases.Add(1))
@@ -118,8 +117,8 @@ func (w *watcher) mark(t testingT, folder string) []primitives.WatchEvent {
 	return seen
 }
 
-// eventText writes events as one line; modifications of what was just created
-// are part of the creation, and those of directories say nothing.
+// eventText returns events as one line. Modifications of a file that was just created count as
+// part of the creation; those of directories are left out.
 func eventText(events []primitives.WatchEvent) string {
 	var parts []string
 	created := map[string]bool{}
@@ -139,7 +138,7 @@ func eventText(events []primitives.WatchEvent) string {
 	return strings.Join(parts, ", ")
 }
 
-// expectEvents compares what was seen since the last mark.
+// expectEvents compares the events since the last mark.
 func (w *watcher) expectEvents(t testingT, folder, want string) {
 	t.Helper()
 	expect(t, "events", eventText(w.mark(t, folder)), want)
@@ -149,7 +148,7 @@ func watchRules() []rule {
 	return concat(changeEventRules(), treeEventRules(), batchEventRules(), burstRules(), watchEndRules())
 }
 
-// changeEventRules: one change, one event.
+// changeEventRules returns the rules that one change is one event.
 func changeEventRules() []rule { return concat(fileEventRules(), moveEventRules()) }
 
 func fileEventRules() []rule {
@@ -252,7 +251,8 @@ func moveEventRules() []rule {
 	}
 }
 
-// batchEventRules: how a batch comes to its files is its own business.
+// batchEventRules returns the rules about batches. How a batch creates its files is up to the
+// backend.
 func batchEventRules() []rule {
 	return []rule{
 		{name: "the folders and files of a batch are created once, under their own names", check: func(t testingT, s *sandbox) {
@@ -270,7 +270,7 @@ func batchEventRules() []rule {
 	}
 }
 
-// treeEventRules: the whole tree is watched, also what comes later.
+// treeEventRules returns the rules that the whole tree is watched, including new directories.
 func treeEventRules() []rule {
 	whole := primitives.WatchOptions{}
 	return []rule{
@@ -353,7 +353,7 @@ func treeEventRules() []rule {
 	}
 }
 
-// manyWatches are more than the instances of inotify that Linux lets a user have.
+// manyWatches is more than the number of inotify instances that Linux allows a user.
 const manyWatches = 200
 
 // checkManyWatches opens many watches. Every second one watches the same folder.

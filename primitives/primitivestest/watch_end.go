@@ -10,7 +10,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// burstRules: nothing is lost in silence.
+// burstRules returns the rules that no change is lost silently.
 func burstRules() []rule {
 	return []rule{
 		{name: "ten thousand files at once are complete, with an overflow at worst", check: func(t testingT, s *sandbox) {
@@ -28,7 +28,7 @@ func burstRules() []rule {
 	}
 }
 
-// checkSlowWatcher takes the first event only after everything has happened.
+// checkSlowWatcher takes the first event only after all changes have happened.
 func checkSlowWatcher(t testingT, s *sandbox) {
 	w, collect := s.watchLate(t, ".", primitives.WatchOptions{})
 	s.probed(t, "many", "20000", "a")
@@ -52,7 +52,7 @@ func checkSlowWatcher(t testingT, s *sandbox) {
 	}
 }
 
-// watchEndRules: how a watch begins and ends.
+// watchEndRules returns the rules about how a watch begins and ends.
 func watchEndRules() []rule {
 	whole := primitives.WatchOptions{}
 	return []rule{
@@ -108,7 +108,7 @@ func watchEndRules() []rule {
 	}
 }
 
-// watchFilterRules: the options of Watch.
+// watchFilterRules returns the rules about the options of Watch.
 func watchFilterRules() []rule { return concat(patternFilterRules(), contentRules()) }
 
 func patternFilterRules() []rule {

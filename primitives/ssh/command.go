@@ -23,39 +23,39 @@ import (
 // failedStatus is the ssh command's own status when it cannot connect.
 const failedStatus = 255
 
-// endTimeout is how long the ssh command may take to end.
+// endTimeout is how long the ssh command may take to exit.
 const endTimeout = 2 * time.Second
 
-// command is the user's ssh command, which runs a script of the shell sh on the other
-// machine with these arguments. The user is not asked for passwords.
+// command returns an ssh command that runs a script with these arguments in the shell sh of the
+// remote machine. It never asks the user for a password.
 func command(ctx context.Context, host, script string, args ...string) *exec.Cmd {
 	words := []string{"exec", "sh", "-c", quote(script), "sh"}
 	for _, a := range args {
 		words = append(words, quote(a))
 	}
-	// It has the whole environment: it is the user's program, with the user's
-	// configuration.
-	// A connection of its own must not become one that the user's sessions share.
+	// The command gets the whole environment: it is the user's program, with the user's
+	// configuration. ControlMaster=no: the connection must not become the shared connection of
+	// the user's sessions.
 	cmd := exec.CommandContext(ctx, "ssh", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=30", "-o", "ControlMaster=no",
 		"--", host, strings.Join(words, " "))
 	cmd.SysProcAttr = attributes()
-	cmd.WaitDelay = endTimeout // a connection that ssh shares holds standard error
+	cmd.WaitDelay = endTimeout // a shared ssh connection keeps standard error open
 	return cmd
 }
 
 // quote makes one word of s for a shell.
 func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// maxOutput is how much a script may print.
+// maxOutput is how many bytes a script may print.
 const maxOutput = 16 << 20
 
-// run runs a script to its end and returns what it prints.
+// run runs a script to its end and returns its standard output.
 func run(ctx context.Context, host string, stdin io.Reader, script string, args ...string) ([]byte, error) {
 	var stderr tail.Buffer
 	out := limited{left: maxOutput}
 	cmd := command(ctx, host, script, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &stderr
-	runtime.LockOSThread() // with which the command ends, see attributes
+	runtime.LockOSThread() // the command ends with this thread, see attributes
 	defer runtime.UnlockOSThread()
 	err := cmd.Run()
 	if err == nil || ctx.Err() != nil {
@@ -64,7 +64,7 @@ func run(ctx context.Context, host string, stdin io.Reader, script string, args 
 	return out.Bytes(), explain(host, err, stderr.String())
 }
 
-// limited is a buffer that refuses to become larger.
+// limited is a buffer with a maximum size.
 type limited struct {
 	bytes.Buffer
 	left int
@@ -77,7 +77,7 @@ func (l *limited) Write(p []byte) (int, error) {
 	return l.Buffer.Write(p)
 }
 
-// explain says why the ssh command failed, with the last words on standard error.
+// explain returns the error of a failed ssh command, with the end of its standard error.
 func explain(host string, err error, said string) error {
 	if said != "" {
 		said = ": " + said
@@ -98,15 +98,15 @@ type conn struct {
 	host    string
 	cmd     *exec.Cmd
 	stderr  tail.Buffer
-	ended   chan struct{} // closed when the command has ended
-	err     error         // of the command; valid then
+	ended   chan struct{} // closed when the command has exited
+	err     error         // of the command; valid when ended is closed
 	closing sync.Once
-	// polite says that the guest ends by itself when the stream is closed, and the
-	// command with it.
+	// polite means that the guest ends by itself when the stream is closed, and with it the
+	// command.
 	polite atomic.Bool
 }
 
-// start starts a script. The stream lives until it is closed, whatever ctx was for.
+// start starts a script. The stream lives until it is closed, even if ctx is done.
 func start(ctx context.Context, host, script string, args ...string) (*conn, error) {
 	cmd := command(context.WithoutCancel(ctx), host, script, args...)
 	c := &conn{host: host, cmd: cmd, ended: make(chan struct{})}
@@ -121,7 +121,7 @@ func start(ctx context.Context, host, script string, args ...string) (*conn, err
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirIn, theirOut, &c.stderr
 	started := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // with which the command ends, see attributes
+		runtime.LockOSThread() // the command ends with this thread, see attributes
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
 		started <- err
@@ -131,7 +131,7 @@ func start(ctx context.Context, host, script string, args ...string) (*conn, err
 		}
 	}()
 	err = <-started
-	_, _ = theirIn.Close(), theirOut.Close() // the child has its own
+	_, _ = theirIn.Close(), theirOut.Close() // the child has its own copies
 	c.ReadWriteCloser = guest.Stdio(out, in)
 	if err != nil {
 		return nil, errors.Join(explain(host, err, ""), c.ReadWriteCloser.Close())
@@ -139,7 +139,7 @@ func start(ctx context.Context, host, script string, args ...string) (*conn, err
 	return c, nil
 }
 
-// Stderr returns why the command has ended, or the end of what came on standard error.
+// Stderr returns why ssh could not connect, or else the end of its standard error.
 func (c *conn) Stderr() string {
 	if c.awaitEnd() && c.cmd.ProcessState.ExitCode() == failedStatus {
 		return explain(c.host, c.err, c.stderr.String()).Error()
@@ -147,18 +147,18 @@ func (c *conn) Stderr() string {
 	return c.stderr.String()
 }
 
-// Close closes the stream and ends the command, not what that runs on the other machine.
+// Close closes the stream and ends the ssh command, but not the remote program.
 func (c *conn) Close() error {
 	c.closing.Do(func() {
 		_ = c.ReadWriteCloser.Close()
 		if !c.polite.Load() {
-			_ = c.cmd.Process.Signal(syscall.SIGTERM) // the guest over there may wait for another program
+			_ = c.cmd.Process.Signal(syscall.SIGTERM) // the remote guest may stay and wait for another host
 		}
 	})
 	return nil
 }
 
-// awaitEnd reports whether the command has ended, for which it waits a moment.
+// awaitEnd waits up to endTimeout for the command to exit, and reports whether it has.
 func (c *conn) awaitEnd() bool {
 	timer := time.NewTimer(endTimeout)
 	defer timer.Stop()
@@ -170,7 +170,7 @@ func (c *conn) awaitEnd() bool {
 	}
 }
 
-// join waits for the end of a command that was closed.
+// join waits until a closed command has exited. It kills the command after endTimeout.
 func (c *conn) join() {
 	if !c.awaitEnd() {
 		_ = c.cmd.Process.Kill()

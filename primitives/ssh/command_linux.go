@@ -2,9 +2,9 @@ package ssh
 
 import "syscall"
 
-// attributes keep the interrupt key from the ssh command, and end it with the thread that
-// has started it: when this program is killed, the guest of a kept sandbox would hold the
-// connection open.
+// attributes returns attributes that protect the ssh command from the interrupt key and
+// terminate it when the thread that started it ends. Without that, the guest of a kept sandbox
+// would keep the connection open after this program was killed.
 func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGTERM}
 }

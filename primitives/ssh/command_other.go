@@ -4,5 +4,5 @@ package ssh
 
 import "syscall"
 
-// attributes keep the interrupt key from the ssh command.
+// attributes returns attributes that protect the ssh command from the interrupt key.
 func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setsid: true} }

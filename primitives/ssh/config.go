@@ -15,37 +15,38 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// Provider makes sandboxes of one machine. Its fields are the settings that only these
-// have; Host and Runner are needed.
+// Provider creates sandboxes on one remote machine. Its fields are the settings that only ssh
+// sandboxes have. Host and Runner are required.
 type Provider struct {
-	// Host is what the ssh command takes as its destination: a host, user@host, or an
-	// alias of the user's configuration of ssh, which also holds ports, keys and jump hosts.
+	// Host is the destination of the ssh command: a host, user@host, or an alias of the user's
+	// ssh configuration, which also holds ports, keys and jump hosts.
 	Host string `json:"host,omitempty"`
-	// Root is the absolute path of the folder on the other machine that everything is
-	// below; it is made if it is missing, for that user only. Empty means agentenv/ssh in
-	// the user's cache directory there.
+	// Root is the absolute path of the folder on the remote machine that contains everything.
+	// If it is missing, it is created for that user only. Empty means agentenv/ssh in the
+	// user's cache directory there.
 	Root string `json:"root,omitempty"`
 
-	// Runner returns the path, on this machine, of the envrunner program for the other
-	// machine, for example bundle.Find. It is copied there when it is missing.
+	// Runner returns the path, on this machine, of the envrunner program for the remote
+	// machine, for example bundle.Find. The program is copied to the remote machine if it is
+	// missing there.
 	Runner func(ctx context.Context, goos, goarch string) (string, error) `json:"-"`
-	// Logger gets what happens to the connection; nil is silence.
+	// Logger logs the events of the connection. Nil disables logging.
 	Logger hclog.Logger `json:"-"`
-	// Progress gets a sentence about what takes longer than a moment, such as copying
-	// Runner. It may be called from any goroutine. Nil is silence.
+	// Progress receives a sentence about each step that takes longer than a moment, such as
+	// copying Runner. It may be called from any goroutine. Nil disables it.
 	Progress func(string) `json:"-"`
 }
 
 const defaultGrace = 30 * time.Second
 
-// config is all that makes a sandbox.
+// config holds all settings of one sandbox.
 type config struct {
 	primitives.Spec
 	Provider
-	Runner string // what Provider.Runner returned
+	Runner string // the result of Provider.Runner
 }
 
-// config finds the runner for the machine.
+// config returns the settings of a sandbox, with the runner for the machine.
 func (p Provider) config(ctx context.Context, spec primitives.Spec) (config, error) {
 	cfg := config{Spec: spec, Provider: p}
 	if err := cfg.check(); err != nil || p.Runner == nil {
@@ -58,7 +59,7 @@ func (p Provider) config(ctx context.Context, spec primitives.Spec) (config, err
 	return cfg, err
 }
 
-// notThere is why a Spec of a sandbox of another machine has fewer settings.
+// notThere is the reason why an ssh sandbox refuses some settings of Spec.
 const notThere = "an ssh sandbox has none of its own, it is part of its machine; leave it out, or choose the type docker or modal"
 
 func (c config) check() error {
@@ -82,7 +83,7 @@ func (c config) check() error {
 	return err
 }
 
-// stay is how long the first guest waits for a program, for its command line.
+// stay returns the argument of --stay: how long the first guest waits for a program.
 func (c config) stay() string {
 	if c.Keep {
 		return "-1s"

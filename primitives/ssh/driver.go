@@ -17,17 +17,17 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
-// driver is one sandbox of another machine.
+// driver is the guest.Driver of one sandbox on a remote machine.
 type driver struct {
 	cfg     config
-	id      string // known when the guest has answered
-	program string // the name of the runner over there
+	id      string // set when the guest has answered
+	program string // the name of the runner on the remote machine
 	args    []string
 	env     string // a script that exports the variables of Spec.Env
 
 	sandbox *guest.Sandbox
 	conn    *conn
-	ended   bool // by its guest
+	ended   bool // the guest has ended the sandbox
 }
 
 var (
@@ -36,31 +36,31 @@ var (
 	_ guest.RunnerHolder = (*driver)(nil)
 )
 
-// The scripts of the other machine's shell. The first argument is Provider.Root, the second
-// the name of the runner.
+// The scripts for the remote shell. The first argument is Provider.Root, the second is the name
+// of the runner.
 const (
 	folders = `r=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/agentenv/ssh}; p=$r/bin/$2; `
-	// serve runs the guest, once it has read the script with the environment, of $3 bytes.
-	// The time of the runner says when that was last.
+	// serve reads the script with the environment, of $3 bytes, and then runs the guest. It
+	// touches the runner, so that the runner's time says when it was last used.
 	serve = folders + `[ -x "$p" ] || { echo ` + missing + `; [ ! -d "$r/sandboxes" ] || echo ` + others + `; exit 1; }; ` +
 		`touch -c "$p" 2>/dev/null; [ "$3" = 0 ] || eval "$(dd bs=1 count="$3" 2>/dev/null)"; ` +
 		`shift 3; exec "$p" guest --root "$r/sandboxes" "$@"`
-	// install reads the runner, of $3 bytes, from standard input. A copy that was cut off
-	// is not put into place.
+	// install reads the runner, of $3 bytes, from standard input. It discards an incomplete
+	// copy.
 	install = folders + `umask 077; mkdir -p "$r/bin" && t=$p.$$ && trap 'rm -f "$t"' EXIT && cat >"$t" && [ "$(wc -c <"$t")" -eq "$3" ] && chmod 700 "$t" && mv "$t" "$p"`
 )
 
-// missing is what serve prints where this runner is not, and others if there may be
-// sandboxes of another one.
+// serve prints missing if this runner is not installed, and then also others if there may be
+// sandboxes of another release.
 const (
 	missing = "agentenv: no runner"
 	others  = "agentenv: sandboxes"
 )
 
-// envPrefix begins the variables in which the guest gets Spec.Env.
+// envPrefix is the prefix of the variables that pass Spec.Env to the guest.
 const envPrefix = "AGENTENV_SSH_ENV_"
 
-// newDriver returns a driver for a guest with these arguments.
+// newDriver returns a driver whose guest gets these arguments.
 func newDriver(cfg config, args ...string) (*driver, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func newDriver(cfg config, args ...string) (*driver, error) {
 	return d, nil
 }
 
-// open connects to the guest. If the machine has no runner it is copied there first.
+// open connects to the guest. If the machine has no runner, open copies it there first.
 func (d *driver) open(ctx context.Context) (*guest.Sandbox, error) {
 	s, err := d.openOnce(ctx)
 	if failed, ok := errors.AsType[*guest.HandshakeError](err); ok && strings.Contains(failed.Output, missing) {
@@ -111,7 +111,7 @@ func (d *driver) openOnce(ctx context.Context) (*guest.Sandbox, error) {
 	return s, err
 }
 
-// install copies the runner to the other machine.
+// install copies the runner to the remote machine.
 func (d *driver) install(ctx context.Context) error {
 	f, err := os.Open(d.cfg.Runner)
 	if err != nil {
@@ -134,7 +134,7 @@ func (d *driver) install(ctx context.Context) error {
 // ID returns the sandbox's ID, which is unique on its machine.
 func (d *driver) ID() string { return d.id }
 
-// Dial starts the guest, or a further one beside it.
+// Dial starts the guest, or another guest beside it.
 func (d *driver) Dial(ctx context.Context) (io.ReadWriteCloser, error) {
 	c, err := start(ctx, d.cfg.Host, serve, append([]string{d.cfg.Root, d.program, strconv.Itoa(len(d.env))}, d.args...)...)
 	if err != nil {
@@ -150,8 +150,8 @@ func (d *driver) Dial(ctx context.Context) (io.ReadWriteCloser, error) {
 	return c, nil
 }
 
-// ask runs the runner over there to its end. Where there are only sandboxes of another
-// release this one is copied first.
+// ask runs the runner on the remote machine to its end and returns its output. If the machine
+// only has sandboxes of another release, ask first copies this runner.
 func (d *driver) ask(ctx context.Context, args ...string) ([]byte, error) {
 	args = append([]string{d.cfg.Root, d.program, "0"}, args...)
 	out, err := run(ctx, d.cfg.Host, nil, serve, args...)
@@ -164,8 +164,8 @@ func (d *driver) ask(ctx context.Context, args ...string) ([]byte, error) {
 	return out, err
 }
 
-// State looks for the sandbox on its machine. One that is not there any more was
-// terminated, by a program or because its grace was over.
+// State looks for the sandbox on its machine. A missing sandbox was terminated, by a program or
+// because its grace period was over.
 func (d *driver) State(ctx context.Context) (guest.Status, error) {
 	info, err := d.find(ctx, d.id)
 	switch {
@@ -177,7 +177,7 @@ func (d *driver) State(ctx context.Context) (guest.Status, error) {
 	return guest.Status{State: primitives.State{Status: info.Status}}, nil
 }
 
-// BeginEnd lets the guest end the sandbox, which spares a second connection.
+// BeginEnd lets the guest end the sandbox, which saves a second connection.
 func (d *driver) BeginEnd(context.Context) (finish func(hangUp func() bool)) {
 	return func(hangUp func() bool) {
 		d.conn.polite.Store(true)
@@ -196,14 +196,15 @@ func (d *driver) End(ctx context.Context) error {
 	return err
 }
 
-// Close waits for the ssh command. The sandbox lives on for its grace, see [primitives.Spec].
+// Close waits for the ssh command. The sandbox lives on for its grace period, see
+// [primitives.Spec].
 func (d *driver) Close() error {
 	d.conn.join()
 	return nil
 }
 
-// Runner returns where a runner of this machine lies on the other one; empty if it is
-// another one, or another user may not run it.
+// Runner returns the path on the remote machine of the runner with this path here. It is empty
+// if file is another runner, or if another user may be unable to run it.
 func (d *driver) Runner(file string) string {
 	if file != d.cfg.Runner || d.cfg.User != "" {
 		return ""

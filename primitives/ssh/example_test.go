@@ -12,7 +12,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
-// Ports, keys and jump hosts are those of the ssh command's configuration.
+// The ssh command's configuration provides ports, keys and jump hosts.
 func ExampleProvider() {
 	ctx := context.Background()
 	provider := ssh.Provider{Host: "build1", Runner: bundle.Find}
@@ -29,7 +29,7 @@ func ExampleProvider() {
 	fmt.Print(string(res.Stdout))
 }
 
-// What another machine cannot do is refused before it is contacted.
+// Create refuses unsupported settings before it contacts the machine.
 func ExampleProvider_Create() {
 	provider := ssh.Provider{Host: "build1", Runner: bundle.Find}
 	_, err := provider.Create(context.Background(), primitives.Spec{Image: "debian:12"})

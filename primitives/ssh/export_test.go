@@ -6,10 +6,10 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
-// Config is all that makes a sandbox, with the runner found.
+// Config holds all settings of one sandbox, with the runner found.
 type Config = config
 
-// New makes a sandbox.
+// New creates a sandbox.
 func New(ctx context.Context, cfg Config) (*guest.Sandbox, error) { return create(ctx, cfg) }
 
 // Attach opens a sandbox with the runner of cfg.
@@ -17,13 +17,13 @@ func Attach(ctx context.Context, cfg Config, id string) (*guest.Sandbox, error) 
 	return attach(ctx, cfg, id)
 }
 
-// Platform asks the machine which runner it needs.
+// Platform returns the platform of the machine, which decides about its runner.
 func Platform(ctx context.Context, p Provider) (goos, goarch string, err error) {
 	return p.platform(ctx)
 }
 
-// Connection returns the process of a sandbox's ssh command.
+// Connection returns the process ID of a sandbox's ssh command.
 func Connection(s *guest.Sandbox) int {
-	d, _ := s.Driver().(*driver) // New makes no others
+	d, _ := s.Driver().(*driver) // New returns no other drivers
 	return d.conn.cmd.Process.Pid
 }

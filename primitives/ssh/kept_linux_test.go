@@ -18,8 +18,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/ssh"
 )
 
-// TestAKeptSandboxOutlivesItsGuest: the machine restarts, or the guest is killed, and what
-// the sandbox holds stays until it is removed.
+// TestAKeptSandboxOutlivesItsGuest checks that a kept sandbox keeps its files until it is
+// removed, even if its machine restarts or its guest is killed.
 func TestAKeptSandboxOutlivesItsGuest(t *testing.T) {
 	testssh.Start(t)
 	for name, signal := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "terminated": syscall.SIGTERM} {
@@ -63,7 +63,7 @@ func TestAKeptSandboxOutlivesItsGuest(t *testing.T) {
 	}
 }
 
-// endGuest sends a signal to the guest that made a sandbox, and waits for its end.
+// endGuest sends a signal to the guest that created a sandbox, and waits for it to exit.
 func endGuest(t *testing.T, s *guest.Sandbox, signal syscall.Signal) {
 	t.Helper()
 	var state struct{ Owner struct{ PID int } }

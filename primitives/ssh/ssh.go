@@ -1,20 +1,20 @@
-// Package ssh is the sandbox that runs on another machine, which the system's ssh command
-// reaches: its configuration, its agent and its jump hosts work.
+// Package ssh runs sandboxes on a remote machine, which it reaches with the system's ssh
+// command: the user's ssh configuration, agent and jump hosts work.
 //
-// It keeps things apart, it does not lock anything in: commands can reach what the user
-// that ssh logs in as can reach. The machine needs a shell sh, and cat, chmod, dd, mkdir,
-// mv, rm and wc; one static program is copied to it, which is the guest.
+// It separates sandboxes but does not isolate them: commands can reach everything that the
+// login user can reach. The machine needs a shell sh, and cat, chmod, dd, mkdir, mv, rm and wc.
+// The guest, one static program, is copied to it.
 //
-// When no program is connected any more, the sandbox ends after its grace, see
-// [primitives.Spec].Grace. If its machine restarts meanwhile, [Provider.GC] removes what is left.
-// A kept sandbox lives until it is terminated or removed: after a restart of the machine its
-// files are there, its processes are not.
+// When no program is connected any more, the sandbox ends after its grace period, see
+// [primitives.Spec].Grace. If its machine restarts meanwhile, [Provider.GC] removes the
+// orphaned sandbox. A kept sandbox lives until it is terminated or removed: after a restart of
+// the machine it still has its files, but not its processes.
 //
 // Where to look: config.go checks the settings of a sandbox; ssh.go creates, attaches to, lists
-// and removes sandboxes and calls the garbage collection of the other machine; driver.go
+// and removes sandboxes and calls the garbage collection of the remote machine; driver.go
 // copies the runner there, starts its guest, asks for its state and ends it; command.go runs
-// the ssh command and explains its errors. How long a sandbox without a client lives is
-// decided on the other machine, in guests.go of runnerscripts/runner.
+// the ssh command and explains its errors. guests.go of runnerscripts/runner, which runs on the
+// remote machine, decides how long a sandbox without a client lives.
 package ssh
 
 import (
@@ -47,8 +47,8 @@ var (
 	_ primitives.Addressed = (*Provider)(nil)
 )
 
-// Create makes a sandbox. ctx covers the making only. When Create fails nothing is left of it
-// but the runner. Spec.Grace is 30 seconds if it is zero.
+// Create creates a sandbox. ctx covers only the creation. If Create fails, nothing of the
+// sandbox remains but the runner. If Spec.Grace is zero, it is 30 seconds.
 //
 // Errors: fs.ErrInvalid for a bad setting, fs.ErrNotExist for a Runner that does not
 // exist, [primitives.ErrUnavailable] if the machine cannot be reached or the guest does
@@ -96,8 +96,8 @@ func create(ctx context.Context, cfg config) (*guest.Sandbox, error) {
 	return s, wrap("create", cfg.Host, err)
 }
 
-// Attach returns a live sandbox by its ID, also one that another program made.
-// Both share it. An ID without a sandbox is fs.ErrNotExist.
+// Attach returns a live sandbox by its ID, also one that another program created. Both programs
+// share it. An ID without a sandbox returns fs.ErrNotExist.
 func (p Provider) Attach(ctx context.Context, id string) (primitives.EnvironmentPrimitive, error) {
 	cfg, err := p.config(ctx, primitives.Spec{})
 	if err != nil {
@@ -123,8 +123,9 @@ func attach(ctx context.Context, cfg config, id string) (*guest.Sandbox, error) 
 	return s, wrap("attach", id, err)
 }
 
-// List returns the sandboxes of the machine, oldest first. One whose guest has died, as when
-// the machine restarts, is [primitives.StatusLost]; Attach starts another guest in a kept one.
+// List returns the sandboxes of the machine, oldest first. A sandbox whose guest has died, for
+// example because the machine restarted, is [primitives.StatusLost]; if it is kept, Attach
+// starts another guest in it.
 func (p Provider) List(ctx context.Context) ([]primitives.Info, error) {
 	d, err := p.driver(ctx)
 	if err != nil {
@@ -134,7 +135,7 @@ func (p Provider) List(ctx context.Context) ([]primitives.Info, error) {
 	return list, wrap("list", p.Host, err)
 }
 
-// driver returns one without a sandbox.
+// driver returns a driver without a sandbox.
 func (p Provider) driver(ctx context.Context) (*driver, error) {
 	cfg, err := p.config(ctx, primitives.Spec{})
 	if err != nil {
@@ -151,14 +152,14 @@ func (d *driver) list(ctx context.Context) (list []primitives.Info, err error) {
 	return list, err
 }
 
-// creator is what the state of a sandbox says of the program that created it.
+// creator is the part of a sandbox's state that identifies the program that created it.
 type creator struct {
 	owner.Identity
 	Guest int // the version of its guest protocol
 }
 
-// describe makes of what the runner says, to which the guest is the program that made the
-// sandbox, what is so for the program that made the guest.
+// describe changes the runner's view of a sandbox to the host's. For the runner, the owner is
+// the guest; for the host, the owner is the program that started the guest.
 func describe(info *primitives.Info) {
 	served := info.Owned
 	if !served {
@@ -166,7 +167,7 @@ func describe(info *primitives.Info) {
 	}
 	var made creator
 	if err := json.Unmarshal([]byte(info.Owner), &made); err != nil {
-		made = creator{} // commands of the sandbox can change it; it is unknown
+		made = creator{} // commands in the sandbox can change it; it is unknown
 	} else {
 		info.Owner = made.Host + ":" + made.PID
 	}
@@ -176,7 +177,7 @@ func describe(info *primitives.Info) {
 	info.Orphan = !info.Kept && (fate == owner.Dead || !served)
 }
 
-// askJSON decodes what the runner prints. A machine without it has no sandboxes.
+// askJSON decodes the runner's output. A machine without the runner has no sandboxes.
 func (d *driver) askJSON(ctx context.Context, into any, args ...string) error {
 	out, err := d.ask(ctx, args...)
 	if err != nil {
@@ -204,7 +205,8 @@ func (d *driver) find(ctx context.Context, id string) (primitives.Info, error) {
 	return primitives.Info{}, fmt.Errorf("%w: no sandbox has this ID", fs.ErrNotExist)
 }
 
-// Remove ends a sandbox, whatever runs in it. An ID without a sandbox is fs.ErrNotExist.
+// Remove ends a sandbox and everything that runs in it. An ID without a sandbox returns
+// fs.ErrNotExist.
 func (p Provider) Remove(ctx context.Context, id string) error {
 	if !validID(id) {
 		return wrap("remove", id, errNoID)
@@ -220,9 +222,10 @@ func (p Provider) Remove(ctx context.Context, id string) error {
 	return wrap("remove", id, err)
 }
 
-// GC removes the runners of other releases that were not started for 30 days and that no
-// process runs from, and the sandboxes that are not kept and whose guests have died, as after a
-// restart of the machine. Their grace, of a minute, begins when GC first finds them.
+// GC removes runners of other releases that were not started for 30 days and that no process
+// runs from. It also removes sandboxes that are not kept and whose guests have died, for
+// example because the machine restarted. Their grace period of one minute starts when GC first
+// finds them.
 func (p Provider) GC(ctx context.Context, opts primitives.GCOptions) (removed []primitives.Garbage, err error) {
 	d, err := p.driver(ctx)
 	if err == nil {
@@ -241,11 +244,11 @@ func (p Provider) GC(ctx context.Context, opts primitives.GCOptions) (removed []
 // Address returns Host, which a file may write after the type: "ssh:build1".
 func (p *Provider) Address() *string { return &p.Host }
 
-// Present reports whether a machine is named.
+// Present reports whether Host is set.
 func (p Provider) Present() bool { return p.Host != "" }
 
-// platform asks the machine which runner it needs: its operating system and architecture,
-// as in runtime.GOOS and runtime.GOARCH.
+// platform asks the machine for its operating system and architecture, as in runtime.GOOS and
+// runtime.GOARCH. They decide which runner it needs.
 func (p Provider) platform(ctx context.Context) (goos, goarch string, err error) {
 	out, err := run(ctx, p.Host, nil, "uname -sm")
 	if err != nil {
@@ -265,7 +268,7 @@ func validID(id string) bool {
 	return id != "" && strings.Trim(id, "abcdefghijklmnopqrstuvwxyz234567") == ""
 }
 
-// wrap says where an error came from.
+// wrap adds to an error where it came from. It returns nil for nil.
 func wrap(op, target string, err error) error {
 	if err == nil {
 		return nil

@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// config is that of sandboxes below a folder of the machine.
+// config returns the configuration for sandboxes below a folder of the machine.
 func config(t *testing.T, root string) ssh.Config {
 	t.Helper()
 	runner, err := bundle.Path(t.Context(), bundle.Config{})
@@ -42,7 +42,7 @@ func config(t *testing.T, root string) ssh.Config {
 	return ssh.Config{Provider: ssh.Provider{Host: testssh.Alias, Root: root, Runner: found}, Runner: runner}
 }
 
-// open makes a sandbox that ends with the test.
+// open creates a sandbox that ends with the test.
 func open(t *testing.T, cfg ssh.Config) *guest.Sandbox {
 	t.Helper()
 	s, err := ssh.New(t.Context(), cfg)
@@ -69,7 +69,7 @@ func output(t *testing.T, s *guest.Sandbox, args ...string) string {
 
 // TestContract runs the whole contract through a real sshd.
 func TestContract(t *testing.T) {
-	if os.Getenv("PRIMITIVESTEST_CLIENT") == "" { // other programs that take part use this one's
+	if os.Getenv("PRIMITIVESTEST_CLIENT") == "" { // client processes use the server of this one
 		testssh.Start(t)
 	}
 	primitivestest.Run(t, primitivestest.Harness{
@@ -130,7 +130,7 @@ func TestTheEnvironmentIsInNoCommandLine(t *testing.T) {
 func TestASandboxNeedsOneConnection(t *testing.T) {
 	server := testssh.Start(t)
 	cfg := config(t, t.TempDir())
-	if _, err := open(t, cfg).Terminate(t.Context()); err != nil { // which copies the runner
+	if _, err := open(t, cfg).Terminate(t.Context()); err != nil { // this copies the runner
 		t.Fatal(err)
 	}
 	before := server.Logins(t)
@@ -196,7 +196,7 @@ func TestOldRunnersAreRemoved(t *testing.T) {
 		return file
 	}
 	release("envrunner-old", longAgo)
-	release("envrunner-old.123", longAgo) // a copy that was cut off
+	release("envrunner-old.123", longAgo) // an interrupted copy
 	release("envrunner-new", time.Now())
 	release("mine", longAgo)
 	running := exec.CommandContext(t.Context(), release("envrunner-running", longAgo), "600")
@@ -227,7 +227,8 @@ func TestOldRunnersAreRemoved(t *testing.T) {
 	}
 }
 
-// TestAKilledProgramLeavesNoConnection: the guest of a kept sandbox would hold it open.
+// TestAKilledProgramLeavesNoConnection checks that the ssh command ends with the program. The
+// guest of a kept sandbox would keep the connection open.
 func TestAKilledProgramLeavesNoConnection(t *testing.T) {
 	testssh.Start(t)
 	cfg := config(t, t.TempDir())
@@ -280,11 +281,12 @@ func TestAKilledProgramLeavesNoConnection(t *testing.T) {
 	}
 }
 
-// childVariable holds the configuration of a sandbox that this program makes instead of
-// running tests.
+// childVariable holds the configuration of the sandbox that this program creates, instead of
+// running tests, when it is started as a child.
 const childVariable = "AGENTENV_SSH_TEST_CHILD"
 
-// beKilled makes a sandbox, prints its ID and the process of the ssh command, and waits.
+// beKilled creates a sandbox, prints its ID and the process ID of the ssh command, and waits to
+// be killed.
 func beKilled(config string) {
 	var cfg ssh.Config
 	err := json.Unmarshal([]byte(config), &cfg)

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// fileWords are about files. They act without the backend that is tested.
+// fileWords are about files. They do not use the backend under test.
 func fileWords() map[string]step {
 	return map[string]step{
 		"write":   {2, func(_ *script, a []string) error { return os.WriteFile(a[0], []byte(a[1]), 0o644) }},
@@ -27,9 +27,9 @@ func fileWords() map[string]step {
 		"socket":  {1, func(_ *script, a []string) error { return socket(a[0]) }},
 		"chmod":   {2, func(_ *script, a []string) error { return chmod(a[0], a[1]) }},
 		"sparse":  {2, func(_ *script, a []string) error { return sparse(a[0], a[1]) }},
-		// copyself PATH: put a copy of this program there.
+		// copyself PATH: copy this program to PATH.
 		"copyself": {1, func(_ *script, a []string) error { return copySelf(a[0]) }},
-		// many N DIR: make N files in a directory.
+		// many N DIR: create N files in a directory.
 		"many": {2, func(_ *script, a []string) error { return many(a[0], a[1]) }},
 		// show PATH: print the file's content.
 		"show": {1, func(_ *script, a []string) error {
@@ -42,9 +42,9 @@ func fileWords() map[string]step {
 			fmt.Fprintf(os.Stdout, "%d %x", len(b), sha256.Sum256(b))
 			return err
 		}},
-		// stat PATH: describe it as JSON, not following links.
+		// stat PATH: describe the file as JSON, without following links.
 		"stat": {1, func(_ *script, a []string) error { return stat(a[0]) }},
-		// names DIR: print the names of its entries as JSON.
+		// names DIR: print the names of the entries as JSON.
 		"names": {1, func(_ *script, a []string) error {
 			entries, err := os.ReadDir(a[0])
 			names := []string{}
@@ -53,14 +53,14 @@ func fileWords() map[string]step {
 			}
 			return errors.Join(err, json.NewEncoder(os.Stdout).Encode(names))
 		}},
-		// may-read, may-write PATH: say whether this user may.
+		// may-read, may-write PATH: print whether this user may do that.
 		"may-read":  {1, func(_ *script, a []string) error { return may(a[0], os.O_RDONLY) }},
 		"may-write": {1, func(_ *script, a []string) error { return may(a[0], os.O_WRONLY) }},
 		"may-enter": {1, func(_ *script, a []string) error {
 			fmt.Fprint(os.Stdout, os.Chdir(a[0]) == nil)
 			return nil
 		}},
-		// await PATH: wait until it exists.
+		// await PATH: wait until the file exists.
 		"await": {1, func(_ *script, a []string) error { return await(a[0]) }},
 		"chdir": {1, func(_ *script, a []string) error { return os.Chdir(a[0]) }},
 	}
@@ -74,7 +74,7 @@ func appendFile(name, text string) error {
 	return errors.Join(write(f, []byte(text)), f.Close())
 }
 
-// socket leaves a socket file behind.
+// socket creates a socket file that nothing listens on.
 func socket(name string) error {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
 	if err != nil {

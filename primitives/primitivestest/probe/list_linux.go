@@ -8,8 +8,8 @@ import (
 	"unsafe"
 )
 
-// find returns the other processes that have the token in their arguments. A
-// zombie has no arguments any more.
+// find returns the other processes that have the token in their arguments. A zombie no longer
+// has arguments.
 func find(token string) ([]int, error) {
 	dir, err := os.Open("/proc")
 	if err != nil {
@@ -26,7 +26,7 @@ func find(token string) ([]int, error) {
 		if err != nil || pid == os.Getpid() {
 			continue
 		}
-		// A process that ended meanwhile is not there.
+		// Ignore a process that has ended meanwhile.
 		line, _ := os.ReadFile("/proc/" + name + "/cmdline")
 		if strings.Contains(string(line), token) {
 			pids = append(pids, pid)
@@ -35,8 +35,8 @@ func find(token string) ([]int, error) {
 	return pids, nil
 }
 
-// defaultSignal gives a signal its default effect back, which the Go runtime
-// takes away from some, and keeps it from leaving a core file.
+// defaultSignal restores the default action of a signal, which the Go runtime replaces for some
+// signals, and prevents a core file.
 func defaultSignal(sig syscall.Signal) {
 	_ = syscall.Setrlimit(syscall.RLIMIT_CORE, &syscall.Rlimit{})
 	var action [4]uint64 // all zero: the default

@@ -1,8 +1,8 @@
-// Command probe is what the contract suite runs inside a sandbox: one static
+// Command probe is the program that the contract suite runs inside a sandbox: one static
 // program that needs nothing of the sandbox's image, neither shell nor libc.
 //
-// Its arguments are a script: words, each with a fixed number of operands, done
-// one after the other.
+// Its arguments are a script: words, each with a fixed number of operands, executed one after
+// the other.
 //
 //	probe out hello err oops exit 3
 //	probe spawn setsid,quiet hang end out ready
@@ -17,13 +17,13 @@ import (
 	"os"
 )
 
-// script is what is still to be done.
+// script is the rest of the script.
 type script struct {
 	words []string
 	held  []byte // see hold
 }
 
-// step is one word of the language: how many operands it takes and what it does.
+// step is one word of the language: its number of operands and its action.
 type step struct {
 	operands int
 	do       func(s *script, arg []string) error

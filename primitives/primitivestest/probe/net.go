@@ -11,12 +11,11 @@ import (
 // netWords are about connections. Their operands begin with a network and an address.
 func netWords() map[string]step {
 	return map[string]step{
-		// serve: listen, print the address, and send back what each connection
-		// brings until its end, as it comes.
+		// serve: listen, print the address, and echo the data of each connection until its end.
 		"serve": {2, func(_ *script, a []string) error {
 			return serve(a, func(c net.Conn) error { _, err := io.Copy(c, c); return err })
 		}},
-		// tally: the same, but answer with the number of bytes after the end of them.
+		// tally: the same, but answer with the number of bytes after the end of the data.
 		"tally": {2, func(_ *script, a []string) error {
 			return serve(a, func(c net.Conn) error {
 				n, err := io.Copy(io.Discard, c)
@@ -24,7 +23,7 @@ func netWords() map[string]step {
 				return err
 			})
 		}},
-		// gush: send without end, and print "over" when a connection takes no more.
+		// gush: send without end, and print "over" when writing to a connection fails.
 		"gush": {2, func(_ *script, a []string) error {
 			return serve(a, func(c net.Conn) error {
 				for {
@@ -42,8 +41,8 @@ func netWords() map[string]step {
 				return errors.Join(err, werr, c.(*net.TCPConn).SetLinger(0))
 			})
 		}},
-		// connect: send standard input and close that half, and print what comes
-		// until the end, or "reset".
+		// connect: send standard input and close that half, and print the received data until
+		// its end, or "reset".
 		"connect": {2, func(_ *script, a []string) error {
 			c, err := net.Dial(a[0], a[1]) //nolint:noctx // the suite ends the probe
 			if err != nil {

@@ -26,11 +26,11 @@ func processWords() map[string]step {
 		}},
 		// hang: wait for ever.
 		"hang": {0, func(*script, []string) error { return forever(nil) }},
-		// ignore SIG: be deaf to a signal. trap SIG: print "got SIG" and exit
-		// with 0 when it comes.
+		// ignore SIG: ignore a signal. trap SIG: when the signal arrives, print "got SIG" and
+		// exit with 0.
 		"ignore": {1, func(_ *script, a []string) error { signal.Ignore(number(a[0])); return nil }},
 		"trap":   {1, func(_ *script, a []string) error { trap(a[0]); return nil }},
-		// die SIG: end by that signal.
+		// die SIG: kill this process with that signal.
 		"die": {1, func(_ *script, a []string) error {
 			defaultSignal(number(a[0]))
 			if err := syscall.Kill(os.Getpid(), number(a[0])); err != nil {
@@ -38,10 +38,10 @@ func processWords() map[string]step {
 			}
 			return forever(nil)
 		}},
-		// mark TOKEN: does nothing; the token stands in the process list.
+		// mark TOKEN: do nothing; the token appears in the process list.
 		"mark": {1, func(*script, []string) error { return nil }},
-		// ps TOKEN: print the ids of all other processes with the token in
-		// their arguments, as JSON.
+		// ps TOKEN: print the process IDs of all other processes with the token in their
+		// arguments, as JSON.
 		"ps": {1, func(_ *script, a []string) error {
 			pids, err := find(a[0])
 			if err != nil {
@@ -54,8 +54,8 @@ func processWords() map[string]step {
 			fmt.Fprintf(os.Stdout, "%d:%d", os.Getuid(), os.Getgid())
 			return nil
 		}},
-		// descriptors: print the numbers of the descriptors that were inherited, which
-		// are those that a child would inherit, too.
+		// descriptors: print the numbers of the inherited descriptors that a child would
+		// inherit, too.
 		"descriptors": {0, func(*script, []string) error {
 			entries, err := os.ReadDir("/dev/fd")
 			if err != nil {
@@ -74,11 +74,10 @@ func processWords() map[string]step {
 			_, err = fmt.Fprintln(os.Stdout, strings.Join(inherited, " "))
 			return err
 		}},
-		// spawn MODES ... end: start a child that does the words in between.
-		// Modes, separated by commas: plain, setsid (leaves the session), group
-		// (leaves the process group), double (is orphaned), quiet (holds none
-		// of the streams), bare (with an empty environment), wait (is waited
-		// for).
+		// spawn MODES ... end: start a child that executes the words in between. Modes,
+		// separated by commas: plain, setsid (leaves the session), group (leaves the process
+		// group), double (is orphaned), quiet (holds none of the streams), bare (with an empty
+		// environment), wait (spawn waits for the child).
 		"spawn": {1, spawn},
 		// kill SIG TOKEN: signal all processes with the token.
 		"kill": {2, func(_ *script, a []string) error {
@@ -88,11 +87,11 @@ func processWords() map[string]step {
 			}
 			return err
 		}},
-		// burn MS: take so much processor time. hold N: hold N bytes of memory to
-		// the end.
+		// burn MS: use this much processor time, in milliseconds. hold N: hold N bytes of
+		// memory until the end.
 		"burn": {1, func(_ *script, a []string) error { return burn(a[0]) }},
 		"hold": {1, hold},
-		// crowd N: start N children that end at once, and reap them.
+		// crowd N: start N children that exit at once, and reap them.
 		"crowd": {1, func(_ *script, a []string) error { return crowd(a[0]) }},
 	}
 }
@@ -120,8 +119,8 @@ func number(name string) syscall.Signal {
 	return n
 }
 
-// restoreSignals restores the signals of the keyboard: shells ignore them in background
-// jobs, as which the tests may have been started.
+// restoreSignals restores the signals of the keyboard: shells ignore them in background jobs,
+// and the tests may run as such a job.
 func restoreSignals() {
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP} {
 		if signal.Ignored(sig) {
@@ -155,7 +154,7 @@ func spawn(s *script, arg []string) error {
 		return false
 	}
 	if has("double") {
-		// The middle one starts the child and exits.
+		// The child in the middle starts the child and exits.
 		inner := "setsid"
 		if has("bare") {
 			inner += ",bare"

@@ -27,13 +27,13 @@ func streamWords() map[string]step {
 			b, err := hex.DecodeString(a[0])
 			return errors.Join(err, write(os.Stderr, b))
 		}},
-		// args: print all words that follow as a JSON list of hex strings.
+		// args: print all following words as a JSON list of hex strings.
 		"args": {0, func(s *script, _ []string) error {
 			rest := s.words
 			s.words = nil
 			return printHexList(rest)
 		}},
-		// argsum: print count, total length and SHA-256 of the words that follow.
+		// argsum: print count, total length and SHA-256 of the following words.
 		"argsum": {0, func(s *script, _ []string) error {
 			sum, total := sha256.New(), 0
 			for _, w := range s.words {
@@ -51,7 +51,7 @@ func streamWords() map[string]step {
 		}},
 		// cat: copy standard input to standard output until it ends.
 		"cat": {0, func(*script, []string) error { _, err := io.Copy(os.Stdout, os.Stdin); return err }},
-		// count: read standard input to its end, print its length and SHA-256.
+		// count: read standard input to its end, and print its length and SHA-256.
 		"count": {0, func(*script, []string) error {
 			sum := sha256.New()
 			n, err := io.Copy(sum, os.Stdin)
@@ -68,13 +68,13 @@ func streamWords() map[string]step {
 		}},
 		"closein":  {0, func(*script, []string) error { return os.Stdin.Close() }},
 		"closeout": {0, func(*script, []string) error { return errors.Join(os.Stdout.Close(), os.Stderr.Close()) }},
-		// flood N: print N bytes. flooderr: the same on standard error.
+		// flood N: print N bytes. flooderr: print them on standard error.
 		"flood":    {1, func(_ *script, a []string) error { return flood(os.Stdout, a[0], nil) }},
 		"flooderr": {1, func(_ *script, a []string) error { return flood(os.Stderr, a[0], nil) }},
-		// floodboth N: N bytes on each at the same time, closing each when done.
+		// floodboth N: print N bytes on each output at the same time, and close each when done.
 		"floodboth": {1, func(_ *script, a []string) error { return floodBoth(a[0]) }},
-		// floodlog N FILE: like flood, keeping the size of FILE at what was
-		// accepted so far, in MiB.
+		// floodlog N FILE: like flood. The size of FILE, in bytes, is the number of MiB that
+		// were accepted.
 		"floodlog": {2, func(_ *script, a []string) error {
 			f, err := os.OpenFile(a[1], os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 			if err != nil {
@@ -82,7 +82,7 @@ func streamWords() map[string]step {
 			}
 			return errors.Join(flood(os.Stdout, a[0], f), f.Close())
 		}},
-		// pause MS: wait.
+		// pause MS: wait this many milliseconds.
 		"pause": {1, func(_ *script, a []string) error {
 			ms, err := strconv.Atoi(a[0])
 			<-time.After(time.Duration(ms) * time.Millisecond)
@@ -104,7 +104,7 @@ func printHexList(list []string) error {
 	return json.NewEncoder(os.Stdout).Encode(out)
 }
 
-// readLine reads byte by byte, so that what follows stays for the next word.
+// readLine reads byte by byte, so that the next word can read the data after the line.
 func readLine() (string, error) {
 	var line []byte
 	var b [1]byte
@@ -120,8 +120,8 @@ func readLine() (string, error) {
 	}
 }
 
-// flood prints size bytes of the alphabet and a byte into progress for every MiB
-// that was accepted.
+// flood prints size bytes of the alphabet, and writes a byte to progress for every MiB that was
+// accepted.
 func flood(w io.Writer, size string, progress io.Writer) error {
 	left, err := strconv.ParseInt(size, 10, 64)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 // terminalWords are about terminals.
 func terminalWords() map[string]step {
 	return map[string]step{
-		// tty: say for each stream whether it is a terminal.
+		// tty: print for each stream whether it is a terminal.
 		"tty": {0, func(*script, []string) error {
 			for _, f := range []*os.File{os.Stdin, os.Stdout, os.Stderr} {
 				_, err := size(f)
@@ -27,7 +27,7 @@ func terminalWords() map[string]step {
 			fmt.Fprintf(os.Stdout, "size %d %d\n", s.rows, s.cols)
 			return err
 		}},
-		// sizes: print the size now and after every change.
+		// sizes: print the current size, and the size after every change.
 		"sizes": {0, func(*script, []string) error {
 			c := make(chan os.Signal, 16)
 			signal.Notify(c, syscall.SIGWINCH)
@@ -42,8 +42,7 @@ func terminalWords() map[string]step {
 				}
 			}
 		}},
-		// session: say whether this process leads its session and has a
-		// controlling terminal.
+		// session: print whether this process leads its session and has a controlling terminal.
 		"session": {0, func(*script, []string) error {
 			sid, _, errno := syscall.RawSyscall(syscall.SYS_GETSID, 0, 0, 0)
 			if errno != 0 {

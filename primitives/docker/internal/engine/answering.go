@@ -11,20 +11,19 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// What ends a sandbox outlives the context that it was called with, and may take
-// its time. But it does not wait for an engine that is silent: that is asked now and
-// then whether it is there.
+// The end of a sandbox must outlive the caller's context, and may take long. But it must not wait
+// for a silent engine, so the engine is pinged meanwhile.
 
 const (
-	answerInterval = 2 * time.Second // between two questions
-	pingTimeout    = 5 * time.Second // of each answer
+	answerInterval = 2 * time.Second // between two pings
+	pingTimeout    = 5 * time.Second // for each answer
 )
 
-// ErrSilent says that the engine is there and does nothing.
+// ErrSilent says that the engine can be reached but does not answer.
 var ErrSilent = fmt.Errorf("%w: the Docker engine does not answer; restart it, or name another one in host or DOCKER_HOST", primitives.ErrUnavailable)
 
-// WhileAnswering returns a context that ends, with ErrSilent as its cause, when the
-// engine does not answer any more. The function ends the asking.
+// WhileAnswering returns a context that ends, with ErrSilent as its cause, when the engine no
+// longer answers pings. The returned function stops the pings.
 func WhileAnswering(ctx context.Context, eng *client.Client) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var asking sync.WaitGroup
@@ -46,7 +45,7 @@ func WhileAnswering(ctx context.Context, eng *client.Client) (context.Context, f
 	}
 }
 
-// askEvery asks until the context ends or there is no answer.
+// askEvery calls answers at intervals until the context ends or answers returns false.
 func askEvery(ctx context.Context, answers func() bool) {
 	tick := time.NewTicker(answerInterval)
 	defer tick.Stop()

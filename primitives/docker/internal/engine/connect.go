@@ -21,13 +21,12 @@ import (
 	"github.com/docker/docker/client"
 )
 
-// readBuffer makes archives and what programs print come in few pieces.
+// readBuffer is large, so that archives and output come in few pieces.
 const readBuffer = 64 << 10
 
-// Connect returns a client of the engine at host, or for "" of the engine that the docker
-// command would use. It does not contact the engine. The caller closes the client, or
-// passes it to [Share]. A host or a configuration that cannot be understood is
-// fs.ErrInvalid.
+// Connect returns a client of the engine at host; "" means the engine that the docker command would
+// use. It does not contact the engine. The caller closes the client, or passes it to [Share]. A
+// host or a configuration that cannot be parsed is fs.ErrInvalid.
 func Connect(host string) (*client.Client, error) {
 	at, err := findEngine(host)
 	if err != nil {
@@ -36,8 +35,8 @@ func Connect(host string) (*client.Client, error) {
 	if v := os.Getenv(client.EnvOverrideAPIVersion); v != "" && !isAPIVersion(v) {
 		return nil, fmt.Errorf("%w: %s: %q is no version of the API; unset it, or set it to one such as 1.41", fs.ErrInvalid, client.EnvOverrideAPIVersion, v)
 	}
-	// Sandboxes rarely talk to the engine; connections that idle would cost every
-	// one of them files and goroutines.
+	// Sandboxes rarely talk to the engine; idle connections would cost every one of them files and
+	// goroutines.
 	transport := &http.Transport{DisableKeepAlives: true, ReadBufferSize: readBuffer}
 	opts := []client.Opt{
 		client.WithHTTPClient(&http.Client{Transport: transport, CheckRedirect: client.CheckRedirect}),
@@ -52,16 +51,16 @@ func Connect(host string) (*client.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: address of the Docker engine: %w", fs.ErrInvalid, err)
 	}
-	transport.Proxy = nil // the streams of the guests could not go through it
+	transport.Proxy = nil // the guests' streams cannot go through a proxy
 	if strings.HasPrefix(at.address, "ssh://") {
-		transport.DisableKeepAlives = false // each one is a login
+		transport.DisableKeepAlives = false // each connection is a login
 		transport.MaxIdleConns = 1
 		transport.IdleConnTimeout = sshIdle
 	}
 	return eng, nil
 }
 
-// isAPIVersion reports whether the engine's client makes addresses of v that an engine
+// isAPIVersion reports whether the engine's client can make addresses of v that an engine
 // understands.
 func isAPIVersion(v string) bool {
 	major, minor, _ := strings.Cut(strings.TrimPrefix(v, "v"), ".")
@@ -69,13 +68,13 @@ func isAPIVersion(v string) bool {
 	return isNumber(major) && isNumber(minor)
 }
 
-// engineAddress is where an engine is and how it is reached.
+// engineAddress is the address of an engine and how to connect to it.
 type engineAddress struct {
 	address string // as the engine's client understands it
-	dial    dialer // nil is the client's own
+	dial    dialer // nil means the client's own
 }
 
-// findEngine looks for the engine in the order in which the docker command does.
+// findEngine looks for the engine in the same order as the docker command.
 func findEngine(host string) (engineAddress, error) {
 	if host == "" {
 		host = os.Getenv(client.EnvOverrideHost)
@@ -107,8 +106,8 @@ func findEngine(host string) (engineAddress, error) {
 	return at, nil
 }
 
-// FoundBy returns what names the engine that [Connect] chooses for a host: "host", a
-// variable, a context or the default address.
+// FoundBy returns what names the engine that [Connect] chooses for a host: "host", a variable, a
+// context or the default address.
 func FoundBy(host string) string {
 	if host != "" {
 		return "host"
@@ -124,7 +123,7 @@ func FoundBy(host string) string {
 	return "the default address"
 }
 
-// currentContext returns what 'docker context use' has set; empty if nothing.
+// currentContext returns the context that 'docker context use' has set, or "".
 func currentContext() string {
 	var cfg struct {
 		CurrentContext string `json:"currentContext"`
@@ -134,14 +133,13 @@ func currentContext() string {
 		err = readJSON(filepath.Join(dir, "config.json"), &cfg)
 	}
 	if err != nil {
-		return "" // connecting says what is wrong with it
+		return "" // Connect reports what is wrong
 	}
 	return cfg.CurrentContext
 }
 
-// Present reports whether anything says that there should be an engine: host, the
-// environment, a context of the docker command, or the default socket. It does not
-// contact the engine.
+// Present reports whether host, the environment, a context of the docker command, or the default
+// socket indicates an engine. It does not contact the engine.
 func Present(host string) bool {
 	if host != "" {
 		return true
@@ -170,7 +168,7 @@ func configDir() (string, error) {
 	return filepath.Join(home, ".docker"), nil
 }
 
-// addressFromEnv is a host with the certificates that the environment names.
+// addressFromEnv returns the address of host, with the certificates that the environment names.
 func addressFromEnv(host string) (engineAddress, error) {
 	verify := os.Getenv(client.EnvTLSVerify) != ""
 	if !verify && os.Getenv("DOCKER_TLS") == "" {
@@ -186,7 +184,7 @@ func addressFromEnv(host string) (engineAddress, error) {
 	return resolve(host, &certificates{dir: dir, insecure: !verify})
 }
 
-// addressFromContext reads a context of the docker command.
+// addressFromContext returns the address in a context of the docker command.
 func addressFromContext(dir, name string) (engineAddress, error) {
 	contexts := store.New(filepath.Join(dir, "contexts"), store.NewConfig(
 		func() any { return &map[string]any{} },
@@ -213,7 +211,7 @@ func addressFromContext(dir, name string) (engineAddress, error) {
 	return resolve(endpoint.Host, certs)
 }
 
-// resolve makes sense of an address; certs are for those over TCP.
+// resolve parses an address. certs are used for TCP only.
 func resolve(host string, certs *certificates) (engineAddress, error) {
 	u, err := parseHost(host)
 	if err != nil {
@@ -226,7 +224,7 @@ func resolve(host string, certs *certificates) (engineAddress, error) {
 		return engineAddress{address: host}, nil
 	case "ssh":
 		dial, err := dialSSH(u)
-		// Without the user: it becomes the Host of the requests.
+		// Omit the user: the address becomes the Host of the requests.
 		return engineAddress{address: "ssh://" + u.Host, dial: dial}, err
 	case "http":
 		certs = nil
@@ -250,12 +248,11 @@ func resolve(host string, certs *certificates) (engineAddress, error) {
 		}
 		dial = dialTLS(dial, config)
 	}
-	// The dialer does the TLS, so that the context cancels it, also for streams.
+	// The dialer does the TLS handshake, so that the context cancels it, also for streams.
 	return engineAddress{address: "tcp://" + u.Host + u.Path, dial: dial}, nil
 }
 
-// parseHost splits an address of an engine. Like the docker command it takes
-// host:port, too.
+// parseHost splits an address of an engine. Like the docker command it also accepts host:port.
 func parseHost(host string) (*url.URL, error) {
 	scheme, rest, found := strings.Cut(host, "://")
 	if !found && strings.Contains(host, ":") {
@@ -281,8 +278,7 @@ func parseHost(host string) (*url.URL, error) {
 	return nil, bad
 }
 
-// withoutPassword hides what stands before the @ of an address that cannot be
-// understood.
+// withoutPassword hides the part before the @ of an address that cannot be parsed.
 func withoutPassword(host string) string {
 	if at := strings.LastIndexByte(host, '@'); at >= 0 {
 		return "..." + host[at:]

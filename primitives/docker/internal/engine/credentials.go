@@ -21,12 +21,12 @@ import (
 	"github.com/docker/docker/api/types/registry"
 )
 
-// hub is the name by which the docker command keeps credentials for Docker Hub.
+// hub is the name under which the docker command stores credentials for Docker Hub.
 const hub = "https://index.docker.io/v1/"
 
-// Credentials returns those that the docker command would use for an image. Even
-// with an error, which says what is wrong with the user's configuration, they
-// hold the address of the registry: most images need none. Errors hold no secrets.
+// Credentials returns the credentials that the docker command would use for an image. With an
+// error, which says what is wrong with the user's configuration, they still hold the address of the
+// registry: most images need no more. Errors hold no secrets.
 func Credentials(ctx context.Context, image string) (registry.AuthConfig, error) {
 	ref, err := reference.ParseNormalizedNamed(image)
 	if err != nil {
@@ -65,9 +65,8 @@ func Credentials(ctx context.Context, image string) (registry.AuthConfig, error)
 	return auth, nil
 }
 
-// fromVariable returns the credentials of the variable DOCKER_AUTH_CONFIG, which come before
-// those of the configuration. A variable that cannot be read does not count, as with the
-// docker command.
+// fromVariable returns the credentials in the variable DOCKER_AUTH_CONFIG, which take precedence
+// over the configuration. Like the docker command it ignores a variable that cannot be parsed.
 func fromVariable(server string) (registry.AuthConfig, bool) {
 	cfg, err := config.LoadFromReader(strings.NewReader(os.Getenv(configfile.DockerEnvConfigKey)))
 	if err != nil {
@@ -78,7 +77,7 @@ func fromVariable(server string) (registry.AuthConfig, bool) {
 	return auth, err == nil && auth.Username+auth.IdentityToken+auth.RegistryToken != ""
 }
 
-// fromFile returns the credentials that stand in the docker command's configuration.
+// fromFile returns the credentials in the docker command's configuration.
 func fromFile(cfg *configfile.ConfigFile, server string) (registry.AuthConfig, error) {
 	found, err := credentials.NewFileStore(cfg).Get(server)
 	return registry.AuthConfig{
@@ -89,13 +88,13 @@ func fromFile(cfg *configfile.ConfigFile, server string) (registry.AuthConfig, e
 
 const (
 	helperTimeout = 30 * time.Second
-	// tokenUser is the user name by which helpers say that the secret is a token.
+	// tokenUser is the user name with which helpers mark a secret as a token.
 	tokenUser = "<token>"
 )
 
-// askHelper gets credentials from a program that keeps them for the docker
-// command. It does so itself because docker/cli knows no context here, and puts what the
-// program writes into errors: it may be a secret.
+// askHelper gets credentials from a credential helper of the docker command. It does not use
+// docker/cli, which takes no context here, and puts the helper's output, which may be a secret,
+// into errors.
 func askHelper(ctx context.Context, helper, server string) (registry.AuthConfig, error) {
 	var auth registry.AuthConfig
 	program := "docker-credential-" + helper
@@ -124,15 +123,14 @@ func askHelper(ctx context.Context, helper, server string) (registry.AuthConfig,
 	return auth, nil
 }
 
-// registryTimeout is how long a registry may take to say what it thinks of
-// Credentials.
+// registryTimeout is how long a registry may take to answer RegistryRefuses.
 const registryTimeout = 10 * time.Second
 
 // RegistryRefuses reports whether a registry that this machine can reach
 // refuses the credentials. It sends them without TLS to this machine only.
 func RegistryRefuses(ctx context.Context, auth registry.AuthConfig) bool {
 	if auth.ServerAddress == hub {
-		return false // it gives tokens to everybody
+		return false // it gives everyone a token
 	}
 	ctx, cancel := context.WithTimeout(ctx, registryTimeout)
 	defer cancel()

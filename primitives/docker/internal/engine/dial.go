@@ -18,10 +18,10 @@ import (
 	"github.com/docker/docker/api/types"
 )
 
-// dialer makes a connection to an engine.
+// dialer connects to an engine.
 type dialer func(ctx context.Context) (net.Conn, error)
 
-// dialTimeout is how long a connection may take to be made.
+// dialTimeout is how long connecting may take.
 const dialTimeout = 10 * time.Second
 
 func dialUnix(socket string) dialer {
@@ -55,10 +55,9 @@ func dialTLS(plain dialer, config *tls.Config) dialer {
 	}
 }
 
-// tlsConn is a connection whose failed writes say what the engine has against it. With
-// TLS 1.3 an engine refuses a certificate when the handshake is over for this side: the
-// transport, which reads and writes at once, then closes the connection, and its error
-// may be that of the write.
+// tlsConn is a connection whose failed writes return the engine's reason. With TLS 1.3 an engine
+// refuses a certificate after the handshake is complete on this side: the transport, which reads
+// and writes at once, then closes the connection, and may return the error of the write.
 type tlsConn struct{ *tls.Conn }
 
 func (c *tlsConn) Write(b []byte) (int, error) {
@@ -71,17 +70,17 @@ func (c *tlsConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// isRefusal reports whether the other end of TLS has ended the connection, and why.
+// isRefusal reports whether err is a TLS alert with which the engine ended the connection.
 func isRefusal(err error) bool {
 	connection, ok := errors.AsType[*net.OpError](err)
 	return ok && connection.Op == "remote error"
 }
 
-// certificates is a folder with ca.pem, cert.pem and key.pem, as the docker
-// command has them. Each file may be missing.
+// certificates is a folder with ca.pem, cert.pem and key.pem, as the docker command uses it. Each
+// file may be missing.
 type certificates struct {
 	dir      string // empty: the system's authorities and no certificate
-	insecure bool   // do not ask who the engine is
+	insecure bool   // do not verify the engine's certificate
 }
 
 // config reads the certificates.
@@ -117,8 +116,8 @@ func (c *certificates) config(server string) (*tls.Config, error) {
 	return config, nil
 }
 
-// Hijack makes a call of the engine's client that takes over its connection. Unlike the
-// client it returns when ctx is done while it waits for the engine's answer.
+// Hijack calls a method of the engine's client that takes over its connection. Unlike the client it
+// returns when ctx is done while it waits for the engine's answer.
 func Hijack(ctx context.Context, call func(context.Context) (types.HijackedResponse, error)) (types.HijackedResponse, error) {
 	g := &connGuard{}
 	stop := context.AfterFunc(ctx, g.end)
@@ -141,11 +140,11 @@ type connGuard struct {
 
 type connGuardKey struct{}
 
-// answerTimeout is how long an engine may take for its first answer. Most callers set
-// no limit, and something else may listen where the engine should.
+// answerTimeout is how long an engine may take for its first answer. Most callers set no deadline,
+// and another program may listen at the engine's address.
 const answerTimeout = 30 * time.Second
 
-// guarded is a dialer that lets Hijack know its connections, and does not wait for ever
+// guarded returns a dialer that registers its connections with Hijack, and does not wait forever
 // for an engine that never answers.
 func guarded(dial dialer, timeout time.Duration) func(context.Context, string, string) (net.Conn, error) {
 	var answered atomic.Bool
@@ -166,9 +165,9 @@ func guarded(dial dialer, timeout time.Duration) func(context.Context, string, s
 	}
 }
 
-// firstConn is a connection to an engine that has answered nothing yet. The client asks
-// it for its version then, and takes over no such connection. A connection through ssh
-// knows no deadlines, so a timer closes it.
+// firstConn is a connection to an engine that has not answered yet. The client asks for the
+// engine's version on it, and never takes over such a connection. A connection through ssh supports
+// no deadlines, so a timer closes it.
 type firstConn struct {
 	net.Conn
 	answered *atomic.Bool

@@ -18,8 +18,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
-// kind is an error of the engine as the contract's sentinel. Its text is the
-// engine's: it says more.
+// kind is an error of the engine that is a sentinel of the contract, too. It has the engine's text,
+// which says more.
 type kind struct {
 	error
 	is error
@@ -27,7 +27,7 @@ type kind struct {
 
 func (k *kind) Unwrap() []error { return []error{k.error, k.is} }
 
-// WithSentinel returns err, with its text, as one that is sentinel, too.
+// WithSentinel returns err, with its text, as an error that is sentinel, too.
 func WithSentinel(err, sentinel error) error { return &kind{err, sentinel} }
 
 // Explain adds the contract's sentinel to an error of a call of eng, and advice to an
@@ -39,11 +39,11 @@ func Explain(eng *client.Client, err error) error {
 	case err == nil:
 		return nil
 	case unmet:
-		return err // the engine has done its part, as far as can be seen
+		return err // the engine itself did not fail, as far as is known
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
 	case errors.Is(err, ErrSilent):
-		return ErrSilent // the address of the call says nothing more
+		return ErrSilent // the address of the call adds nothing
 	case cerrdefs.IsNotFound(err):
 		return &kind{err, fs.ErrNotExist}
 	case cerrdefs.IsConflict(err), cerrdefs.IsAlreadyExists(err):
@@ -70,10 +70,10 @@ func ConnectionFailed(err error) bool {
 	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
 }
 
-// unreachable explains why there is no way to the engine.
+// unreachable explains why the engine cannot be reached.
 func unreachable(host string, err error) error {
 	if socket, isUnix := strings.CutPrefix(host, "unix://"); isUnix {
-		// The engine's client forgets the cause; ask again.
+		// The engine's client drops the cause; dial again.
 		conn, derr := net.Dial("unix", socket) //nolint:noctx // a local socket answers at once
 		if derr == nil {
 			_ = conn.Close()
@@ -107,7 +107,7 @@ func unreachable(host string, err error) error {
 	return &unreachableError{advice, err}
 }
 
-// unreachableError is a primitives.ErrUnavailable that says what to do about it.
+// unreachableError is a primitives.ErrUnavailable with advice.
 type unreachableError struct {
 	advice string
 	cause  error
@@ -119,5 +119,5 @@ func (e *unreachableError) Error() string {
 
 func (e *unreachableError) Unwrap() []error { return []error{primitives.ErrUnavailable, e.cause} }
 
-// Advice is what to do, alone, for programs that show it apart.
+// Advice returns the advice alone, for programs that show it separately.
 func (e *unreachableError) Advice() string { return e.advice }

@@ -11,12 +11,12 @@ import (
 	"github.com/docker/docker/client"
 )
 
-// DialTLS connects as to an engine.
+// DialTLS connects as the client connects to an engine.
 func DialTLS(ctx context.Context, address string, config *tls.Config) (net.Conn, error) {
 	return dialTLS(dialTCP(address), config)(ctx)
 }
 
-// AskPatiently asks an engine that may take that long for its first answer.
+// AskPatiently sends a request to an engine that may take timeout for its first answer.
 func AskPatiently(ctx context.Context, host string, timeout time.Duration) error {
 	at, err := resolve(host, nil)
 	if err != nil {

@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// ask asks the engine at a host one question.
+// ask sends one request to the engine at a host.
 func ask(ctx context.Context, host string) error {
 	eng, err := engine.Connect(host)
 	if err != nil {
@@ -37,7 +37,7 @@ func ask(ctx context.Context, host string) error {
 	return errors.Join(engine.Explain(eng, err), eng.Close())
 }
 
-// settings are all that make a sandbox.
+// settings holds all settings of a sandbox.
 type settings struct {
 	docker.Provider
 	primitives.Spec

@@ -12,7 +12,7 @@ import (
 // it. A sandbox on a remote engine has its own client, which may be an ssh login or have
 // certificates that change.
 
-// engineKey is what makes clients of an engine of this machine the same. An engine
+// engineKey identifies the clients of an engine of this machine that are interchangeable. An engine
 // that was replaced by another version needs another client.
 type engineKey struct{ host, version string }
 
@@ -23,9 +23,8 @@ var engines = struct {
 	users   map[*client.Client]int
 }{clients: map[engineKey]*client.Client{}, users: map[*client.Client]int{}}
 
-// Share returns what to use instead of eng: a client that others use, too, or eng
-// itself. The engine must have answered eng, so that the version is agreed on. The
-// caller must call [Release], not Close.
+// Share returns the client to use instead of eng: a shared one, or eng itself. The engine must have
+// answered eng, so that the API version is negotiated. The caller must call [Release], not Close.
 func Share(eng *client.Client) *client.Client {
 	if !strings.HasPrefix(eng.DaemonHost(), "unix://") {
 		return eng
@@ -45,7 +44,7 @@ func Share(eng *client.Client) *client.Client {
 	return first
 }
 
-// ShareAgain returns a client like eng for one more caller of [Release].
+// ShareAgain returns a client like eng for one more user, who must call [Release].
 func ShareAgain(eng *client.Client, host string) (*client.Client, error) {
 	engines.mu.Lock()
 	defer engines.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"github.com/docker/docker/client"
 )
 
-// clientOf is a client of an engine that need not exist.
+// clientOf returns a client of an engine that need not exist.
 func clientOf(t *testing.T, host, version string) *client.Client {
 	t.Helper()
 	t.Setenv(client.EnvOverrideAPIVersion, version)
@@ -19,7 +19,7 @@ func clientOf(t *testing.T, host, version string) *client.Client {
 	return eng
 }
 
-// usersOf is how many share a client.
+// usersOf returns how many users share a client.
 func usersOf(eng *client.Client) int {
 	engines.mu.Lock()
 	defer engines.mu.Unlock()

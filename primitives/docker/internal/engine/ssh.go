@@ -16,18 +16,18 @@ import (
 	"github.com/docker/cli/cli/connhelper"
 )
 
-// sshIdle is how long a login is kept for the next request.
+// sshIdle is how long an idle login is kept for the next request.
 const sshIdle = 10 * time.Second
 
-// dialSSH reaches an engine as the docker command does: by the ssh command, with the
-// user's own configuration, and the docker command over there, which joins its standard
-// streams to the engine. ssh asks no questions.
+// dialSSH connects to an engine as the docker command does: by the ssh command, with the user's own
+// configuration, and the docker command on the remote machine, which joins its standard streams to
+// the engine. ssh does not prompt.
 func dialSSH(u *url.URL) (dialer, error) {
 	host, user := u.Hostname(), u.User.Username()
 	if strings.HasPrefix(host, "-") || strings.HasPrefix(user, "-") {
 		return nil, fmt.Errorf("%w: the user and the host of an ssh address must not begin with a dash", fs.ErrInvalid)
 	}
-	// A connection that ssh leaves to others would hold its standard error, and Close
+	// A master process that ssh leaves in the background would hold its standard error, and Close
 	// would wait for it.
 	helper, err := connhelper.GetConnectionHelperWithSSHOpts(u.String(), []string{"-o", "BatchMode=yes", "-o", "ControlMaster=no"})
 	if err != nil {
@@ -43,9 +43,9 @@ type sshConn struct {
 	close func() error
 }
 
-// startSSH starts the ssh command on a thread that lives as long as the connection: the
-// kernel kills the command when the thread that started it ends. The first Read or Write
-// says that ssh has failed.
+// startSSH starts the ssh command on a thread that lives as long as the connection: the kernel
+// kills the command when the thread that started it ends. If ssh fails, the first Read or Write
+// returns the error.
 func startSSH(ctx context.Context, host string, helper *connhelper.ConnectionHelper) (net.Conn, error) {
 	c := &sshConn{host: host}
 	started, closed := make(chan error, 1), make(chan struct{})
@@ -85,8 +85,8 @@ func (c *sshConn) Write(p []byte) (int, error) {
 // Close ends the ssh command and returns when it has ended.
 func (c *sshConn) Close() error { return c.close() }
 
-// explain returns an error of the ssh command as an *sshError. The end of the stream and
-// a connection that was closed are no failures of ssh.
+// explain returns an error of the ssh command as an *sshError. EOF and a closed connection are not
+// failures of ssh.
 func (c *sshConn) explain(err error) error {
 	if err == nil || errors.Is(err, io.EOF) || errors.Is(err, fs.ErrClosed) {
 		return err
@@ -98,8 +98,8 @@ func (c *sshConn) explain(err error) error {
 	return &sshError{host: c.host, err: errors.New("the command has failed"), stderr: strings.TrimSpace(said)}
 }
 
-// sshError says why ssh ended. What it wrote is not in Error: the engine's client looks
-// for words in errors, and drops the errors in which it finds them.
+// sshError says why ssh ended. Error omits the output of ssh: the engine's client searches errors
+// for words, and drops those in which it finds them.
 type sshError struct {
 	host   string
 	err    error

@@ -55,12 +55,12 @@ func TestAnEngineBehindSSH(t *testing.T) {
 		failsWith(t, "ssh://root@"+testdocker.FreeAddress(t), "refused")
 	})
 	t.Run("a host key that is not known", func(t *testing.T) {
-		// The name, unlike the address, is not in the list of known hosts.
+		// The list of known hosts has the address but not the name.
 		_, port, _ := net.SplitHostPort(address)
 		failsWith(t, "ssh://root@localhost:"+port, "verification failed")
 	})
 	t.Run("a context that ends", func(t *testing.T) {
-		// A server that accepts and is silent, as behind a firewall.
+		// A server that accepts but never answers, as behind a firewall.
 		silent, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
@@ -90,7 +90,7 @@ func TestAnEngineBehindSSH(t *testing.T) {
 	})
 }
 
-// failsWith expects that the engine is unavailable, and that the error has ssh's words.
+// failsWith expects that the engine is unavailable, and that the error contains ssh's words.
 func failsWith(t *testing.T, host, words string) {
 	t.Helper()
 	err := ask(t.Context(), host)

@@ -81,8 +81,8 @@ func writePEM(t *testing.T, file, kind string, der []byte) {
 	writeFile(t, file, string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})))
 }
 
-// TestARefusedCertificateIsKnownAfterTheConnectionIsClosed: of a request one part reads
-// that it was refused and closes the connection while another still writes.
+// One part of a request reads the refusal and closes the connection while another part still
+// writes.
 func TestARefusedCertificateIsKnownAfterTheConnectionIsClosed(t *testing.T) {
 	ca, dir := newAuthority(t), t.TempDir()
 	ca.sign(t, dir)
@@ -100,7 +100,7 @@ func TestARefusedCertificateIsKnownAfterTheConnectionIsClosed(t *testing.T) {
 	go func() {
 		conn, err := server.Accept()
 		if err == nil {
-			_, _ = conn.Read(make([]byte, 1)) // shakes hands, in vain
+			_, _ = conn.Read(make([]byte, 1)) // the handshake fails
 			_ = conn.Close()
 		}
 	}()

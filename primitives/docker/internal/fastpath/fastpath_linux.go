@@ -18,8 +18,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
-// base returns the folder of this user that holds the folders of its containers. No other
-// user may enter it.
+// base returns the folder of this user that holds the folders of containers. No other user may
+// enter it.
 func base() string {
 	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "agentenv", "link")
@@ -30,8 +30,8 @@ func base() string {
 	return filepath.Join(os.TempDir(), "agentenv-"+strconv.Itoa(os.Geteuid()), "link")
 }
 
-// Folder returns the folder of a container of the engine at an address; empty for an
-// engine of another machine.
+// Folder returns the folder of a container of the engine at an address, or "" for an engine of
+// another machine.
 func Folder(engine string, name string) string {
 	if !strings.HasPrefix(engine, "unix://") {
 		return ""
@@ -39,14 +39,14 @@ func Folder(engine string, name string) string {
 	return filepath.Join(base(), name+suffix(engine))
 }
 
-// suffix tells the containers of different engines apart.
+// suffix distinguishes the containers of different engines.
 func suffix(engine string) string {
 	sum := sha256.Sum256([]byte(engine))
 	return "-" + hex.EncodeToString(sum[:4])
 }
 
-// makeFolder makes the folder of a container that is about to be made, and reports
-// whether it is new. It returns "" if there can be none.
+// makeFolder makes the folder for a new container, and reports whether the folder is new. It
+// returns "" if there can be none.
 func makeFolder(engine string, name string) (folder string, fresh bool) {
 	folder = Folder(engine, name)
 	if folder == "" || os.MkdirAll(base(), 0o700) != nil {
@@ -63,7 +63,7 @@ func makeFolder(engine string, name string) (folder string, fresh bool) {
 	return folder, fresh
 }
 
-// openFolder opens the folder of a container if it is what makeFolder made: no link, and
+// openFolder opens the folder of a container if it is as makeFolder made it: not a link, and
 // writable for this user only.
 func openFolder(folder string) (*os.File, error) {
 	parent, err := openOwn(unix.AT_FDCWD, filepath.Dir(folder), 0o700)
@@ -90,9 +90,9 @@ func openOwn(at int, name string, mode uint32) (*os.File, error) {
 	return f, nil
 }
 
-// Listen opens a socket in the folder of a container, which has the folder at a path. The
-// socket is reached through the open folder: so the path may be long, and cannot come to
-// mean another one.
+// Listen opens a socket in the folder of a container. at is the path of the folder in the
+// container. The socket is made through the open folder: so the path may be long, and cannot come
+// to mean another folder.
 func Listen(folder, at string) (Listener, error) {
 	dir, err := openFolder(folder)
 	if err != nil {
@@ -134,7 +134,7 @@ func RemoveOrphans(engine string, exists func(name string) bool) error {
 		}
 		unlock, ok := lockFolder(Folder(engine, name), unix.LOCK_EX|unix.LOCK_NB)
 		if !ok {
-			continue // its container is being made, or it is none of ours
+			continue // its container is being made, or the folder is not ours
 		}
 		if !exists(name) {
 			errs = append(errs, Remove(engine, name))
@@ -144,9 +144,8 @@ func RemoveOrphans(engine string, exists func(name string) bool) error {
 	return errors.Join(errs...)
 }
 
-// Hold makes the folder of a container that is about to be made, and keeps it from being
-// removed until it is unlocked or this program dies. fresh says that it was not there yet.
-// Without ok there can be no folder.
+// Hold makes the folder for a new container, and keeps it from being removed until unlock is called
+// or this program dies. fresh says that the folder is new. If ok is false there can be no folder.
 func Hold(engine string, name string) (folder string, fresh bool, unlock func(), ok bool) {
 	for range holdAttempts {
 		var made bool
@@ -154,7 +153,7 @@ func Hold(engine string, name string) (folder string, fresh bool, unlock func(),
 			break
 		}
 		fresh = fresh || made
-		// A collection, which finds no container yet, may be faster than this.
+		// A collection, which finds no container yet, may remove the folder first.
 		if unlock, ok = lockFolder(folder, unix.LOCK_SH); ok {
 			return folder, fresh, unlock, true
 		}
@@ -162,10 +161,10 @@ func Hold(engine string, name string) (folder string, fresh bool, unlock func(),
 	return "", false, nil, false
 }
 
-// holdAttempts is how often the folder is made. Programs collect once a minute.
+// holdAttempts bounds the attempts to make the folder. Programs collect once a minute.
 const holdAttempts = 3
 
-// lockFolder locks a folder; false if it is held by another, or was removed meanwhile.
+// lockFolder locks a folder. It returns false if another program has locked or removed the folder.
 func lockFolder(folder string, how int) (unlock func(), ok bool) {
 	dir, err := openFolder(folder)
 	if err != nil {
@@ -185,14 +184,14 @@ func lockFolder(folder string, how int) (unlock func(), ok bool) {
 	}
 }
 
-// isStill reports whether an open folder is what its name means.
+// isStill reports whether name still means the open folder.
 func isStill(name string, dir *os.File) bool {
 	now, err := os.Lstat(name)
 	opened, oerr := dir.Stat()
 	return err == nil && oerr == nil && os.SameFile(now, opened)
 }
 
-// executableThere reports whether programs can be run from where a file is.
+// executableThere reports whether programs can be executed on the file system of a file.
 func executableThere(file string) bool {
 	var st unix.Statfs_t
 	return unix.Statfs(file, &st) == nil && st.Flags&unix.ST_NOEXEC == 0

@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// here is the address of an engine on this machine that is never asked.
+// here is the address of an engine on this machine that gets no requests.
 const here = "unix:///no/such.sock"
 
-// ownBase keeps the folders of containers in a place of the test's own.
+// ownBase keeps the folders of containers in a folder of the test's own.
 func ownBase(t *testing.T) {
 	t.Helper()
 	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
@@ -125,7 +125,7 @@ func TestOnlyFoldersOfContainersThatAreGoneAreRemoved(t *testing.T) {
 	foreign := filepath.Join(base(), "gone-00000000") // of another engine
 	must(t, os.Mkdir(foreign, 0o755))
 	folders["foreign"] = foreign
-	// What a socket's name is must not matter to its removal.
+	// The removal must not depend on a socket's name.
 	l, err := net.Listen("unix", filepath.Join(folders["gone"], "s"))
 	if err == nil {
 		l.(*net.UnixListener).SetUnlinkOnClose(false)
@@ -166,7 +166,7 @@ func TestAFolderThatIsRemovedBeforeItIsHeldIsMadeAgain(t *testing.T) {
 	holding.Wait()
 }
 
-// awaitBlockedLock waits until this program waits for a lock.
+// awaitBlockedLock waits until this program blocks on a lock.
 func awaitBlockedLock(t *testing.T) {
 	t.Helper()
 	blocked := regexp.MustCompile(fmt.Sprintf(`-> FLOCK +ADVISORY +READ +%d `, os.Getpid()))

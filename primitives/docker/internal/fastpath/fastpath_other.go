@@ -9,7 +9,7 @@ import "errors"
 // Folder returns "": there is no folder.
 func Folder(string, string) string { return "" }
 
-// Hold makes no folder.
+// Hold returns false: there is no folder.
 func Hold(string, string) (folder string, fresh bool, unlock func(), ok bool) {
 	return "", false, nil, false
 }
@@ -23,6 +23,6 @@ func Remove(string, string) error { return nil }
 // RemoveOrphans does nothing.
 func RemoveOrphans(string, func(string) bool) error { return nil }
 
-// executableThere reports whether programs can be run from where a file is. The
-// engine is in a virtual machine, which sees the file in its own way.
+// executableThere returns false: the engine is in a virtual machine, which sees the file in its own
+// way.
 func executableThere(string) bool { return false }

@@ -1,5 +1,5 @@
-// Package hostfile holds files and folders of this machine that stay the same whatever
-// becomes of their names.
+// Package hostfile holds files and folders of this machine open, so that they stay the same when
+// their names change.
 package hostfile
 
 import (
@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// File is a file or folder. On Linux it is open, and so stays the same whatever becomes of
-// its name; elsewhere its name stands for it.
+// File is a file or folder. On Linux it is open, and so stays the same when its name changes; on
+// other systems only its name is kept.
 type File struct {
 	Name string      // its real path, when it was opened
 	Info fs.FileInfo // nil for a file of another machine
 	file *os.File    // nil where descriptors cannot be kept, for another machine, and when closed
 }
 
-// errLink refuses a name that is a symbolic link.
+// errLink returns the error for a name that is a symbolic link.
 func errLink(name string) error {
 	return fmt.Errorf("%w: %s is a symbolic link, which may lead elsewhere tomorrow; name the folder itself", fs.ErrInvalid, name)
 }
@@ -25,7 +25,7 @@ func errLink(name string) error {
 // IsOpen reports whether Path and Identity are those of the file itself.
 func (f *File) IsOpen() bool { return f.file != nil }
 
-// Close lets go of the file. Its Name and Info stay.
+// Close closes the file. Its Name and Info stay.
 func (f *File) Close() error {
 	if f.file == nil {
 		return nil

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Open opens a file or folder that is no symbolic link. Links on the way to it are
-// followed: what counts is what was opened.
+// Open opens a file or folder that is not a symbolic link. It follows links in parent folders; Name
+// is the path of the opened file.
 func Open(name string) (File, error) {
 	o, err := openPath(unix.AT_FDCWD, name, name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -25,18 +25,18 @@ func Open(name string) (File, error) {
 	return o, nil
 }
 
-// Child opens what a folder has by that name, which must not be a symbolic link.
+// Child opens an entry of a folder, which must not be a symbolic link.
 func (f *File) Child(name string) (File, error) {
 	return openPath(int(f.file.Fd()), name, f.Name+"/"+name)
 }
 
-// Path leads to what is open, for as long as it is.
+// Path returns a path to the open file, which is valid until Close.
 func (f *File) Path() string { return fmt.Sprintf("/proc/self/fd/%d", f.file.Fd()) }
 
-// Identity returns what the guest calls the same file.
+// Identity returns the device and inode numbers, which the guest sees, too.
 func (f *File) Identity() (dev, ino uint64) {
 	var st unix.Stat_t
-	_ = unix.Fstat(int(f.file.Fd()), &st) // it is open
+	_ = unix.Fstat(int(f.file.Fd()), &st) // the file is open
 	return st.Dev, st.Ino
 }
 

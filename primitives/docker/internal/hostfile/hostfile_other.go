@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 )
 
-// Open finds a file or folder that is no symbolic link. Its name stands for it: the
-// engine has another kernel, and so nothing that could be compared.
+// Open finds a file or folder that is not a symbolic link, and keeps its name: the engine has
+// another kernel, so there are no numbers to compare.
 func Open(name string) (File, error) {
 	o, err := findPath(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -32,11 +32,11 @@ func findPath(name string) (File, error) {
 	return File{Name: real, Info: info}, err
 }
 
-// Child finds what a folder has by that name, which must not be a symbolic link.
+// Child finds an entry of a folder, which must not be a symbolic link.
 func (f *File) Child(name string) (File, error) { return findPath(filepath.Join(f.Name, name)) }
 
 // Path returns the name.
 func (f *File) Path() string { return f.Name }
 
-// Identity returns zeros: there is nothing that could be compared.
+// Identity returns zeros: there are no numbers to compare.
 func (f *File) Identity() (dev, ino uint64) { return 0, 0 }

@@ -1,5 +1,5 @@
-// Package images brings images to an engine, judges what is in them and removes them. It
-// takes a client and plain values, and knows nothing about sandboxes.
+// Package images pulls images to an engine, checks what is in them and removes them. It takes a
+// client and plain values, and knows nothing about sandboxes.
 package images
 
 import (
@@ -22,19 +22,19 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
 )
 
-// When an image is fetched from its registry.
+// The pull policies: when to fetch an image from its registry.
 const (
 	PullMissing = "missing" // if the engine does not have it; "" means the same
 	PullAlways  = "always"
 	PullNever   = "never"
 )
 
-// Wanted is an image that is needed.
+// Wanted describes an image that is needed.
 type Wanted struct {
 	Ref      string // its name or ID
-	Platform string // as in linux/amd64; empty is the engine's
+	Platform string // as in linux/amd64; empty means the engine's
 	Pull     string // PullMissing, PullAlways or PullNever
-	// Progress gets messages about what takes long; nil is silence.
+	// Progress gets messages about operations that take long; nil means silence.
 	Progress func(string)
 }
 
@@ -44,10 +44,9 @@ func (w Wanted) tell(message string) {
 	}
 }
 
-// Ensure returns the image, and fetches it first if Pull says so. An image that the
-// engine does not have and must not fetch, or that no registry has, is fs.ErrNotExist; one
-// for another platform is errors.ErrUnsupported; a registry that refuses the user is
-// fs.ErrPermission.
+// Ensure returns the image, and fetches it first if Pull says so. An image that the engine does not
+// have and must not fetch, or that no registry has, is fs.ErrNotExist. An image for another
+// platform is errors.ErrUnsupported. A registry that refuses the user is fs.ErrPermission.
 func Ensure(ctx context.Context, eng *client.Client, want Wanted) (image.InspectResponse, error) {
 	if want.Pull == PullAlways {
 		if err := pull(ctx, eng, want); err != nil {
@@ -94,8 +93,8 @@ func pull(ctx context.Context, eng *client.Client, want Wanted) error {
 	return fmt.Errorf("pull the image: %w", explainPull(ctx, eng, auth, aerr, err))
 }
 
-// follow asks the engine to fetch the image and reports the progress. The engine reports
-// failures there, too.
+// follow makes the engine fetch the image and reports the progress. The engine's progress messages
+// report failures, too.
 func follow(ctx context.Context, eng *client.Client, want Wanted, auth string) error {
 	body, err := eng.ImagePull(ctx, want.Ref, image.PullOptions{Platform: want.Platform, RegistryAuth: auth})
 	if err != nil {
@@ -123,13 +122,13 @@ func follow(ctx context.Context, eng *client.Client, want Wanted, auth string) e
 	}
 }
 
-// pullError is what the engine says of a pull that has failed after it began.
+// pullError is a failure that the engine reports after a pull has begun.
 type pullError struct{ text string }
 
 func (e *pullError) Error() string { return e.text }
 
-// explainPull looks for the reason why an image could not be fetched. Old engines
-// do not tell a refusal from other failures; the registry is asked again.
+// explainPull explains why an image could not be fetched. Old engines do not distinguish a refusal
+// from other failures, so it asks the registry again.
 func explainPull(ctx context.Context, eng *client.Client, auth registry.AuthConfig, aerr, err error) error {
 	_, late := errors.AsType[*pullError](err)
 	switch {
@@ -156,15 +155,15 @@ func explainPull(ctx context.Context, eng *client.Client, auth registry.AuthConf
 }
 
 const (
-	// maxPullLine bounds a message of the engine about its progress.
+	// maxPullLine bounds a progress message of the engine.
 	maxPullLine = 1 << 20
 	// pullInterval is the time between two reports of the progress.
 	pullInterval = time.Second
-	// maxLayers is how many layers are counted.
+	// maxLayers bounds the layers that are counted.
 	maxLayers = 1024
 )
 
-// pullMessage is what the engine says of a pull.
+// pullMessage is a progress message of the engine.
 type pullMessage struct {
 	ID             string `json:"id"` // of a layer
 	Status         string `json:"status"`
@@ -180,13 +179,13 @@ type layer struct {
 	done           bool
 }
 
-// pullProgress adds up what the engine says of the layers of an image.
+// pullProgress sums up the progress of an image's layers.
 type pullProgress struct {
 	layers map[string]*layer
 	told   time.Time
 }
 
-// take adds a message and returns what to tell now, if anything.
+// take adds a message and returns the text to report now, or "".
 func (p *pullProgress) take(m pullMessage, now time.Time) string {
 	if p.told.IsZero() {
 		p.told = now // the beginning was reported
@@ -197,7 +196,7 @@ func (p *pullProgress) take(m pullMessage, now time.Time) string {
 		return ""
 	case l == nil:
 		if m.Status != "Pulling fs layer" && m.Status != "Already exists" {
-			return "" // the tag
+			return "" // about the tag, not a layer
 		}
 		l = &layer{}
 		p.layers[m.ID] = l

@@ -14,8 +14,7 @@ import (
 // removeTimeout is how long the engine may take to remove an image.
 const removeTimeout = time.Minute
 
-// Remove removes an image that has no use any more, also when ctx is done. One that is not
-// there is no error.
+// Remove removes an unused image, even if ctx is done. A missing image is no error.
 func Remove(ctx context.Context, eng *client.Client, id string) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 	defer cancel()
@@ -26,8 +25,8 @@ func Remove(ctx context.Context, eng *client.Client, id string) error {
 	return engine.Explain(eng, err)
 }
 
-// RemoveUnused removes an image that nothing uses. For some engines (20.10 is one) it
-// is an error of their own that another program has done so at the same time.
+// RemoveUnused removes an image that nothing uses. Some engines, such as 20.10, return an internal
+// error if another program removes the image at the same time.
 func RemoveUnused(ctx context.Context, eng *client.Client, id string) error {
 	_, err := eng.ImageRemove(ctx, id, image.RemoveOptions{})
 	if cerrdefs.IsInternal(err) {
@@ -38,16 +37,16 @@ func RemoveUnused(ctx context.Context, eng *client.Client, id string) error {
 	return err
 }
 
-// RemoveChain removes an image and those that it was made of, as far as they have no name,
-// their labels are ours and nothing else uses them. The engine's own way to do this goes on
-// to what they were made of, which may be a user's. It does so also when ctx is done.
+// RemoveChain removes an image and the images that it was made of, while they have no name, ours
+// accepts their labels and nothing else uses them. The engine's own pruning would go on to their
+// base, which may be a user's image. RemoveChain works even if ctx is done.
 func RemoveChain(ctx context.Context, eng *client.Client, id string, ours func(labels map[string]string) bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 	defer cancel()
 	for id != "" {
 		img, err := eng.ImageInspect(ctx, id)
 		if cerrdefs.IsInternal(err) {
-			img, err = eng.ImageInspect(ctx, id) // it may just be going, see RemoveUnused
+			img, err = eng.ImageInspect(ctx, id) // see RemoveUnused
 		}
 		if cerrdefs.IsNotFound(err) {
 			return nil
@@ -61,7 +60,7 @@ func RemoveChain(ctx context.Context, eng *client.Client, id string, ours func(l
 		err = RemoveUnused(ctx, eng, img.ID)
 		switch {
 		case cerrdefs.IsConflict(err):
-			return nil // the next one to let go of it does this
+			return nil // its last user removes it
 		case err != nil && !cerrdefs.IsNotFound(err):
 			return engine.Explain(eng, err)
 		}

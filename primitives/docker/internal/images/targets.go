@@ -16,11 +16,11 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/hostfile"
 )
 
-// CheckTargets refuses an image in which a symbolic link would make the engine create the
-// mount point of one target inside another one, which may be the machine's, or in own, and
-// one with a volume there. The engine follows the image's links and creates missing mount
-// points whenever it touches a container with mounts. So CheckTargets looks at a container
-// of the image without mounts that was never started.
+// CheckTargets refuses an image in which a symbolic link would make the engine create the mount
+// point of one target inside another one, which may be the machine's, or inside own. It also
+// refuses an image with a volume there. The engine follows the image's links and creates missing
+// mount points whenever it touches a container with mounts. So CheckTargets uses a container of the
+// image without mounts that was never started.
 func CheckTargets(ctx context.Context, eng *client.Client, container string, img image.InspectResponse, own string, targets []string) error {
 	for _, target := range targets {
 		if _, err := checkWay(ctx, eng, container, target, own, targets); err != nil {
@@ -30,8 +30,8 @@ func CheckTargets(ctx context.Context, eng *client.Client, container string, img
 	return checkVolumes(ctx, eng, container, img, own, targets)
 }
 
-// checkVolumes refuses an image with a volume in a folder that is mounted, where the engine
-// would create its mount point. A volume at a target is replaced by what is mounted there.
+// checkVolumes refuses an image with a volume in a mounted folder, where the engine would create
+// its mount point. A volume exactly at a target is replaced by what is mounted there.
 func checkVolumes(ctx context.Context, eng *client.Client, id string, img image.InspectResponse, own string, targets []string) error {
 	if img.Config == nil {
 		return nil
@@ -55,8 +55,8 @@ func checkVolumes(ctx context.Context, eng *client.Client, id string, img image.
 	return nil
 }
 
-// checkWay follows the links of an image to a target, and refuses those into another one.
-// It returns where they lead.
+// checkWay follows the links of an image to a target, and refuses links into another target or into
+// own. It returns the path to which they lead.
 func checkWay(ctx context.Context, eng *client.Client, id, target, own string, targets []string) (string, error) {
 	at := "/"
 	parts := strings.Split(strings.TrimPrefix(target, "/"), "/")
@@ -64,7 +64,7 @@ func checkWay(ctx context.Context, eng *client.Client, id, target, own string, t
 		at = path.Join(at, part)
 		found, err := eng.ContainerStatPath(ctx, id, at)
 		if cerrdefs.IsNotFound(err) || cerrdefs.IsInternal(err) && ctx.Err() == nil {
-			// The engine makes the rest, or will say that it cannot, below a file or in a circle of links.
+			// The engine creates the rest, or fails below a file or in a loop of links.
 			return path.Join(at, path.Join(parts[i+1:]...)), nil
 		}
 		if err != nil {
@@ -82,11 +82,10 @@ func checkWay(ctx context.Context, eng *client.Client, id, target, own string, t
 	return at, nil
 }
 
-// maxProofs bounds what Proofs remember. Then they begin anew.
+// maxProofs bounds the keys of Proofs. A full set is emptied.
 const maxProofs = 256
 
-// Proofs are a set of bounded size. The zero value is empty. They may be used by many
-// goroutines at once.
+// Proofs is a set of bounded size. The zero value is empty. It is safe for concurrent use.
 type Proofs struct {
 	mu   sync.Mutex
 	keys map[string]bool
@@ -99,7 +98,7 @@ func (p *Proofs) Has(key string) bool {
 	return p.keys[key]
 }
 
-// Add adds a key, and forgets the others if there are too many.
+// Add adds a key. If the set is full, Add first removes all other keys.
 func (p *Proofs) Add(key string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,12 +1,10 @@
-// Package beneath opens directories below a root that a hostile process may be
-// changing at the same time. It is what keeps the relative paths of a sandbox
-// inside its workspace.
+// Package beneath opens directories below a root that a hostile process may be changing at the same
+// time. It keeps the relative paths of a sandbox inside its workspace.
 //
-// A name is never checked first and used later: every step is an openat on the
-// directory that the step before it opened, without following links, and what
-// the caller gets is the open directory. Swapping a part of the path for a link
-// while it is walked therefore changes which directory inside the root is
-// opened, or fails, but never leads out.
+// It never checks a name first and uses it later: every step is an openat on the directory that the
+// step before it opened, without following links, and the caller gets the open directory. If
+// another process swaps a part of the path for a link meanwhile, this changes which directory
+// inside the root is opened, or fails, but never leads out.
 package beneath
 
 import (
@@ -20,29 +18,29 @@ import (
 )
 
 const (
-	maxPath  = 4096  // as the kernel's PATH_MAX
-	maxLinks = 40    // as the kernel's
+	maxPath  = 4096  // the kernel's PATH_MAX
+	maxLinks = 40    // the kernel's limit
 	maxSteps = 20000 // each ".." walks from the root again
 )
 
-// Root is the directory that nothing may leave.
+// Root is the directory that no path may leave.
 type Root struct {
-	// FD is the open directory. It stays the caller's to close.
+	// FD is the open directory. The caller closes it.
 	FD int
-	// Names are the absolute paths by which a symbolic link may name the root.
-	// A link to an absolute path below none of them leads out.
+	// Names are the absolute paths of the root that a symbolic link may use. A link to any other
+	// absolute path leads out.
 	Names []string
 }
 
-// Options change how a directory is opened. The zero value follows links inside
-// the root and makes nothing.
+// Options change how a directory is opened. The zero value follows links inside the root and makes
+// no directories.
 type Options struct {
-	// Mkdir makes a missing directory in the open directory; nil makes none.
+	// Mkdir makes a missing directory in the open directory; nil means that none is made.
 	Mkdir func(dir int, name string) error
 	// NoLinks refuses every symbolic link with ENOTDIR.
 	NoLinks bool
-	// List opens the directory so that it can be listed, which takes the
-	// permission to read it. Otherwise it can only be gone through.
+	// List opens the directory for listing, which needs permission to read it. Otherwise the
+	// directory can only be used as a step in a path.
 	List bool
 }
 
@@ -53,8 +51,8 @@ func (r Root) OpenDir(rel string, opts Options) (int, error) {
 	return fd, err
 }
 
-// Locate is OpenDir that also returns the path of the directory relative to the
-// root, without links and "..": "." for the root itself.
+// Locate is OpenDir that also returns the path of the directory relative to the root, without links
+// and "..". The path of the root itself is ".".
 func (r Root) Locate(rel string, opts Options) (fd int, resolved string, err error) {
 	return r.open(rel, opts, true)
 }
@@ -64,8 +62,7 @@ func (r Root) open(rel string, opts Options, locate bool) (int, string, error) {
 		return -1, "", unix.ENAMETOOLONG
 	}
 	if !locate {
-		// One system call when nothing is unusual. Whatever goes wrong, the
-		// walk finds out what it is.
+		// One system call is enough in the usual case. After any error the walk finds the cause.
 		if fd, err := openFast(r.FD, rel, opts); err == nil {
 			return fd, "", nil
 		}
@@ -100,13 +97,13 @@ func (r Root) Target(dir, target string) (string, error) {
 	return "", primitives.ErrPathEscape
 }
 
-// walk is one component-wise walk from the root.
+// walk opens a path component by component, from the root.
 type walk struct {
 	root  Root
 	opts  Options
-	rest  []string // still to go
+	rest  []string // components that are not opened yet
 	names []string // real directories between the root and fd
-	fd    int      // -1: the root itself
+	fd    int      // -1 means the root itself
 	links int
 }
 
@@ -137,8 +134,8 @@ func (w *walk) step(name string) error {
 		if len(w.names) == 0 {
 			return primitives.ErrPathEscape
 		}
-		// The parent of an open directory may have been moved out of the root
-		// since it was opened, so ".." is never asked of the kernel.
+		// The parent of an open directory may have been moved out of the root since it was opened,
+		// so the kernel must not resolve "..".
 		w.restart(append(slices.Clone(w.names[:len(w.names)-1]), w.rest...))
 		return nil
 	}
@@ -165,8 +162,8 @@ func (w *walk) step(name string) error {
 	return err
 }
 
-// escapes reports whether the path leads out although its next name is missing: that
-// name and the ".." that leads back from it are left out then.
+// escapes reports whether the path leads out of the root although its next name is missing. It
+// drops that name together with the ".." that leads back from it.
 func (w *walk) escapes() bool {
 	depth := 1
 	for i, name := range w.rest {
@@ -191,7 +188,7 @@ func (w *walk) escapes() bool {
 	return false
 }
 
-// link goes on at the target of the symbolic link name.
+// link continues at the target of the symbolic link name.
 func (w *walk) link(name string) error {
 	target, err := Readlink(w.at(), name)
 	switch {
@@ -244,8 +241,8 @@ func (w *walk) restart(rest []string) {
 
 func split(p string) []string { return strings.Split(p, "/") }
 
-// Readlink returns the target of the symbolic link name in the open directory.
-// What is not a link is EINVAL.
+// Readlink returns the target of the symbolic link name in the open directory. The error is EINVAL
+// if name is not a link.
 func Readlink(dir int, name string) (string, error) {
 	for size := 256; ; size *= 4 {
 		buf := make([]byte, size)
@@ -259,8 +256,8 @@ func Readlink(dir int, name string) (string, error) {
 	}
 }
 
-// changing reports whether the name, which was neither a directory nor a link
-// when it was looked at, is one of both now.
+// changing reports whether name, which was neither a directory nor a link before, is a directory or
+// a link now.
 func changing(dir int, name string) bool {
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {

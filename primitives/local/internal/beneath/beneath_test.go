@@ -19,7 +19,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// root makes a tree to walk in.
+// root makes a tree for walks.
 func root(t testing.TB) (Root, string) {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "root")
@@ -117,7 +117,7 @@ func TestNoLinksRefusesEvenHarmlessOnes(t *testing.T) {
 	}
 }
 
-// The kernel's walk, where there is one, and our own come to the same directory.
+// The kernel's walk, where available, and our own find the same directory.
 func FuzzBothWalksAgree(f *testing.F) {
 	for _, s := range []string{"a/b", "l/top/../..", "a/up/l", "abs", "a/out", "file/..", "loop", "", "a/b/c/../../../a"} {
 		f.Add(s)

@@ -2,13 +2,12 @@ package beneath
 
 import "golang.org/x/sys/unix"
 
-// PathOnly is the flag that opens a directory as a place, without permission to
-// list it.
+// PathOnly is the flag that opens a directory without permission to list it.
 const PathOnly = unix.O_PATH
 
-// openFast lets the kernel walk. It fails where openat2 is missing (before Linux
-// 5.6, gVisor), for links to absolute paths, and when names change during the
-// walk; the caller then walks by itself.
+// openFast lets the kernel resolve the path. It fails where openat2 is missing (before Linux 5.6,
+// gVisor), for links to absolute paths, and when names change meanwhile. The caller then walks by
+// itself.
 func openFast(root int, rel string, opts Options) (int, error) {
 	how := unix.OpenHow{
 		Flags:   unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC,

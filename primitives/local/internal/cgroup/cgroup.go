@@ -1,6 +1,5 @@
-// Package cgroup keeps the processes of a sandbox in control groups (version 2),
-// one group below the sandbox's for each command, so that the kernel knows what
-// belongs to it and can end it at once.
+// Package cgroup keeps the processes of a sandbox in control groups (version 2), one group below
+// the sandbox's for each command, so that the kernel knows them all and can kill them at once.
 package cgroup
 
 import (
@@ -20,16 +19,16 @@ import (
 // Group is the control group of one sandbox. It is safe for concurrent use.
 type Group struct {
 	path   string
-	prefix string // of the leaves of this handle
+	prefix string // of the leaves that this handle makes
 
 	mu     sync.Mutex
 	next   int
-	idle   []*Leaf // were given back, perhaps with processes left in them
+	idle   []*Leaf // released, perhaps with processes in them
 	closed bool
 }
 
-// Leaf is the control group of one command. It is used again for a later command
-// once all its processes are gone, which saves making one each time.
+// Leaf is the control group of one command. A later command uses it again once all its processes
+// have ended, which saves making a new one.
 type Leaf struct {
 	path   string
 	dir    *os.File
@@ -40,9 +39,9 @@ type Leaf struct {
 // maxIdle bounds the descriptors that idle leaves hold.
 const maxIdle = 32
 
-// Open makes the sandbox's group below parent or finds the one that exists.
-// prefix begins the names of the leaves that this handle makes; it must be unique
-// among the handles of the sandbox.
+// Open returns the sandbox's group at path, which it makes if it does not exist. prefix is the
+// prefix of the names of the leaves that this handle makes; it must be unique among the handles of
+// the sandbox.
 func Open(path, prefix string) (*Group, error) {
 	if err := os.Mkdir(path, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 		return nil, err
@@ -54,7 +53,7 @@ func Open(path, prefix string) (*Group, error) {
 	return &Group{path: path, prefix: prefix}, nil
 }
 
-// Path returns where the group is.
+// Path returns the path of the group.
 func (g *Group) Path() string { return g.path }
 
 // Acquire returns a leaf without processes.
@@ -91,7 +90,7 @@ func newLeaf(path string) (*Leaf, error) {
 	return &Leaf{path: path, dir: dir, events: events}, nil
 }
 
-// Release gives a leaf back. Processes in it stay as they are.
+// Release releases a leaf for use by another command. Processes in it keep running.
 func (g *Group) Release(l *Leaf) {
 	if l.spent.Load() {
 		l.Close()
@@ -100,7 +99,7 @@ func (g *Group) Release(l *Leaf) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed {
-		l.Close() // no caller gets it
+		l.Close() // no caller gets it any more
 		return
 	}
 	g.idle = append(g.idle, l)
@@ -110,8 +109,8 @@ func (g *Group) Release(l *Leaf) {
 	}
 }
 
-// Close closes what the handle holds open, and what is given back later. Processes
-// stay as they are; leaves without processes are removed.
+// Close closes the leaves of this handle, and those that are released later. Processes keep
+// running; leaves without processes are removed.
 func (g *Group) Close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -122,15 +121,14 @@ func (g *Group) Close() {
 	g.idle = nil
 }
 
-// FD returns the descriptor that a process is started into.
+// FD returns the descriptor for starting a process in the leaf.
 func (l *Leaf) FD() int { return int(l.dir.Fd()) }
 
-// Path returns where the leaf is.
+// Path returns the path of the leaf.
 func (l *Leaf) Path() string { return l.path }
 
-// Kill ends every process in the leaf and below it. The leaf is not used again:
-// Linux up to 6.18 at least also kills whatever is started into a group that was
-// killed before.
+// Kill kills every process in the leaf and below it. The leaf is not used again: Linux, at least up
+// to 6.18, also kills every process that is later started in a killed group.
 func (l *Leaf) Kill() error {
 	l.spent.Store(true)
 	return Kill(l.path)
@@ -143,16 +141,15 @@ func (l *Leaf) Populated() bool {
 	return !bytes.Contains(buf[:n], []byte("populated 0"))
 }
 
-// Close closes the leaf. It is removed if it is empty; the kernel refuses
-// otherwise.
+// Close closes the leaf, and removes it if it has no processes: the kernel refuses otherwise.
 func (l *Leaf) Close() {
 	_ = l.dir.Close()
 	_ = l.events.Close()
 	_ = os.Remove(l.path)
 }
 
-// Populated reports whether there are processes in the group at path or below
-// it. A missing group has none.
+// Populated reports whether there are processes in the group at path or below it. A missing group
+// has none.
 func Populated(path string) bool {
 	b, err := os.ReadFile(filepath.Join(path, "cgroup.events"))
 	return !errors.Is(err, fs.ErrNotExist) && !bytes.Contains(b, []byte("populated 0"))
@@ -165,7 +162,7 @@ func Pids(path string) ([]int, error) {
 	err := walk(path, func(dir string) error {
 		b, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 		for field := range strings.FieldsSeq(string(b)) {
-			// Processes outside our own namespace are shown as 0.
+			// The kernel shows processes outside this PID namespace as 0.
 			if pid, err := strconv.Atoi(field); err == nil && pid > 0 {
 				pids = append(pids, pid)
 			}
@@ -175,7 +172,7 @@ func Pids(path string) ([]int, error) {
 	return pids, err
 }
 
-// Kill ends every process in the group at path and below it.
+// Kill kills every process in the group at path and below it.
 func Kill(path string) error {
 	err := os.WriteFile(filepath.Join(path, "cgroup.kill"), []byte("1"), 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -204,8 +201,8 @@ func Leaves(path string) ([]string, error) {
 	return names, err
 }
 
-// walk calls visit for path and every group below it, children first. What
-// vanishes meanwhile is left out.
+// walk calls visit for path and every group below it, children first. It skips groups that vanish
+// meanwhile.
 func walk(path string, visit func(dir string) error) error {
 	names, err := Leaves(path)
 	if err != nil {
@@ -222,8 +219,8 @@ func walk(path string, visit func(dir string) error) error {
 	return nil
 }
 
-// CPU returns the processor time that the processes in the group at path and below
-// it have taken, those that have ended included.
+// CPU returns the processor time that the processes in the group at path and below it have used,
+// including ended processes.
 func CPU(path string) (time.Duration, error) {
 	b, err := os.ReadFile(filepath.Join(path, "cpu.stat"))
 	if err != nil {

@@ -55,8 +55,8 @@ func TestOOMCountIsReadFromTheEvents(t *testing.T) {
 	}
 }
 
-// newGroup returns a group for the test, or false after having checked that the
-// system says clearly that there are none.
+// newGroup returns a group for the test. It returns false if the system has no control groups,
+// after checking that the error says so.
 func newGroup(t *testing.T) (*Group, bool) {
 	t.Helper()
 	parent, err := Parent()

@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Parent returns the control group of this process if groups can be made below
-// it. Otherwise the error says why not and is errors.ErrUnsupported.
+// Parent returns the control group of this process if groups can be made below it. Otherwise the
+// error says why not and is errors.ErrUnsupported.
 func Parent() (string, error) {
 	dir, ok, err := find("")
 	if err != nil {
@@ -32,8 +32,8 @@ func Parent() (string, error) {
 	return dir, nil
 }
 
-// find finds the directory of this process's group: of version 2, or for a controller
-// that one of version 1.
+// find returns the directory of this process's group: of version 2 or, for a controller, of version
+// 1.
 func find(controller string) (dir string, ok bool, err error) {
 	own, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -44,16 +44,16 @@ func find(controller string) (dir string, ok bool, err error) {
 	if err != nil {
 		return "", false, err
 	}
-	defer func() { _ = mounts.Close() }() // it was only read
+	defer func() { _ = mounts.Close() }() // nothing was written
 	dir, ok = locate(mounts, string(own), controller)
 	return dir, ok, nil
 }
 
-// locate is find in the contents of /proc/self/mountinfo and /proc/self/cgroup.
+// locate is find for the contents of /proc/self/mountinfo and /proc/self/cgroup.
 func locate(mounts io.Reader, own, controller string) (string, bool) {
 	path, ok := "", false
 	for line := range strings.Lines(own) {
-		// The number of the hierarchy, its controllers, the path.
+		// A line has the number of the hierarchy, its controllers and the path.
 		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		if len(f) == 3 && (controller == "" && f[0] == "0" || controller != "" && listed(f[1], controller)) {
 			path, ok = f[2], true
@@ -63,7 +63,7 @@ func locate(mounts io.Reader, own, controller string) (string, bool) {
 		return "", false
 	}
 	lines := bufio.NewScanner(mounts)
-	lines.Buffer(nil, 1<<20) // of many layers
+	lines.Buffer(nil, 1<<20) // overlays of many layers have long lines
 	for lines.Scan() {
 		if !bytes.Contains(lines.Bytes(), []byte(" - cgroup")) {
 			continue
@@ -84,11 +84,11 @@ func locate(mounts io.Reader, own, controller string) (string, bool) {
 	return "", false
 }
 
-// listed reports whether a list with commas has a word.
+// listed reports whether a comma-separated list contains a word.
 func listed(list, word string) bool { return slices.Contains(strings.Split(list, ","), word) }
 
-// OOMKills returns how many processes the kernel has killed for want of memory in
-// the nearest group that counts them, this process's own or one above it.
+// OOMKills returns how many processes the OOM killer has killed in the nearest group that counts
+// them: this process's own or one above it.
 func OOMKills() (int, error) {
 	for _, version := range []struct{ controller, file string }{{"", "memory.events"}, {"memory", "memory.oom_control"}} {
 		dir, ok, err := find(version.controller)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// FuzzLocate reads mounts and groups with names that another program chose.
+// FuzzLocate parses mounts and groups with names that another program chose.
 func FuzzLocate(f *testing.F) {
 	f.Add("30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup rw\n", "0::/a/b\n", "")
 	f.Add("30 23 0:26 /a /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n", "4:memory:/a/b\n", "memory")

@@ -25,14 +25,14 @@ const (
 	hardEntry = tar.TypeLink
 )
 
-var when = time.Date(2020, 2, 3, 4, 5, 6, 789, time.UTC) // a constant that Go cannot spell
+var when = time.Date(2020, 2, 3, 4, 5, 6, 789, time.UTC) // Go has no constant structs
 
 type tarEntry struct {
 	tar.Header
 	content string
 }
 
-// entryOf is an entry; what is its content or the target of a link.
+// entryOf returns an entry. what is its content or, for a link, its target.
 func entryOf(name string, kind byte, what string, mode int64) tarEntry {
 	e := tarEntry{Header: tar.Header{Name: name, Typeflag: kind, Mode: mode, ModTime: when, Format: tar.FormatPAX}}
 	switch kind {
@@ -97,7 +97,7 @@ func TestPackAndUnpackGiveTheSameTree(t *testing.T) {
 	}
 	for i, w := range want {
 		g := got[i]
-		// Removing the log touched the time of its folder.
+		// Removing the log has changed the time of its folder.
 		if g.Path != w.Path || g.Mode != w.Mode || g.Size != w.Size || g.Target != w.Target ||
 			!w.IsDir() && !g.ModTime.Equal(w.ModTime) {
 			t.Errorf("got %+v\nwant %+v", g, w)
@@ -323,7 +323,7 @@ func FuzzUnpack(f *testing.F) {
 		fsys, paths := open(t)
 		must(t, os.Mkdir(paths.Workspace+"/dst", 0o755))
 		must(t, os.Symlink(outside, paths.Workspace+"/dst/out"))
-		_ = fsys.Unpack(t.Context(), "dst", bytes.NewReader(data)) // most are refused
+		_ = fsys.Unpack(t.Context(), "dst", bytes.NewReader(data)) // most inputs are refused
 		wantFile(t, outside+"/victim", "old")
 		if got := entries(t, outside); len(got) != 1 {
 			t.Errorf("outside: %q", got)
@@ -334,7 +334,7 @@ func FuzzUnpack(f *testing.F) {
 	})
 }
 
-// A hole of a file in one place takes no disk in another.
+// Files with holes take no disk space for them, whether unpacked or written.
 func TestHolesStayHoles(t *testing.T) {
 	f, paths := open(t)
 	const size = 64 << 20

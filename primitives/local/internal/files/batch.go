@@ -13,7 +13,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// maxDirs is how many directories a batch keeps open.
+// maxDirs is how many directories a batch may keep open.
 const maxDirs = 128
 
 // WriteFiles implements primitives.BatchWriter.
@@ -22,13 +22,11 @@ func (f *FS) WriteFiles(ctx context.Context, files []primitives.File) ([]error, 
 	return append(errs, make([]error, len(files)-len(errs))...), err
 }
 
-// WriteFilesSeq is WriteFiles for files that become known one after another. It
-// is done with a file's content when it takes the next. The slice has one entry
-// per file that it has taken.
+// WriteFilesSeq is WriteFiles for files that become known one after another. It has read a file's
+// content when it takes the next file. The returned slice has one entry per file taken.
 //
-// A directory is looked up once for all the files in it that follow each other
-// closely. One that is missing appears with all of the files that go into it, as
-// long as they follow each other.
+// It looks up a directory once for all its files that follow each other closely. A missing
+// directory appears together with all of its files that follow each other.
 func (f *FS) WriteFilesSeq(ctx context.Context, files iter.Seq[primitives.File]) ([]error, error) {
 	if err := f.alive(); err != nil {
 		return nil, f.fail("write", "", err)
@@ -49,12 +47,12 @@ func (f *FS) WriteFilesSeq(ctx context.Context, files iter.Seq[primitives.File])
 	return b.errs, f.fail("write", "", stop)
 }
 
-// batch is one call of WriteFiles.
+// batch is the state of one call of WriteFilesSeq.
 type batch struct {
 	f     *FS
 	errs  []error
-	dirs  map[string]int // open directories by the path before the last slash
-	fresh *newDir        // the one that is being filled, or nil
+	dirs  map[string]int // open directories by the file's path up to its last slash
+	fresh *newDir        // the directory that is being filled, or nil
 }
 
 func (b *batch) write(ctx context.Context, file *primitives.File, content *bytes.Reader) error {
@@ -90,7 +88,7 @@ func (b *batch) write(ctx context.Context, file *primitives.File, content *bytes
 	return err
 }
 
-// placeUnseen writes a file into a folder that is not visible yet, without a
+// placeUnseen writes a file into a directory that is not visible yet, so the file needs no
 // temporary name.
 func (b *batch) placeUnseen(ctx context.Context, j *job, file *primitives.File, content *bytes.Reader) error {
 	if !strings.HasSuffix(file.Path, "/") {
@@ -102,7 +100,7 @@ func (b *batch) placeUnseen(ctx context.Context, j *job, file *primitives.File, 
 	return b.place(ctx, j, file, content)
 }
 
-// place writes a file whose directory is known.
+// place writes a file into an open directory.
 func (b *batch) place(ctx context.Context, j *job, file *primitives.File, content *bytes.Reader) error {
 	st, err := lstatat(j.dir, j.leaf)
 	switch {
@@ -124,9 +122,8 @@ func (b *batch) place(ctx context.Context, j *job, file *primitives.File, conten
 	return j.replace(ctx, content)
 }
 
-// dir opens the directory of a file, or finds it open. One that was opened
-// stays the right one: nothing can make it another. If it is missing it becomes,
-// or is made in, the directory that is being filled.
+// dir returns the open directory of a file. An open directory stays the right one whatever happens
+// to its name. A missing directory becomes, or is made in, the directory that is being filled.
 func (b *batch) dir(name, base string) (int, error) {
 	if fd, ok := b.dirs[base]; ok {
 		return fd, nil
@@ -161,7 +158,7 @@ func (b *batch) open(name, base string) (int, error) {
 	return t.openDir(base, true)
 }
 
-// publish lets the directory appear that was filled.
+// publish gives the directory that was filled its name.
 func (b *batch) publish(ctx context.Context) {
 	d := b.fresh
 	if d == nil {
@@ -172,8 +169,8 @@ func (b *batch) publish(ctx context.Context) {
 	if renameNew(d.parent, d.temp, d.parent, d.name) == nil {
 		return
 	}
-	// Most likely another program has made it meanwhile: the files go there one
-	// by one.
+	// Most likely another program has made the directory meanwhile: move the files into it one by
+	// one.
 	b.forget()
 	for _, w := range d.files {
 		b.errs[w.index] = b.f.fail("write", w.path, d.moveOut(ctx, b.f, w))

@@ -14,11 +14,10 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// A batch comes to the same as writing its files one after the other, whatever
-// their paths are.
+// A batch has the same result as writing its files one after the other, whatever their paths are.
 func TestABatchIsLikeSingleWrites(t *testing.T) {
 	const rounds, seed = 400, 7
-	random := rand.New(rand.NewPCG(seed, seed)) // to be the same each time
+	random := rand.New(rand.NewPCG(seed, seed)) // the same sequence in each run
 	base := t.TempDir()
 	for round := range rounds {
 		name := func(kind string) string { return fmt.Sprintf("%s/%d-%s", base, round, kind) }
@@ -51,7 +50,7 @@ const root = "<workspace>"
 func randomBatch(random *rand.Rand) []primitives.File {
 	pick := func(s ...string) string { return s[random.IntN(len(s))] }
 	batch := make([]primitives.File, 1+random.IntN(8))
-	first := pick("", "", "", root+"/") // how most of them begin
+	first := pick("", "", "", root+"/") // the prefix of most paths
 	for i := range batch {
 		var path strings.Builder
 		path.WriteString(pick(first, first, first, first, "./", root+"/"))
@@ -69,7 +68,7 @@ func randomBatch(random *rand.Rand) []primitives.File {
 	return batch
 }
 
-// prepared is a sandbox that has something in it already.
+// prepared returns a sandbox that already has some files.
 func prepared(t *testing.T, dir string) *FS {
 	t.Helper()
 	paths := primitives.PathsIn(dir)
@@ -96,7 +95,7 @@ func placed(batch []primitives.File, f *FS) []primitives.File {
 	return there
 }
 
-// kindOf is the error of the contract that an error is.
+// kindOf returns the sentinel of the contract that err wraps.
 func kindOf(err error) error {
 	if err == nil {
 		return nil
@@ -112,7 +111,7 @@ func kindOf(err error) error {
 	return err
 }
 
-// treeText describes all below a directory.
+// treeText describes everything below a directory.
 func treeText(t *testing.T, dir string) string {
 	t.Helper()
 	var text strings.Builder

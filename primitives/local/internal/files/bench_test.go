@@ -16,7 +16,7 @@ const (
 	batchBytes = 4096
 )
 
-// The floor: nothing but the four system calls that an atomic write takes.
+// BenchmarkBatchRaw is the lower bound: only the four system calls of an atomic write.
 func BenchmarkBatchRaw(b *testing.B) {
 	dir := b.TempDir()
 	content := make([]byte, batchBytes)

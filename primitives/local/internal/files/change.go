@@ -42,7 +42,7 @@ func (f *FS) mkdir(ctx context.Context, name string, mode fs.FileMode) error {
 	if !errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	// A directory, or a link to one, is what was wanted.
+	// A directory, or a link to one, is a success.
 	t, err := f.tree(name)
 	if err != nil {
 		return err
@@ -50,7 +50,7 @@ func (f *FS) mkdir(ctx context.Context, name string, mode fs.FileMode) error {
 	defer t.close()
 	fd, err := t.openDir(name, false)
 	if errors.Is(err, unix.ENOENT) {
-		return unix.ENOTDIR // a link to nothing
+		return unix.ENOTDIR // a dangling link
 	}
 	if err == nil {
 		unix.Close(fd)
@@ -58,8 +58,8 @@ func (f *FS) mkdir(ctx context.Context, name string, mode fs.FileMode) error {
 	return err
 }
 
-// Move implements primitives.Files. Between file systems files and links are
-// copied and directories are errors.ErrUnsupported.
+// Move implements primitives.Files. Between file systems it copies files and links; a directory is
+// errors.ErrUnsupported.
 func (f *FS) Move(ctx context.Context, from, to string) error {
 	target := from
 	err := f.move(ctx, from, to)
@@ -112,7 +112,7 @@ func (f *FS) move(ctx context.Context, from, to string) error {
 		return unix.ENOTDIR
 	}
 	if isDir {
-		// An empty directory that appears now would be replaced by a plain rename.
+		// Do not replace an empty directory that appears now, as a plain rename would.
 		err = renameNew(src.dir, src.leaf, dst.dir, dst.leaf)
 	} else {
 		f.commit.RLock()
@@ -137,7 +137,7 @@ func (f *FS) moveOntoItself(src, dst place, isDir bool) error {
 	return unix.Unlinkat(src.dir, src.leaf, 0)
 }
 
-// moveAcross copies to another file system and then removes.
+// moveAcross copies to another file system and then removes the original.
 func (f *FS) moveAcross(ctx context.Context, src, dst place, st *unix.Stat_t) error {
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
@@ -148,7 +148,7 @@ func (f *FS) moveAcross(ctx context.Context, src, dst place, st *unix.Stat_t) er
 		in := os.NewFile(uintptr(fd), src.leaf)
 		defer in.Close()
 		j := job{f: f, dir: dst.dir, leaf: dst.leaf, old: st, opts: primitives.WriteOptions{}}
-		// os.File would offer to copy by itself, without looking at ctx.
+		// Hide the os.File: it would copy by itself, without checking ctx.
 		if err := j.replace(ctx, struct{ io.Reader }{in}); err != nil {
 			return err
 		}
@@ -166,7 +166,7 @@ func (f *FS) moveAcross(ctx context.Context, src, dst place, st *unix.Stat_t) er
 	return unix.Unlinkat(src.dir, src.leaf, 0)
 }
 
-// symlinkOver makes a symbolic link in place of whatever file is there.
+// symlinkOver makes a symbolic link in place of an existing file.
 func symlinkOver(target string, dir int, name string) error {
 	temp := tempName()
 	if err := unix.Symlinkat(target, dir, temp); err != nil {
@@ -179,8 +179,7 @@ func symlinkOver(target string, dir int, name string) error {
 	return err
 }
 
-// within reports whether the path to is from or below it, as far as the names
-// tell.
+// within reports whether the path to is from or below it. It compares the names only.
 func (f *FS) within(from, to string) bool {
 	from, to = f.absolute(from), f.absolute(to)
 	return from == to || strings.HasPrefix(to, strings.TrimRight(from, "/")+"/")
@@ -193,8 +192,8 @@ func (f *FS) absolute(name string) string {
 	return path.Join(f.names[0], name)
 }
 
-// linkNew is a rename that does not replace, for where the kernel has none: of
-// files it is one step, of directories two.
+// linkNew renames without replacing, for kernels that have no such rename. For files this is
+// atomic; for directories it is a check and a rename.
 func linkNew(fromDir int, from string, toDir int, to string) error {
 	err := unix.Linkat(fromDir, from, toDir, to, 0)
 	switch {

@@ -60,7 +60,7 @@ func TestMoveRenamesAndReplacesFilesOnly(t *testing.T) {
 	}
 }
 
-// paths1 lists the workspace.
+// paths1 returns the paths in the workspace.
 func paths1(t *testing.T, f *FS, opts primitives.ListOptions) []string {
 	t.Helper()
 	infos, err := f.List(t.Context(), ".", opts)

@@ -10,7 +10,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// hostile is a workspace with every kind of way out, beside a secret.
+// hostile returns a workspace with every kind of link that leads out, beside a secret.
 func hostile(t testing.TB) (f *FS, ws, outside string) {
 	t.Helper()
 	paths := primitives.PathsIn(filepath.Join(t.TempDir(), "s"))

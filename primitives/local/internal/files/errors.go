@@ -10,8 +10,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// fail says where an operation failed and translates what happened into the
-// sentinels of the contract.
+// fail adds the operation and the target to an error, and translates it into a sentinel of the
+// contract.
 func (f *FS) fail(op, target string, err error) error {
 	if err == nil {
 		return nil
@@ -19,9 +19,9 @@ func (f *FS) fail(op, target string, err error) error {
 	return &primitives.Error{Op: op, Backend: f.cfg.Backend, Target: target, Err: Classify(err)}
 }
 
-// Classify turns an error of the operating system into a sentinel of the
-// contract. It is the only place that knows which errno means what. An errno that
-// Go itself maps to the right io/fs sentinel stays as it is.
+// Classify turns an error of the operating system into a sentinel of the contract. Only Classify
+// knows the meaning of each errno. An errno that Go itself maps to the right io/fs sentinel stays
+// unchanged.
 func Classify(err error) error {
 	errno, ok := errors.AsType[unix.Errno](err)
 	if !ok {
@@ -46,7 +46,7 @@ func Classify(err error) error {
 	return err
 }
 
-// NoSpace is Classify for errors that have no sentinel but the one of a full disk.
+// NoSpace is Classify for the errors of a full disk only.
 func NoSpace(err error) error {
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
 		return fmt.Errorf("%w: %w", primitives.ErrNoSpace, err)
@@ -54,7 +54,7 @@ func NoSpace(err error) error {
 	return err
 }
 
-// invalid is the error for a request that no machine could serve.
+// invalid returns the error for a request that no machine could serve.
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{fs.ErrInvalid}, args...)...)
 }

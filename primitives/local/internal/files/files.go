@@ -1,13 +1,11 @@
-// Package files is the file half of the engine: it implements
-// primitives.Files, BatchWriter, Packer and Unpacker on the machine it runs on.
+// Package files implements primitives.Files, BatchWriter, Packer and Unpacker on the machine that
+// it runs on.
 //
-// Every operation first opens the directory that holds the file, for relative
-// paths by package beneath, and then works on names in that open directory. No
-// path is looked up twice, so nothing that another process renames in between
-// leads it astray.
+// Every operation first opens the directory that holds the file, for relative paths by package
+// beneath, and then works on names in that open directory. No path is looked up twice, so that a
+// rename by another process in between cannot lead to a wrong file.
 //
-// Nothing is synced to the disk: files survive the end of this program, not a
-// loss of power.
+// Nothing is synced to the disk: files survive the end of this program, but not a loss of power.
 package files
 
 import (
@@ -26,20 +24,20 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// Config says where the files are and whose.
+// Config says where the files are and who owns them.
 type Config struct {
 	// Backend is the name in errors.
 	Backend string
-	// Paths are the sandbox's folders. Relative paths start at, and are
-	// confined to, Paths.Workspace; all of them are safe from Remove and Move.
+	// Paths are the sandbox's folders. Relative paths start at, and are confined to,
+	// Paths.Workspace. Remove and Move refuse all of these folders.
 	Paths primitives.Paths
-	// UID and GID own what is newly made; -1 leaves it to the process.
+	// UID and GID own new files; -1 means the IDs of this process.
 	UID, GID int
-	// Gone says why the sandbox is gone, or nil. It is asked between two pieces of what
-	// is being written. Nil means that it never is.
+	// Gone returns why the sandbox is gone, or nil. A write calls it between two pieces. A nil Gone
+	// means that the sandbox is never gone.
 	Gone func() error
-	// umask leaves the mode of what is new to the umask of the process, and that of what
-	// exists as it is. New folders can be entered and written by their owner.
+	// umask applies the umask of the process to new files, and leaves the mode of existing files
+	// unchanged. The owner can enter and write new folders.
 	umask bool
 }
 
@@ -53,24 +51,23 @@ type FS struct {
 	mu     sync.RWMutex // guards anchor
 	anchor int          // the folder that holds the workspace; -1 after Close
 
-	// commit orders the moment in which writes become visible: a write that
-	// depends on a revision excludes all others between its check and its
-	// rename.
+	// commit orders the moments at which writes become visible: a write that depends on a revision
+	// excludes all other writes between its check and its rename.
 	commit sync.RWMutex
 
 	freeing sync.WaitGroup // large files that were replaced
 
-	done    chan struct{}  // closed by Close, which ends what is being written
-	writing sync.WaitGroup // Add with mu
+	done    chan struct{}  // closed by Close, which ends writes
+	writing sync.WaitGroup // Add needs mu
 
 	chunks sync.Pool // of *[]byte, for copying
 }
 
-// chunkSize is how much is copied between two looks at the context.
+// chunkSize is how much is copied between two checks of the context.
 const chunkSize = 128 << 10
 
-// New returns the files of a sandbox whose folders exist. The workspace itself
-// may later be removed and made again; replaced by a link, it is refused.
+// New returns the files of a sandbox whose folders exist. The workspace may later be removed and
+// made again; a link in its place is refused.
 func New(cfg Config) (*FS, error) {
 	fail := func(err error) (*FS, error) {
 		return nil, &primitives.Error{Op: "open", Backend: cfg.Backend, Target: cfg.Paths.Workspace, Err: Classify(err)}
@@ -103,10 +100,9 @@ func newFS(cfg Config, names []string, anchor int, leaf string) *FS {
 	return f
 }
 
-// Close ends what is being written, waits for that, and releases what the FS holds. It
-// does not wait for a reader of the caller that blocks. Later calls return
-// primitives.ErrUnavailable; readers that are open stay usable. It may be called
-// more than once.
+// Close ends the writes in progress, waits for them, and releases what the FS holds. It does not
+// wait for a reader of the caller that blocks. Later calls return primitives.ErrUnavailable; open
+// readers stay usable. Close may be called more than once.
 func (f *FS) Close() error {
 	f.mu.Lock()
 	if f.anchor >= 0 {
@@ -120,7 +116,7 @@ func (f *FS) Close() error {
 	return nil
 }
 
-// beginWrite has Close wait until end is called.
+// beginWrite makes Close wait until end is called.
 func (f *FS) beginWrite() (end func(), err error) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -131,8 +127,8 @@ func (f *FS) beginWrite() (end func(), err error) {
 	return f.writing.Done, nil
 }
 
-// workspace opens the workspace. It is looked up anew each time, because a
-// command may remove it and make it again.
+// workspace opens the workspace. It looks the workspace up each time, because a command may remove
+// it and make it again.
 func (f *FS) workspace() (int, error) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -149,7 +145,7 @@ func (f *FS) workspace() (int, error) {
 	return fd, nil
 }
 
-// alive returns an error after Close.
+// alive returns an error after Close, else nil.
 func (f *FS) alive() error {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -161,7 +157,7 @@ func (f *FS) alive() error {
 
 func errClosed() error { return fmt.Errorf("%w: it was closed", primitives.ErrUnavailable) }
 
-// begin checks what every operation on a path needs.
+// begin checks the preconditions of every operation on a path.
 func (f *FS) begin(ctx context.Context, name string) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -175,13 +171,11 @@ func (f *FS) begin(ctx context.Context, name string) error {
 	return nil
 }
 
-// Resolve returns the absolute path of an existing directory, following the
-// same rule as every other path: a relative one starts at the workspace and
-// must stay in it. An empty dir is the workspace.
+// Resolve returns the absolute path of an existing directory. The rule for paths applies: a
+// relative path starts at the workspace and must stay in it. An empty dir is the workspace.
 //
-// The path of a relative dir has no links in it. It is a name again, not an open
-// directory: who uses it must expect that another process has changed what is
-// there.
+// The result for a relative dir has no links in it. It is a name, not an open directory: another
+// process may change what is there before the caller uses it.
 func (f *FS) Resolve(dir string) (string, error) {
 	abs, err := f.locate(dir)
 	return abs, f.fail("resolve", dir, err)
@@ -203,7 +197,7 @@ func (f *FS) locate(dir string) (string, error) {
 		}
 		unix.Close(fd)
 		if slices.Contains(strings.Split(dir, "/"), "..") {
-			return filepath.EvalSymlinks(dir) // only the file system knows what ".." is
+			return filepath.EvalSymlinks(dir) // only the file system can resolve ".."
 		}
 		return path.Clean(dir), nil
 	}
@@ -237,7 +231,7 @@ func (f *FS) stat(ctx context.Context, name string) (primitives.FileInfo, error)
 	return describe(p.dir, p.leaf, name, &st)
 }
 
-// own gives what was just made to the configured owner.
+// own gives a new file to the configured owner.
 func (f *FS) own(fd int) error {
 	if f.cfg.UID < 0 && f.cfg.GID < 0 {
 		return nil
@@ -245,7 +239,7 @@ func (f *FS) own(fd int) error {
 	return unix.Fchown(fd, f.cfg.UID, f.cfg.GID)
 }
 
-// mkdirAt makes one directory with exactly this mode, whatever the umask is.
+// mkdirAt makes one directory with exactly this mode, regardless of the umask.
 func (f *FS) mkdirAt(dir int, name string, mode fs.FileMode) error {
 	if err := unix.Mkdirat(dir, name, uint32(mode.Perm())); err != nil || f.cfg.umask {
 		return err

@@ -13,11 +13,10 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/beneath"
 )
 
-// OpenHost returns the files of a folder of this machine, which is made if it is
-// missing, with the umask of this process. Absolute paths are not meant for it. A
-// symbolic link in the path of the folder is followed as far as it stays in the folder
-// that holds it: a sandbox may have made it. The error is an *fs.PathError with the
-// part of the path that it is about.
+// OpenHost returns the files of a folder of this machine. It makes the folder if missing, with the
+// umask of this process. Do not use absolute paths in it. It follows a symbolic link in the path of
+// the folder only if the link stays in the folder that holds it: a sandbox may have made the link.
+// The error is an *fs.PathError with the part of the path that failed.
 func OpenHost(dir string) (*FS, error) {
 	at, begin := ".", dir
 	if path.IsAbs(dir) {
@@ -37,7 +36,7 @@ func OpenHost(dir string) (*FS, error) {
 	return newFS(Config{UID: -1, GID: -1, umask: true}, nil, fd, "."), nil
 }
 
-// openStep opens a folder of an open one, which it closes.
+// openStep opens a folder in the open folder dir, which it closes.
 func openStep(dir int, name string) (int, error) {
 	defer unix.Close(dir)
 	if name == ".." {
@@ -47,9 +46,8 @@ func openStep(dir int, name string) (int, error) {
 	return beneath.Root{FD: dir}.OpenDir(name, beneath.Options{Mkdir: mkdir})
 }
 
-// Cause splits an error of these files into its path, which may be that of an entry of an
-// archive, and its cause. ours is false for the error of a reader that the caller passed
-// to be written.
+// Cause splits an error of these files into its path, which may be that of an entry of an archive,
+// and its cause. ours is false for an error of the reader whose content the caller wanted to write.
 func Cause(err error) (name string, ours bool, cause error) {
 	if source, ok := errors.AsType[*sourceError](err); ok {
 		return "", false, source.err

@@ -12,8 +12,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/beneath"
 )
 
-// describe turns what lstat said about the name in dir into a FileInfo with the
-// given path.
+// describe returns the FileInfo of name in dir, with the path as. st is the result of lstat.
 func describe(dir int, name, as string, st *unix.Stat_t) (primitives.FileInfo, error) {
 	info := primitives.FileInfo{
 		Path:    as,
@@ -39,10 +38,9 @@ func describe(dir int, name, as string, st *unix.Stat_t) (primitives.FileInfo, e
 	return info, nil
 }
 
-// revision names this state of this file. The kernel sets the change time
-// itself, so that no program can bring back an old revision with new content.
-// How finely it does so is the kernel's matter: before Linux 6.13 two changes of
-// the same size within a few milliseconds may look like one.
+// revision identifies this state of this file. The kernel sets the change time itself, so that no
+// program can give new content an old revision. The resolution is the kernel's: before Linux 6.13
+// two changes of the same size within a few milliseconds may have the same revision.
 func revision(st *unix.Stat_t) string {
 	b := make([]byte, 0, 64)
 	for _, n := range []int64{
@@ -55,7 +53,7 @@ func revision(st *unix.Stat_t) string {
 	return string(b[:len(b)-1])
 }
 
-// fileMode translates a mode of the kernel into one of io/fs.
+// fileMode converts a mode of the kernel into one of io/fs.
 func fileMode(m uint32) fs.FileMode {
 	mode := fs.FileMode(m & 0o777)
 	switch m & unix.S_IFMT {
@@ -87,7 +85,7 @@ func fileMode(m uint32) fs.FileMode {
 	return mode
 }
 
-// regular returns nil for what can be read and written without surprises.
+// regular returns nil for a regular file.
 func regular(st *unix.Stat_t) error {
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:

@@ -15,8 +15,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// A sandbox process that swaps a directory for a link as fast as it can never
-// gets a file operation out of the workspace.
+// File operations stay in the workspace while a process of the sandbox swaps a directory for a link
+// as fast as it can.
 func TestSwappingADirectoryForALinkNeverLeadsOut(t *testing.T) {
 	f, ws, outside := hostile(t)
 	must(t, os.MkdirAll(ws+"/swap", 0o755))
@@ -35,7 +35,7 @@ func TestSwappingADirectoryForALinkNeverLeadsOut(t *testing.T) {
 	defer attacker.Wait()
 	defer cancel()
 	inside, refused := 0, 0
-	// Longer where the attacker gets no processor for all of that time.
+	// Continue longer if the attacker gets no processor meanwhile.
 	for i := 0; i < 1000 || (inside == 0 || refused == 0) && i < 100_000; i++ {
 		got, err := read(ctx, f, "swap/secret")
 		switch {
@@ -76,7 +76,7 @@ func TestFullDiskIsNoSpaceAndKeepsTheOldFile(t *testing.T) {
 	f, _ := open(t)
 	small := t.TempDir()
 	if err := syscall.Mount("tmpfs", small, "tmpfs", 0, "size=64k"); err != nil {
-		// Without the right to mount, the same error from a device that is always full.
+		// Without permission to mount, use a device that is always full: it returns the same error.
 		err := f.fail("write", "x", fillFull(t))
 		if !errors.Is(err, primitives.ErrNoSpace) {
 			t.Errorf("got %v", err)

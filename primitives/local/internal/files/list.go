@@ -74,11 +74,10 @@ func listDepth(opts primitives.ListOptions) (int, error) {
 	return strings.Count(opts.Pattern, "/") + 1, nil
 }
 
-// walker visits what is below a directory, sorted by path byte by byte. It
-// never follows a link.
+// walker visits everything below a directory, sorted by path byte by byte. It never follows a link.
 type walker struct {
 	stack  []level
-	strict bool // a directory that may not be read is an error
+	strict bool // a directory that cannot be read is an error
 }
 
 // level is one open directory of a walk.
@@ -86,15 +85,14 @@ type level struct {
 	fd     int
 	prefix string // of the paths in it
 	items  []item
-	pos    int // of the item that comes next
+	pos    int // of the next item
 }
 
-// item is a name that is still to be visited. A directory occurs twice: it
-// sorts by its name, and what is in it by the name with a slash, because
-// "a.txt" comes between "a" and "a/b".
+// item is a name that is still to be visited. A directory occurs twice: it sorts by its name, and
+// its content by the name with a slash, because "a.txt" comes between "a" and "a/b".
 type item struct {
 	name string
-	sub  bool // visit what is in it
+	sub  bool // visit the content of the directory
 }
 
 func (i item) compare(o item) int {
@@ -112,8 +110,8 @@ func (i item) rest(n int) string {
 	return i.name[n:]
 }
 
-// entry is what a walk found. dir is the open directory that holds it, valid
-// until the next call of next.
+// entry is what a walk has found. dir is the open directory that holds it, valid until the next
+// call of next.
 type entry struct {
 	dir  int
 	name string
@@ -123,7 +121,7 @@ type entry struct {
 
 func (e *entry) isDir() bool { return e.stat.Mode&unix.S_IFMT == unix.S_IFDIR }
 
-// walk starts below dir, where links are followed.
+// walk starts a walk below dir. It follows links in dir itself.
 func (f *FS) walk(ctx context.Context, dir string) (*walker, error) {
 	if err := f.begin(ctx, cmp.Or(dir, ".")); err != nil {
 		return nil, err
@@ -153,7 +151,7 @@ func (w *walker) push(dir int, name, prefix string) error {
 		unix.Close(fd)
 		return err
 	}
-	// A file that is being written, perhaps by a program that has died, does not exist yet.
+	// Hide incomplete files, also those of programs that have died.
 	names = slices.DeleteFunc(names, IsTemp)
 	slices.Sort(names)
 	items := make([]item, len(names))
@@ -164,21 +162,21 @@ func (w *walker) push(dir int, name, prefix string) error {
 	return nil
 }
 
-// depth is how many levels below the start the last entry is.
+// depth returns how many levels below the start the last entry is.
 func (w *walker) depth() int { return len(w.stack) }
 
-// enter makes the walk go into a directory that next just returned.
+// enter makes the walk visit the content of a directory that next just returned.
 func (w *walker) enter(e *entry) {
 	top := &w.stack[len(w.stack)-1]
 	sub := item{name: e.name, sub: true}
 	i, _ := slices.BinarySearchFunc(top.items[top.pos:], sub, item.compare)
-	// The slot of the entry itself has become free.
+	// The slot of the entry itself is free now.
 	copy(top.items[top.pos-1:], top.items[top.pos:top.pos+i])
 	top.pos--
 	top.items[top.pos+i] = sub
 }
 
-// next returns the next entry, false at the end and at an error.
+// next returns the next entry. It returns false at the end and with an error.
 func (w *walker) next() (*entry, bool, error) {
 	for len(w.stack) > 0 {
 		top := &w.stack[len(w.stack)-1]
@@ -208,8 +206,8 @@ func (w *walker) next() (*entry, bool, error) {
 	return nil, false, nil
 }
 
-// skippable says which directories are left out of a walk: those that may not
-// be read and those that are no longer there.
+// skippable reports whether a walk skips a directory with this error: it cannot be read, or no
+// longer exists.
 func skippable(err error) bool {
 	return isDenied(err) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP)
 }

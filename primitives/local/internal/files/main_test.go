@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// open returns the files of a fresh sandbox and its folders.
+// open returns the files of a new sandbox, and its folders.
 func open(t *testing.T) (*FS, primitives.Paths) {
 	t.Helper()
 	paths := primitives.PathsIn(filepath.Join(t.TempDir(), "session"))
@@ -37,14 +37,14 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// put makes a file with parents by the operating system's own means.
+// put makes a file and its parents with package os.
 func put(t testing.TB, path, content string) {
 	t.Helper()
 	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	must(t, os.WriteFile(path, []byte(content), 0o644))
 }
 
-// wantFile checks a file by the operating system's own means.
+// wantFile checks a file with package os.
 func wantFile(t *testing.T, path, content string) {
 	t.Helper()
 	got, err := os.ReadFile(path)
@@ -68,7 +68,7 @@ func read(ctx context.Context, f *FS, name string) (string, error) {
 	return string(b), err
 }
 
-// entries returns the names in a directory, temporary ones too.
+// entries returns the names in a directory, including temporary ones.
 func entries(t *testing.T, dir string) []string {
 	t.Helper()
 	list, err := os.ReadDir(dir)
@@ -80,9 +80,8 @@ func entries(t *testing.T, dir string) []string {
 	return names
 }
 
-// unprivileged runs the calling test once more as a user without rights when
-// this process is root, and reports whether the caller is to do the test
-// itself.
+// unprivileged runs the calling test again as an unprivileged user if this process is root. It
+// reports whether the caller must run the test itself.
 func unprivileged(t *testing.T) bool {
 	t.Helper()
 	if os.Geteuid() != 0 {

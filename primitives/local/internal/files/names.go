@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readNames returns the names in an open directory, in no order, and leaves it
+// readNames returns the names in an open directory, in no particular order. The directory stays
 // open.
 func readNames(fd int) ([]string, error) {
 	dup, err := openat(fd, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)

@@ -13,28 +13,27 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/beneath"
 )
 
-// newDir is a directory that a batch makes. It is filled under a temporary name,
-// under which its files need none of their own, and gets its own with all that is
-// in it: making it and giving one file a name takes no less.
+// newDir is a directory that a batch makes. The batch fills it under a temporary name, so that its
+// files need no temporary names, and then renames it. That is no slower than making the directory
+// and renaming a single file.
 type newDir struct {
-	parent int    // the open directory in which it is to appear
-	name   string // under which name
-	temp   string // its name until then
-	path   string // by which the files of the batch name it, ending in a slash
+	parent int    // the open directory in which it will appear
+	name   string // its final name
+	temp   string // its temporary name
+	path   string // the prefix of its files' paths in the batch, ending in a slash
 	root   beneath.Root
 	files  []unseen
 }
 
-// unseen is a file in a newDir.
+// unseen is a file in a newDir, which is not visible yet.
 type unseen struct {
 	index int // in the batch
 	path  string
 	opts  primitives.WriteOptions
 }
 
-// newDir makes the first directory of a path that is missing. It returns nil
-// where that is not so simple: for a link to nothing, and with a ".." behind what
-// is missing.
+// newDir makes the first missing directory of a path. It returns nil in the difficult cases: a
+// dangling link, and a ".." after the missing part.
 func (f *FS) newDir(t tree, base string) *newDir {
 	for {
 		above, name := splitPath(base)
@@ -57,7 +56,7 @@ func (f *FS) newDir(t tree, base string) *newDir {
 			if err == nil {
 				return d
 			}
-			_ = unix.Unlinkat(parent, d.temp, unix.AT_REMOVEDIR) // it may not be there
+			_ = unix.Unlinkat(parent, d.temp, unix.AT_REMOVEDIR) // it may not exist
 		}
 		unix.Close(parent)
 		return nil
@@ -69,8 +68,7 @@ func (d *newDir) close() {
 	unix.Close(d.parent)
 }
 
-// holds reports whether a directory is in d, or d itself, by the text of its path
-// alone.
+// holds reports whether a directory is d or below it. It compares the text of the path only.
 func (d *newDir) holds(base string) bool {
 	rest, ok := strings.CutPrefix(base, d.path)
 	if !ok || len(base) >= unix.PathMax {
@@ -90,12 +88,12 @@ func (d *newDir) openDir(f *FS, base string) (int, error) {
 	return d.root.OpenDir(strings.TrimPrefix(base, d.path), beneath.Options{Mkdir: mkdir})
 }
 
-// note keeps in mind that a file of the batch was written.
+// note records that a file of the batch was written.
 func (d *newDir) note(index int, file *primitives.File) {
 	d.files = append(d.files, unseen{index, file.Path, primitives.WriteOptions{Mode: file.Mode}})
 }
 
-// moveOut brings one of the files where it belongs now.
+// moveOut moves one of the files to its final path.
 func (d *newDir) moveOut(ctx context.Context, f *FS, w unseen) error {
 	base, leaf := splitPath(w.path)
 	from, err := d.root.OpenDir(strings.TrimPrefix(base, d.path), noOptions)
@@ -115,7 +113,7 @@ func (d *newDir) moveOut(ctx context.Context, f *FS, w unseen) error {
 	return f.writeFile(ctx, w.path, struct{ io.Reader }{file}, w.opts) // as in moveAcross
 }
 
-// moveNew moves a file that is new where it shall be, too, and reports whether it is.
+// moveNew moves a file if its final path does not exist, and reports whether it did.
 func (f *FS) moveNew(dir int, leaf, name string) (bool, error) {
 	t, err := f.tree(name)
 	if err != nil {
@@ -136,8 +134,8 @@ func (f *FS) moveNew(dir int, leaf, name string) (bool, error) {
 	return err == nil, err
 }
 
-// remove removes the content of d, and d itself unless another program has put a
-// directory in its place.
+// remove removes the content of d, and d itself unless another program has put a directory in its
+// place.
 func (d *newDir) remove() {
 	if fd, err := openat(d.root.FD, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0); err == nil {
 		r := remover{ctx: func() error { return nil }, top: fd}

@@ -16,8 +16,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// step is a file of a batch, and what happens once the ones before it have been
-// written.
+// step is a file of a batch. before runs when the files before it have been written.
 type step struct {
 	path   string
 	before func()
@@ -36,7 +35,7 @@ func steps(s ...step) iter.Seq[primitives.File] {
 	}
 }
 
-// wantBatch writes a batch and compares what came of each file.
+// wantBatch writes a batch and compares the error of each file.
 func wantBatch(t *testing.T, f *FS, batch iter.Seq[primitives.File], want ...error) {
 	t.Helper()
 	errs, err := f.WriteFilesSeq(t.Context(), batch)
@@ -51,8 +50,8 @@ func wantBatch(t *testing.T, f *FS, batch iter.Seq[primitives.File], want ...err
 	}
 }
 
-// wantTree checks that the files hold their own paths, and that there is nothing
-// else: no temporary names either.
+// wantTree checks that the files hold their own paths, and that nothing else exists, not even a
+// temporary name.
 func wantTree(t *testing.T, dir string, want ...string) {
 	t.Helper()
 	var got []string
@@ -106,7 +105,7 @@ func temporary(t *testing.T, dir string) string {
 	return names[0]
 }
 
-// Others make what a batch makes, while it fills a directory.
+// Other programs make what a batch makes, while it fills a directory.
 func TestNothingIsLostWhenOthersAreFaster(t *testing.T) {
 	for rule, c := range map[string]struct {
 		meanwhile func(ws, outside string)
@@ -161,7 +160,7 @@ func TestAFileThatOthersHaveMadeKeepsItsMode(t *testing.T) {
 	}
 }
 
-// Others change the directory that is being filled, whose name they can list.
+// Other programs change the directory that is being filled: they can list its name.
 func TestOthersInTheDirectoryThatIsFilled(t *testing.T) {
 	for rule, c := range map[string]struct {
 		meanwhile func(temp, outside string)
@@ -207,7 +206,7 @@ func TestOthersInTheDirectoryThatIsFilled(t *testing.T) {
 	}
 }
 
-// The engine may read more than the programs in the sandbox.
+// The engine may be able to read more than the programs in the sandbox.
 func TestABatchDoesNotReadThroughLinks(t *testing.T) {
 	f, paths := open(t)
 	ws, outside := paths.Workspace, t.TempDir()
@@ -242,7 +241,7 @@ func TestADirectoryThatIsMissingInOneThatWasRemoved(t *testing.T) {
 	wantTree(t, ws, "n/sub/b", "n/sub2/c")
 }
 
-// What has the temporary name in the end need not be what had it before.
+// Another directory may have the temporary name at the end.
 func TestOnlyWhatTheBatchMadeIsRemoved(t *testing.T) {
 	f, paths := open(t)
 	ws := paths.Workspace
@@ -315,7 +314,7 @@ func TestABatchWhereNothingCanBeMade(t *testing.T) {
 	wantTree(t, paths.Workspace)
 }
 
-// A batch must not hold a directory open for each of those that it makes.
+// A batch must not keep every directory open that it makes.
 func TestABatchKeepsFewDirectoriesOpen(t *testing.T) {
 	f, paths := open(t)
 	var s []step

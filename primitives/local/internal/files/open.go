@@ -12,8 +12,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// Open implements primitives.Files. ctx covers reading too: when it is done,
-// the next Read returns its error.
+// Open implements primitives.Files. ctx covers reading, too: when it is done, the next Read returns
+// its error.
 func (f *FS) Open(ctx context.Context, name string) (io.ReadCloser, error) {
 	file, err := f.open(ctx, name)
 	if err != nil {
@@ -32,7 +32,7 @@ func (f *FS) open(ctx context.Context, name string) (*os.File, error) {
 	}
 	defer t.close()
 	if t.free {
-		// The kernel follows the links: those of /proc have no usable text.
+		// The kernel follows the links: those in /proc have no usable target text.
 		fd, _, err := openRegular(unix.AT_FDCWD, name, 0)
 		return newFile(fd, name, err)
 	}
@@ -54,9 +54,9 @@ func newFile(fd int, name string, err error) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// openRegular opens a regular file for reading and nothing else. What is there
-// is looked at before it is opened, because opening is enough to set off some
-// devices, and once more afterwards, because it may have been replaced.
+// openRegular opens a regular file for reading and nothing else. It checks the type before opening,
+// because merely opening some devices has effects, and again afterwards, because the file may have
+// been replaced.
 func openRegular(dir int, name string, flags int) (int, unix.Stat_t, error) {
 	var st unix.Stat_t
 	look := 0
@@ -72,7 +72,7 @@ func openRegular(dir int, name string, flags int) (int, unix.Stat_t, error) {
 	fd, err := openat(dir, name, unix.O_RDONLY|unix.O_NONBLOCK|flags, 0)
 	if err != nil {
 		if errors.Is(err, unix.ELOOP) && flags&unix.O_NOFOLLOW != 0 {
-			err = unix.ENOENT // the file has become a link since
+			err = unix.ENOENT // the file has become a link meanwhile
 		}
 		return -1, st, err
 	}
@@ -90,7 +90,7 @@ func openRegular(dir int, name string, flags int) (int, unix.Stat_t, error) {
 	return fd, st, nil
 }
 
-// reader is an open file that stops with its context.
+// reader is an open file whose Read fails when its context is done.
 type reader struct {
 	fs   *FS
 	file *os.File
@@ -107,7 +107,7 @@ func (r *reader) Read(p []byte) (int, error) {
 	return n, r.wrap(err)
 }
 
-// WriteTo implements io.WriterTo, which makes io.Copy use large reads.
+// WriteTo implements io.WriterTo, so that io.Copy uses large reads.
 func (r *reader) WriteTo(w io.Writer) (int64, error) {
 	buf := r.fs.chunks.Get().(*[]byte)
 	defer r.fs.chunks.Put(buf)

@@ -19,8 +19,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/glob"
 )
 
-// Pack implements primitives.Packer. What vanishes while packing is left out; a
-// directory or file that may not be read is an error. ctx covers reading, too.
+// Pack implements primitives.Packer. It leaves out what vanishes meanwhile; a directory or file
+// that cannot be read is an error. ctx covers reading, too.
 func (f *FS) Pack(ctx context.Context, dir string, opts primitives.PackOptions) (io.ReadCloser, error) {
 	ignore, err := glob.Compile("Ignore", opts.Ignore)
 	if err != nil {
@@ -36,21 +36,20 @@ func (f *FS) Pack(ctx context.Context, dir string, opts primitives.PackOptions) 
 	return p, nil
 }
 
-// packer makes the archive while it is read, a piece at a time. There is no
-// goroutine that could be left behind.
+// packer makes the archive piece by piece, as it is read. It needs no goroutine, so none can leak.
 type packer struct {
 	fs     *FS
 	dir    string
 	ignore glob.Set
 	stop   func() error
 
-	mu   sync.Mutex // Close may come during a Read
+	mu   sync.Mutex // Close may be called during a Read
 	walk *walker    // nil when closed
 	tar  *tar.Writer
-	out  bytes.Buffer // made and not yet read
+	out  bytes.Buffer // packed but not read yet
 	file *os.File     // the large file that is being packed
 	name string       // its path
-	left int64        // what is missing of it
+	left int64        // bytes of it that are not packed yet
 	err  error
 }
 
@@ -86,7 +85,7 @@ func (p *packer) Close() error {
 	return nil
 }
 
-// step makes the next piece. The error is the reader's, io.EOF at the end.
+// step makes the next piece. Its error is for the reader; io.EOF means the end.
 func (p *packer) step() error {
 	if err := p.stop(); err != nil {
 		return p.fs.fail("pack", p.dir, err)
@@ -102,14 +101,14 @@ func (p *packer) step() error {
 		if err := p.tar.Close(); err != nil {
 			return p.fs.fail("pack", p.dir, err)
 		}
-		return io.EOF // what Close has written is read first
+		return io.EOF // the reader first gets what tar.Close has written
 	}
 	if p.ignore.Match(e.path) {
 		return nil
 	}
 	err = p.entry(e)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, primitives.ErrNotRegular) || errors.Is(err, primitives.ErrIsDirectory) {
-		return nil // gone or replaced since it was listed
+		return nil // removed or replaced since it was listed
 	}
 	return p.fs.fail("pack", path.Join(p.dir, e.path), err)
 }
@@ -123,7 +122,7 @@ func (p *packer) entry(e *entry) error {
 		Name:    e.path,
 		Mode:    int64(info.Mode.Perm()),
 		ModTime: info.ModTime,
-		Format:  tar.FormatPAX, // the others round times and limit names
+		Format:  tar.FormatPAX, // other formats round times and limit names
 	}
 	switch info.Mode.Type() {
 	case fs.ModeDir:
@@ -140,7 +139,7 @@ func (p *packer) entry(e *entry) error {
 	return nil
 }
 
-// regular packs a small file whole, and only begins with a large one.
+// regular packs a small file whole, but only the header of a large one.
 func (p *packer) regular(h *tar.Header, e *entry) error {
 	fd, st, err := openRegular(e.dir, e.name, unix.O_NOFOLLOW)
 	if err != nil {
@@ -159,7 +158,7 @@ func (p *packer) regular(h *tar.Header, e *entry) error {
 	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return err
 	}
-	h.Size = int64(n) // it may have become shorter
+	h.Size = int64(n) // the file may have become shorter
 	if err := p.tar.WriteHeader(h); err != nil {
 		return err
 	}

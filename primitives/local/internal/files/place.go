@@ -12,18 +12,17 @@ import (
 )
 
 const (
-	// dirFlags open a directory as a place.
+	// dirFlags open a directory for use in paths.
 	dirFlags = beneath.PathOnly | unix.O_DIRECTORY | unix.O_CLOEXEC
-	// parentMode is the mode of parent directories that are made on the way.
+	// parentMode is the mode of parent directories that an operation makes.
 	parentMode fs.FileMode = 0o755
-	// maxLinks is how many links are followed before it counts as a cycle.
+	// maxLinks is how many links are followed before the path counts as a loop.
 	maxLinks = 40
 )
 
-var noOptions = beneath.Options{} // a constant that Go cannot spell
+var noOptions = beneath.Options{} // Go has no constant structs
 
-// tree is where paths of one operation are looked up: below a root, or, free,
-// anywhere on the machine.
+// tree is where one operation looks up paths: below a root or, if free, anywhere on the machine.
 type tree struct {
 	root beneath.Root
 	free bool
@@ -35,7 +34,7 @@ type tree struct {
 type place struct {
 	dir  int
 	leaf string // "." when the path names the directory itself
-	// base is the path by which dir was found, for targets of links.
+	// base is the path by which dir was opened. Link targets are relative to it.
 	base string
 }
 
@@ -59,7 +58,7 @@ func (t tree) close() {
 	}
 }
 
-// place finds the directory that holds name; see tree.place.
+// place returns the directory that holds name; see tree.place.
 func (f *FS) place(name string, mk bool) (place, error) {
 	t, err := f.tree(name)
 	if err != nil {
@@ -69,17 +68,17 @@ func (f *FS) place(name string, mk bool) (place, error) {
 	return t.place(name, mk)
 }
 
-// place opens the directory that holds name, with mk making what is missing
-// above it. The last part of the path is not looked at.
+// place opens the directory that holds name. With mk it makes missing parents. It does not look up
+// the last part of the path.
 func (t tree) place(name string, mk bool) (place, error) {
 	base, leaf := splitPath(name)
 	fd, err := t.openDir(base, mk)
 	return place{dir: fd, leaf: leaf, base: base}, err
 }
 
-// follow is place, and then goes on while there is a symbolic link. It returns
-// what it found in the end, fs.ErrNotExist together with an open place if that
-// is only missing.
+// follow is place, but follows symbolic links in the last part of the path, too. It returns the
+// final place. If only the last part is missing, it returns fs.ErrNotExist together with an open
+// place.
 func (t tree) follow(name string, mk bool) (place, unix.Stat_t, error) {
 	for range maxLinks {
 		p, err := t.place(name, mk)
@@ -143,8 +142,8 @@ func (t tree) openDir(name string, mk bool) (int, error) {
 	return openat(parent, leaf, dirFlags, 0)
 }
 
-// splitPath cuts a path into a directory and a name in it. It does not clean
-// the path: what is before a ".." may be a link.
+// splitPath splits a path into a directory and a name in it. It does not clean the path: the part
+// before a ".." may be a link.
 func splitPath(name string) (base, leaf string) {
 	name = strings.TrimRight(name, "/")
 	i := strings.LastIndexByte(name, '/')
@@ -163,8 +162,7 @@ func splitPath(name string) (base, leaf string) {
 
 func openPath(name string) (int, error) { return openat(unix.AT_FDCWD, name, dirFlags, 0) }
 
-// openat is the system call, repeated when a signal interrupts it, which
-// happens on network file systems.
+// openat is the system call, repeated after EINTR, which occurs on network file systems.
 func openat(dir int, name string, flags int, mode uint32) (int, error) {
 	for {
 		fd, err := unix.Openat(dir, name, flags|unix.O_CLOEXEC, mode)

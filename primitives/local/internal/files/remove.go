@@ -11,9 +11,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// Remove implements primitives.Files. With recursive it removes all it can and
-// returns the first error. Folders that hold a folder of Paths are refused like
-// those themselves.
+// Remove implements primitives.Files. With recursive it removes all it can and returns the first
+// error. It refuses the folders of Paths and all folders that contain one of them.
 func (f *FS) Remove(ctx context.Context, name string, recursive bool) error {
 	return f.fail("remove", name, f.remove(ctx, name, recursive))
 }
@@ -44,9 +43,9 @@ func (f *FS) remove(ctx context.Context, name string, recursive bool) error {
 	return r.tree(p.dir, p.leaf, 0)
 }
 
-// RemoveTree removes what has this name, a folder with all that is in it. It is
-// os.RemoveAll for what a sandbox has made: folders may be nested to any depth, and need
-// not let their owner in. It follows no link below the folder that holds the name.
+// RemoveTree removes a file, or a folder with its content. It is os.RemoveAll for files of a
+// sandbox: folders may be nested to any depth, and may deny access to their owner. It follows no
+// link below the folder that holds the name.
 func RemoveTree(name string) error {
 	dir, err := openPath(path.Dir(name))
 	if err == nil {
@@ -66,8 +65,8 @@ func RemoveTree(name string) error {
 	return &fs.PathError{Op: "remove", Path: name, Err: err}
 }
 
-// removable refuses the folders of the sandbox and whatever holds one of them,
-// by whichever name.
+// removable refuses the folders of the sandbox and all folders that contain one of them, whatever
+// name is used.
 func (f *FS) removable(p place, st *unix.Stat_t) error {
 	if p.leaf == "." {
 		return invalid("the path must end in the name of the directory")
@@ -88,15 +87,15 @@ func (f *FS) removable(p place, st *unix.Stat_t) error {
 }
 
 const (
-	removePasses = 10  // how often a directory that others keep filling is emptied
-	removeDepth  = 100 // how many directories are open at once
+	removePasses = 10  // how often a directory that other processes keep filling is emptied
+	removeDepth  = 100 // how many directories may be open at once
 )
 
-// remover removes one directory with all that is in it.
+// remover removes one directory with its content.
 type remover struct {
-	ctx  func() error // of the context
-	top  int          // the open directory itself, -1 before
-	more bool         // something was moved to the top, which must be emptied again
+	ctx  func() error // the error of the context
+	top  int          // the open directory itself; -1 before it is opened
+	more bool         // a directory was moved to top, which must be emptied again
 }
 
 // tree removes the directory name in dir, depth levels below the top.
@@ -127,8 +126,8 @@ func (r *remover) tree(dir int, name string, depth int) error {
 	return primitives.ErrNotEmpty
 }
 
-// empty removes what is in a directory as far as it can. first is why something
-// is left, err why it could not be begun.
+// empty removes the content of a directory as far as it can. first says why something remains, err
+// why nothing could be removed.
 func (r *remover) empty(dir int, name string, depth int) (first, err error) {
 	fd, err := openToEmpty(dir, name)
 	if err != nil {
@@ -141,8 +140,8 @@ func (r *remover) empty(dir int, name string, depth int) (first, err error) {
 	return r.entries(fd, depth), nil
 }
 
-// openToEmpty opens a directory for listing and removing, with the rights that
-// takes where its owner may grant them.
+// openToEmpty opens a directory for listing and removing. If permissions are missing, it first
+// tries to grant them, as the owner may.
 func openToEmpty(dir int, name string) (int, error) {
 	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW
 	if unix.Faccessat(dir, name, unix.R_OK|unix.W_OK|unix.X_OK, unix.AT_EACCESS) != nil {
@@ -150,7 +149,7 @@ func openToEmpty(dir int, name string) (int, error) {
 	}
 	fd, err := openat(dir, name, flags, 0)
 	if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
-		err = unix.ENOENT // no longer the directory that the caller named
+		err = unix.ENOENT // the named directory was replaced
 	}
 	return fd, err
 }
@@ -178,14 +177,13 @@ func (r *remover) entries(fd, depth int) error {
 	return first
 }
 
-// below removes a directory in the tree. One that is very deep is first moved
-// up, because every level takes an open directory and programs can nest them
-// without end.
+// below removes a directory in the tree. It first moves a very deep one up, because every level
+// needs an open directory and programs can nest directories without limit.
 func (r *remover) below(fd int, name string, depth int) error {
 	if depth < removeDepth {
 		return r.tree(fd, name, depth)
 	}
-	_ = chmodDir(fd, name, 0o700) // what it takes to move it
+	_ = chmodDir(fd, name, 0o700) // moving it needs these permissions
 	up := tempName()
 	if err := unix.Renameat(fd, name, r.top, up); err != nil {
 		return err

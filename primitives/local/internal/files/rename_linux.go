@@ -15,8 +15,8 @@ func renameNew(fromDir int, from string, toDir int, to string) error {
 	return err
 }
 
-// chmodDir changes the mode of a directory that cannot be opened for reading,
-// and of nothing that has taken its place.
+// chmodDir changes the mode of a directory that cannot be opened for reading. It follows no link
+// that has replaced the directory.
 func chmodDir(dir int, name string, mode uint32) error {
 	fd, err := openat(dir, name, dirFlags|unix.O_NOFOLLOW, 0)
 	if err != nil {

@@ -9,8 +9,8 @@ func renameNew(fromDir int, from string, toDir int, to string) error {
 	return linkNew(fromDir, from, toDir, to)
 }
 
-// chmodDir changes the mode of a directory that cannot be opened for reading,
-// and of nothing that has taken its place.
+// chmodDir changes the mode of a directory that cannot be opened for reading. It follows no link
+// that has replaced the directory.
 func chmodDir(dir int, name string, mode uint32) error {
 	return unix.Fchmodat(dir, name, mode, unix.AT_SYMLINK_NOFOLLOW)
 }

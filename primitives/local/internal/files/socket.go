@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Socket returns a name for the Unix socket at the path name, which may be longer than the
-// 107 bytes that the system takes. With bind it is the name of a new socket. The name is
-// good until done is called.
+// Socket returns a short path for the Unix socket name, whose own path may be longer than the 107
+// bytes that the system accepts. With bind it is the path of a new socket. The path is valid until
+// done is called.
 func (f *FS) Socket(ctx context.Context, name string, bind bool) (short string, done func(), err error) {
 	if err := f.begin(ctx, name); err != nil {
 		return "", nil, err
@@ -44,7 +44,7 @@ func (f *FS) Socket(ctx context.Context, name string, bind bool) (short string, 
 	return path.Join(base, p.leaf), func() {}, Classify(err)
 }
 
-// Own gives a file that was just made to the owner of the sandbox's files.
+// Own gives a new file to the owner of the sandbox's files.
 func (f *FS) Own(name string) error {
 	if f.cfg.UID < 0 && f.cfg.GID < 0 {
 		return nil

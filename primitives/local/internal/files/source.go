@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// source is a reader of the caller that ends with a context and with the FS, also while
-// a Read of it blocks. That Read is not waited for.
+// source reads from a reader of the caller, until a context is done or the FS is closed. It then
+// returns at once, even if a Read of the caller's reader blocks.
 type source struct {
 	ctx  context.Context //nolint:containedctx // it lives as long as one call
 	f    *FS
 	r    io.Reader
-	buf  *[]byte // that r is read into
-	left []byte  // of buf
-	err  error   // that comes behind it
+	buf  *[]byte // the buffer for reads of r
+	left []byte  // the unread part of buf
+	err  error   // to return after left
 }
 
 // sourceError is an error of the caller's reader.
@@ -25,8 +25,8 @@ type sourceError struct{ err error }
 func (e *sourceError) Error() string { return "read the content to write: " + e.err.Error() }
 func (e *sourceError) Unwrap() error { return e.err }
 
-// source returns what r holds as a reader whose errors are a *sourceError, but io.EOF. r
-// itself is returned if it never blocks.
+// source returns r as a reader whose errors, except io.EOF, are a *sourceError. It returns r itself
+// if r never blocks.
 func (f *FS) source(ctx context.Context, r io.Reader) (io.Reader, func()) {
 	switch r.(type) {
 	case *bytes.Reader, *bytes.Buffer, *strings.Reader:
@@ -69,7 +69,7 @@ func (f *FS) stopped(ctx context.Context) error {
 	return nil
 }
 
-// next reads the next piece, unless it is not to be awaited any more.
+// next reads the next piece. It returns early if the write must stop.
 func (s *source) next() error {
 	if s.buf == nil {
 		s.buf = s.f.chunks.Get().(*[]byte)
@@ -92,7 +92,7 @@ func (s *source) next() error {
 	case <-s.ctx.Done():
 	case <-s.f.done:
 	}
-	s.buf = nil // it is still read into
+	s.buf = nil // the blocked Read still uses it
 	return s.f.stopped(s.ctx)
 }
 

@@ -23,8 +23,7 @@ type unpacker struct {
 	f   *FS
 	t   tree
 	tar *tar.Reader
-	// dirs get their mode and time in the end: until then files are made in
-	// them.
+	// dirs get their mode and time at the end: until then files are made in them.
 	dirs []*tar.Header
 }
 
@@ -50,8 +49,8 @@ func (u *unpacker) all(ctx context.Context) error {
 	}
 }
 
-// readError wraps an error of reading the archive. The error of the caller's reader is a
-// sourceError already and stays as it is.
+// readError wraps an error of reading the archive. It leaves a sourceError, which is the error of
+// the caller's reader, unchanged.
 func readError(err error) error {
 	if _, ok := errors.AsType[*sourceError](err); ok {
 		return err
@@ -61,7 +60,7 @@ func readError(err error) error {
 
 const entryOp = "entry"
 
-// entryError says which entry an error is about.
+// entryError adds the entry to an error.
 func entryError(h *tar.Header, err error) error {
 	return &fs.PathError{Op: entryOp, Path: h.Name, Err: Classify(err)}
 }
@@ -76,7 +75,7 @@ func (u *unpacker) entry(ctx context.Context, h *tar.Header) error {
 	}
 	if name == "." {
 		if h.Typeflag == tar.TypeDir {
-			return nil // the directory itself, which is the caller's
+			return nil // the directory itself belongs to the caller
 		}
 		return unix.EISDIR
 	}
@@ -100,7 +99,7 @@ func (u *unpacker) entry(ctx context.Context, h *tar.Header) error {
 	return fmt.Errorf("%w: entries of type %q", errors.ErrUnsupported, h.Typeflag)
 }
 
-// inside returns the path of an entry in clean form.
+// inside returns the clean form of an entry's path, which must not lead out.
 func inside(name string) (string, error) {
 	switch {
 	case name == "":
@@ -111,21 +110,21 @@ func inside(name string) (string, error) {
 	return path.Clean(name), nil
 }
 
-// writable is what the owner needs in a directory while it is being filled.
+// writable is the mode that the owner needs in a directory while files are made in it.
 const writable = 0o700
 
 func (u *unpacker) dir(p place, name string, h *tar.Header) error {
-	mode := fs.FileMode(h.Mode) & fs.ModePerm // only the lowest bits count
+	mode := fs.FileMode(h.Mode) & fs.ModePerm // use only the permission bits
 	err := u.f.mkdirAt(p.dir, p.leaf, mode|writable)
 	if errors.Is(err, unix.EEXIST) {
-		// A link to a directory is kept, as a directory is.
+		// Keep a directory, or a link to a directory.
 		fd, derr := u.t.openDir(name, false)
 		if derr != nil {
 			return derr
 		}
 		unix.Close(fd)
 		if u.f.cfg.umask {
-			return nil // it is not the archive's
+			return nil // it is not from the archive
 		}
 		err = nil
 	}
@@ -134,7 +133,7 @@ func (u *unpacker) dir(p place, name string, h *tar.Header) error {
 	return err
 }
 
-// finish gives the directories their modes and times, those below first.
+// finish sets the modes and times of the directories, subdirectories first.
 func (u *unpacker) finish() error {
 	var first error
 	for _, h := range slices.Backward(u.dirs) {
@@ -153,7 +152,7 @@ func (u *unpacker) finishDir(h *tar.Header) error {
 	defer p.close()
 	st, err := lstatat(p.dir, p.leaf)
 	if err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return err // a link that was there before
+		return err // an old link
 	}
 	if err := setTime(p.dir, p.leaf, h.ModTime); err != nil {
 		return err
@@ -161,7 +160,7 @@ func (u *unpacker) finishDir(h *tar.Header) error {
 	if u.f.cfg.umask {
 		return nil
 	}
-	return chmodDir(p.dir, p.leaf, uint32(h.Mode)&0o777) // only the lowest bits count
+	return chmodDir(p.dir, p.leaf, uint32(h.Mode)&0o777) // use only the permission bits
 }
 
 func setTime(dir int, name string, at time.Time) error {
@@ -172,11 +171,10 @@ func setTime(dir int, name string, at time.Time) error {
 	return unix.UtimesNanoAt(dir, name, []unix.Timespec{ts, ts}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// file makes a new file, or a new file in place of an old one or of a link;
-// neither is written through.
+// file makes a new file, also in place of an old file or link, which it does not write through.
 func (u *unpacker) file(ctx context.Context, p place, h *tar.Header, content io.Reader) error {
 	const flags = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW
-	name, mode := p.leaf, uint32(h.Mode)&0o777 // only the lowest bits count
+	name, mode := p.leaf, uint32(h.Mode)&0o777 // use only the permission bits
 	made := uint32(0o600)
 	if u.f.cfg.umask {
 		made = mode
@@ -211,8 +209,8 @@ func (u *unpacker) file(ctx context.Context, p place, h *tar.Header, content io.
 	return err
 }
 
-// copyOf unpacks a hard link. As a link it could tie a file that is already
-// there to the new name, and a later write to one would change the other.
+// copyOf unpacks a hard link as a copy. A link could tie an existing file to the new name, and a
+// later write to one would change the other.
 func (u *unpacker) copyOf(ctx context.Context, p place, h *tar.Header) error {
 	source, err := inside(h.Linkname)
 	if err != nil {

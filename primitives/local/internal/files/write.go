@@ -22,16 +22,15 @@ import (
 // defaultMode is the mode of a new file.
 const defaultMode fs.FileMode = 0o644
 
-// WriteFile implements primitives.Files. Where the content is zero a new file has holes.
+// WriteFile implements primitives.Files. A new file has holes where the content is zero.
 //
-// Of two writes by this FS with the same IfRevision one wins. A program in the
-// sandbox that writes to the file in the moment between the last check and the
-// rename goes unnoticed. Exclusive has no such gap.
+// Of two writes by this FS with the same IfRevision only one succeeds. A write by a program in the
+// sandbox between the last check and the rename is not detected. Exclusive has no such gap.
 func (f *FS) WriteFile(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
 	return f.WriteFileAt(ctx, name, r, opts, time.Time{})
 }
 
-// WriteFileAt is WriteFile that gives the file a modification time, unless that is zero.
+// WriteFileAt is WriteFile that also sets the modification time, unless it is zero.
 func (f *FS) WriteFileAt(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions, modTime time.Time) error {
 	end, err := f.beginWrite()
 	if err != nil {
@@ -90,19 +89,19 @@ func checkWrite(opts primitives.WriteOptions) error {
 	return nil
 }
 
-// job is the writing of one file whose place is known.
+// job writes one file whose directory is open.
 type job struct {
 	f    *FS
 	dir  int
 	leaf string
 	opts primitives.WriteOptions
-	old  *unix.Stat_t // what is there; nil: nothing
+	old  *unix.Stat_t // the existing file; nil if there is none
 
-	modTime time.Time // that the file gets, unless it is zero or the file is appended to
+	modTime time.Time // set on the file, unless it is zero or the file is appended to
 }
 
-// check refuses what must not be written. Replacing a file would only need a
-// writable directory; here the file's own permission counts.
+// check refuses a write that is not permitted. Replacing a file needs only a writable directory,
+// but check also requires permission for the file itself.
 func (j *job) check() error {
 	if j.old == nil {
 		if j.opts.IfRevision != "" {
@@ -125,7 +124,7 @@ func (j *job) check() error {
 	return nil
 }
 
-// replace writes a new file beside the old one and then puts it in its place.
+// replace writes a new file beside the old one and then renames it over the old one.
 func (j *job) replace(ctx context.Context, r io.Reader) error {
 	temp := tempName()
 	err := j.create(ctx, temp, r)
@@ -168,7 +167,7 @@ func (j *job) create(ctx context.Context, name string, r io.Reader) error {
 	return err
 }
 
-// dress gives the new file the owner and mode that it shall have.
+// dress sets the owner and the mode of the new file.
 func (j *job) dress(fd int) error {
 	mode := j.opts.Mode
 	if j.old == nil {
@@ -189,8 +188,7 @@ func (j *job) dress(fd int) error {
 	}
 	uid, gid := int(j.old.Uid), int(j.old.Gid)
 	if made.Uid != j.old.Uid || made.Gid != j.old.Gid {
-		// Only root may give files away; others may at least keep a group
-		// that they are in.
+		// Only root may give files away; other users can at least keep a group that they are in.
 		if err := unix.Fchown(fd, uid, gid); err != nil {
 			_ = unix.Fchown(fd, -1, gid)
 		}
@@ -254,10 +252,10 @@ func (j *job) append(ctx context.Context, r io.Reader) error {
 	return j.f.copyIn(ctx, fdWriter(fd), r)
 }
 
-// openAppend opens the file, and says whether it had to be made.
+// openAppend opens the file, and reports whether it made the file.
 func (j *job) openAppend() (fd int, made bool, err error) {
 	const flags = unix.O_WRONLY | unix.O_APPEND | unix.O_NOFOLLOW | unix.O_NONBLOCK
-	for range 10 { // others may make and remove it between the two calls
+	for range 10 { // other programs may make and remove the file between the two calls
 		if !j.opts.Exclusive {
 			fd, err = openat(j.dir, j.leaf, flags, 0)
 			if !errors.Is(err, unix.ENOENT) {
@@ -272,7 +270,7 @@ func (j *job) openAppend() (fd int, made bool, err error) {
 	return -1, false, err
 }
 
-// fill writes what r holds to a new file, with holes where it is zero.
+// fill writes the content of r to a new file, with holes where it is zero.
 func (f *FS) fill(ctx context.Context, fd int, r io.Reader) error {
 	if b, ok := r.(*bytes.Reader); ok && b.Len() <= chunkSize {
 		_, err := b.WriteTo(fdWriter(fd)) // in one piece and without a copy
@@ -286,7 +284,7 @@ func (f *FS) fill(ctx context.Context, fd int, r io.Reader) error {
 	return err
 }
 
-// copyIn writes what r holds to w.
+// copyIn copies r to w. It stops when the write must stop.
 func (f *FS) copyIn(ctx context.Context, w io.Writer, r io.Reader) error {
 	buf := f.chunks.Get().(*[]byte)
 	defer f.chunks.Put(buf)
@@ -333,30 +331,29 @@ func (w fdWriter) Seek(offset int64, whence int) (int64, error) {
 	return unix.Seek(int(w), offset, whence)
 }
 
-// Truncate gives the file a size.
+// Truncate sets the size of the file.
 func (w fdWriter) Truncate(size int64) error { return unix.Ftruncate(int(w), size) }
 
 const (
 	tempPrefix = ".agentenv-"
 	tempSuffix = ".tmp"
-	tempRandom = 26 // letters that rand.Text returns
+	tempRandom = 26 // length of rand.Text
 )
 
-// ownTempPrefix begins the temporary names of this program. It names the process, so that
-// orphaned temporary files can be recognized.
+// ownTempPrefix returns the prefix of the temporary names of this program. It names the process, so
+// that orphaned temporary files can be recognized.
 var ownTempPrefix = sync.OnceValue(func() string { return tempPrefix + proctree.Self().String() + "-" })
 
 // tempName returns an unguessable name for a file that is not complete yet.
 func tempName() string { return ownTempPrefix() + rand.Text() + tempSuffix }
 
-// IsTemp reports whether a file name is one of those under which files are
-// written before they appear under their own.
+// IsTemp reports whether a file name is the temporary name of an incomplete file.
 func IsTemp(name string) bool {
 	_, ok := tempWriter(name)
 	return ok
 }
 
-// IsTempOf reports whether it is one that this program has chosen.
+// IsTempOf reports whether a file name is a temporary name that the process writer has chosen.
 func IsTempOf(name string, writer proctree.Identity) bool {
 	w, ok := tempWriter(name)
 	return ok && w == writer

@@ -43,7 +43,7 @@ func TestFailedWriteLeavesTheOldContentAndNothingElse(t *testing.T) {
 	}
 }
 
-// cancelling cancels in the middle of an endless stream.
+// cancelling is an endless stream that calls cancel.
 type cancelling struct{ cancel func() }
 
 func (c *cancelling) Read(p []byte) (int, error) { c.cancel(); return len(p), nil }

@@ -1,5 +1,4 @@
-// Package glob matches paths against the pattern lists of watch and pack
-// options.
+// Package glob matches paths against the pattern lists of watch and pack options.
 package glob
 
 import (
@@ -17,10 +16,9 @@ type Set struct {
 	paths []string // matched against the whole path
 }
 
-// Compile reads a list of patterns. One without a slash matches a name at any
-// depth, any other the whole path. A slash at the start only says that the
-// pattern is a whole path; one at the end says nothing. A malformed pattern is
-// fs.ErrInvalid.
+// Compile parses a list of patterns. A pattern without a slash matches a name at any depth, any
+// other pattern the whole path. A slash at the start only makes a pattern match the whole path; a
+// slash at the end has no effect. A malformed pattern is fs.ErrInvalid.
 func Compile(field string, patterns []string) (Set, error) {
 	var s Set
 	for i, p := range patterns {
@@ -41,8 +39,8 @@ func Compile(field string, patterns []string) (Set, error) {
 // Empty reports whether the set has no patterns.
 func (s Set) Empty() bool { return len(s.names)+len(s.paths) == 0 }
 
-// Match reports whether a pattern matches the relative slash path itself.
-// Whether it matches a folder above is the caller's to ask on the way down.
+// Match reports whether a pattern matches the relative slash path itself. The caller must match
+// parent folders separately, on the way down.
 func (s Set) Match(name string) bool {
 	if len(s.names) > 0 {
 		base := path.Base(name)

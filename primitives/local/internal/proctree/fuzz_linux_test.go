@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// FuzzProc: a process chooses its own name and environment.
+// FuzzProc parses names and environments, which a process chooses itself.
 func FuzzProc(f *testing.F) {
 	f.Add([]byte("42 (a) (b c) S 1 2 3 0 -1 4194560 1 1 1 1 1 1 1 1 20 0 1 0 777 1 1 1"))
 	f.Add([]byte("A=1\x00MARK=x=y\x00XMARK=z\x00NOVALUE\x00\x00"))

@@ -1,5 +1,5 @@
-// Package proctree finds the processes that belong together and signals them
-// without ever hitting one that took over a process number.
+// Package proctree finds processes that belong together and signals them. It never signals a
+// process that has reused a PID.
 package proctree
 
 import (
@@ -8,11 +8,11 @@ import (
 	"strings"
 )
 
-// Identity names one process for good: its number together with when it started.
-// The zero value names none.
+// Identity identifies one process forever: its PID together with its start time. The zero value
+// identifies none.
 type Identity struct {
 	PID   int    `json:"pid"`
-	Start uint64 `json:"start"` // ticks since boot; zero where the system does not say
+	Start uint64 `json:"start"` // ticks since boot; zero if the system does not report it
 }
 
 // String returns the identity in the form that ParseIdentity reads.
@@ -20,7 +20,7 @@ func (i Identity) String() string {
 	return strconv.Itoa(i.PID) + "." + strconv.FormatUint(i.Start, 36)
 }
 
-// ParseIdentity reads what String wrote.
+// ParseIdentity parses the form that String returns.
 func ParseIdentity(s string) (Identity, error) {
 	pid, start, _ := strings.Cut(s, ".")
 	p, err := strconv.Atoi(pid)
@@ -40,11 +40,11 @@ type Proc struct {
 	PPID, PGID, SID int
 	Zombie, Stopped bool
 	Name            string // without arguments
-	hasMemory       bool   // is neither a zombie nor a thread of the kernel
+	hasMemory       bool   // neither a zombie nor a kernel thread
 }
 
-// Descendants returns the identities in procs that descend from one of the roots,
-// the roots that are in procs included.
+// Descendants returns the processes in procs that descend from one of the roots, including the
+// roots.
 func Descendants(procs []Proc, root func(Proc) bool) map[Identity]Proc {
 	children := make(map[int][]Proc, len(procs))
 	found := make(map[Identity]Proc)

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stat describes one process; fs.ErrNotExist if there is none.
+// Stat returns the state of one process; the error is fs.ErrNotExist if there is none.
 func Stat(pid int) (Proc, error) {
 	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if errors.Is(err, unix.ESRCH) {
@@ -24,8 +24,8 @@ func Stat(pid int) (Proc, error) {
 	return parseStat(b)
 }
 
-// parseStat reads a line of /proc/<pid>/stat. The name stands in parentheses and
-// may itself contain any character, so its end is the last one.
+// parseStat parses /proc/<pid>/stat. The name is in parentheses and may contain any character, so
+// it ends at the last closing parenthesis.
 func parseStat(b []byte) (Proc, error) {
 	from, to := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')
 	if from < 1 || to < from {
@@ -50,7 +50,7 @@ func parseStat(b []byte) (Proc, error) {
 	return p, errors.Join(errs[:]...)
 }
 
-// Snapshot describes every process. One that ends meanwhile may be missing.
+// Snapshot returns every process. A process that ends meanwhile may be missing.
 func Snapshot() ([]Proc, error) {
 	pids, err := pidsOf("/proc")
 	if err != nil {
@@ -59,7 +59,7 @@ func Snapshot() ([]Proc, error) {
 	return Describe(pids), nil
 }
 
-// Describe describes the processes that still exist.
+// Describe returns those of the processes that still exist.
 func Describe(pids []int) []Proc {
 	procs := make([]Proc, 0, len(pids))
 	for _, pid := range pids {
@@ -89,9 +89,8 @@ func pidsOf(dir string) ([]int, error) {
 	return pids, nil
 }
 
-// Mark returns the values of the variables in the environment that the process
-// was started with, and false if the first of them is not there or the
-// environment cannot be read.
+// Mark returns the values of variables in the environment that the process was started with. It
+// returns false if the first variable is missing or the environment cannot be read.
 func Mark(p Proc, keys ...string) ([]string, bool) {
 	if !p.hasMemory {
 		return nil, false
@@ -100,7 +99,7 @@ func Mark(p Proc, keys ...string) ([]string, bool) {
 	env, err := os.ReadFile(name)
 	for began := time.Now(); err == nil && len(env) == 0 && time.Since(began) < execTime; {
 		between := betweenPrograms(p)
-		env, err = os.ReadFile(name) // also if it has begun the next one: just now
+		env, err = os.ReadFile(name) // read again: the next program may just have started
 		if !between {
 			break
 		}
@@ -112,12 +111,12 @@ func Mark(p Proc, keys ...string) ([]string, bool) {
 	return findMark(env, keys)
 }
 
-// execTime is how long a process may take to begin another program, at most.
+// execTime is the longest time that a process may take for execve.
 const execTime = 200 * time.Millisecond
 
-// betweenPrograms reports whether a process that shows no environment is in execve: it has
-// given up its program and not begun the next one yet. It then shows no arguments either;
-// since Linux 5.18 every program has at least one.
+// betweenPrograms reports whether a process without an environment is in execve: it has given up
+// its program and not started the next one yet. Then it has no arguments either; since Linux 5.18
+// every program has at least one.
 func betweenPrograms(p Proc) bool {
 	now, err := Stat(p.PID)
 	if err != nil || now.Start != p.Start || !now.hasMemory {
@@ -127,8 +126,8 @@ func betweenPrograms(p Proc) bool {
 	return err == nil && len(args) == 0
 }
 
-// findMark looks for the keys in the entries of an environment. An empty key is
-// never found: the end of an environment would look like one.
+// findMark returns the values of keys in an environment. It never finds an empty key, which the end
+// of an environment would match.
 func findMark(env []byte, keys []string) ([]string, bool) {
 	values := make([]string, len(keys))
 	found := false
@@ -144,7 +143,7 @@ func findMark(env []byte, keys []string) ([]string, bool) {
 	return values, found
 }
 
-// Self names the calling process.
+// Self returns the identity of the calling process.
 func Self() Identity {
 	if p, err := Stat(os.Getpid()); err == nil {
 		return p.Identity
@@ -152,7 +151,7 @@ func Self() Identity {
 	return Identity{PID: os.Getpid()}
 }
 
-// Alive reports whether exactly this process still runs; a zombie does not.
+// Alive reports whether exactly this process still runs. A zombie does not run.
 func Alive(id Identity) bool {
 	if id.PID <= 0 {
 		return false
@@ -161,8 +160,8 @@ func Alive(id Identity) bool {
 	return err == nil && p.Start == id.Start && !p.Zombie
 }
 
-// Signal sends a signal to exactly this process; os.ErrProcessDone if it is gone,
-// also when another one has its number now.
+// Signal sends a signal to exactly this process. The error is os.ErrProcessDone if the process has
+// ended, even if another process has its PID now.
 func Signal(id Identity, sig unix.Signal) error {
 	fd, err := unix.PidfdOpen(id.PID, 0)
 	if errors.Is(err, unix.ENOSYS) {
@@ -175,8 +174,7 @@ func Signal(id Identity, sig unix.Signal) error {
 		return done(err)
 	}
 	defer unix.Close(fd)
-	// The descriptor holds on to one process; only now is it worth looking
-	// whether that is the right one.
+	// The descriptor pins one process. Check only now that it is the right one.
 	if p, err := Stat(id.PID); err != nil || p.Start != id.Start {
 		return os.ErrProcessDone
 	}
@@ -190,7 +188,7 @@ func done(err error) error {
 	return err
 }
 
-// BootID tells one boot of this machine from the next.
+// BootID identifies the current boot of this machine.
 func BootID() string {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -199,10 +197,9 @@ func BootID() string {
 	return string(bytes.TrimSpace(b))
 }
 
-// Memory returns the bytes that the processes hold in memory and that the kernel
-// could not simply drop: files that are mapped are not counted. What several of
-// them share is counted for each. The second result is false where the system does
-// not tell.
+// Memory returns the bytes that the processes hold in memory and that the kernel cannot simply
+// drop: it does not count mapped files. Shared memory counts for each process. The second result is
+// false if the system does not report memory.
 func Memory(procs []Proc) (int64, bool) {
 	var total int64
 	for _, p := range procs {
@@ -215,7 +212,7 @@ func Memory(procs []Proc) (int64, bool) {
 	return total, true
 }
 
-// heldMemory sums what the kernel says about the memory of one process.
+// heldMemory returns the memory of one process according to its /proc status.
 func heldMemory(status string) int64 {
 	var total int64
 	for line := range strings.Lines(status) {

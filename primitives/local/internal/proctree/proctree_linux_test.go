@@ -44,8 +44,8 @@ func TestParseStatTakesAnyName(t *testing.T) {
 	}
 }
 
-// A command counts as started when its program is being loaded: the environment comes
-// a moment later.
+// A command counts as started while its program is still being loaded: its environment appears a
+// moment later.
 func TestMarkIsFoundWhileTheProgramIsLoaded(t *testing.T) {
 	for range 100 {
 		cmd := exec.Command("/bin/sleep", "600")
@@ -88,7 +88,7 @@ func TestSignalSparesWhoTookOverTheNumber(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A former owner of the number: same number, another start.
+	// A former process with this PID has another start time.
 	former := Identity{PID: p.PID, Start: p.Start - 1}
 	if Alive(former) {
 		t.Error("the former owner is taken for alive")

@@ -15,7 +15,7 @@ func Stat(int) (Proc, error) { return Proc{}, errors.ErrUnsupported }
 // Snapshot is not supported on this system.
 func Snapshot() ([]Proc, error) { return nil, errors.ErrUnsupported }
 
-// Describe knows no more than the numbers of the processes that exist.
+// Describe returns the PIDs of the processes that still exist, and no more.
 func Describe(pids []int) []Proc {
 	var procs []Proc
 	for _, pid := range pids {
@@ -26,13 +26,13 @@ func Describe(pids []int) []Proc {
 	return procs
 }
 
-// Mark finds nothing on this system.
+// Mark returns false: this system does not show environments.
 func Mark(Proc, ...string) ([]string, bool) { return nil, false }
 
-// Self names the calling process.
+// Self returns the identity of the calling process, without a start time.
 func Self() Identity { return Identity{PID: os.Getpid()} }
 
-// Alive reports whether a process with this number exists.
+// Alive reports whether a process with this PID exists.
 func Alive(id Identity) bool {
 	if id.PID <= 0 {
 		return false
@@ -41,7 +41,7 @@ func Alive(id Identity) bool {
 	return err == nil || errors.Is(err, unix.EPERM)
 }
 
-// Signal sends a signal to the process with this number.
+// Signal sends a signal to the process with this PID.
 func Signal(id Identity, sig unix.Signal) error {
 	err := unix.Kill(id.PID, sig)
 	if errors.Is(err, unix.ESRCH) {
@@ -50,8 +50,8 @@ func Signal(id Identity, sig unix.Signal) error {
 	return err
 }
 
-// BootID is empty on this system.
+// BootID returns "" on this system.
 func BootID() string { return "" }
 
-// Memory is not known on this system.
+// Memory is not supported on this system.
 func Memory([]Proc) (int64, bool) { return 0, false }

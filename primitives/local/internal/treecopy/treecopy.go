@@ -1,7 +1,6 @@
-// Package treecopy copies a folder that a hostile process may be changing at the
-// same time: what it reads is opened step by step without following links, so
-// that swapping a folder for a link leads nowhere. The caller must keep other users from
-// the copy until it is complete.
+// Package treecopy copies a folder that a hostile process may be changing at the same time. It
+// opens what it reads step by step without following links, so that swapping a folder for a link
+// has no effect. The caller must keep other users from the copy until it is complete.
 package treecopy
 
 import (
@@ -18,22 +17,20 @@ import (
 
 // Options change what is copied. The zero value copies everything.
 type Options struct {
-	// Skip leaves out what has this slash path relative to the folder; nil
+	// Skip reports whether to leave out an entry with this slash path relative to the folder; nil
 	// leaves out nothing.
 	Skip func(rel string) bool
-	// Link changes the target of a symbolic link; nil keeps all as they are.
+	// Link returns the new target of a symbolic link; nil keeps all targets.
 	Link func(target string) string
 }
 
-// Copy copies the folder from to the folder to, which may hold folders already:
-// files, folders, symbolic
-// links, FIFOs, with permissions and times of modification, owners as far as this
-// program may give files away, hard links among the files, and holes. Where the
-// file system can, files share their data until one of them is changed. Sockets
-// and devices are left out. What vanishes meanwhile is left out, too; a file that
-// is being written is copied in some state.
+// Copy copies the folder from to the folder to, which may already contain folders. It copies files,
+// folders, symbolic links and FIFOs, with permissions, modification times, owners (if this program
+// may give files away), hard links among the files, and holes. Where the file system can, files
+// share their data until one of them is changed. Copy leaves out sockets, devices and what vanishes
+// meanwhile. A file that is being written is copied in its state at some moment.
 //
-// When Copy fails the caller removes what there is of the copy.
+// If Copy fails the caller must remove the partial copy.
 func Copy(ctx context.Context, from, to string, opts Options) error {
 	src, err := unix.Open(from, openDir, 0)
 	if err != nil {
@@ -56,10 +53,10 @@ const (
 	openFile = unix.O_RDONLY | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
 )
 
-// inode names a file that has several names.
+// inode identifies a file with several names.
 type inode struct{ dev, ino uint64 }
 
-// copier is one copy on its way.
+// copier is the state of one copy.
 type copier struct {
 	opts   Options
 	to     string
@@ -68,7 +65,7 @@ type copier struct {
 	dirs   []madeDir
 }
 
-// madeDir is a folder whose permissions and times are set when all is in it.
+// madeDir is a folder whose permissions and times are set when its content is complete.
 type madeDir struct {
 	name string
 	info unix.Stat_t
@@ -102,18 +99,18 @@ func (c *copier) dir(ctx context.Context, src int, rel string, info *unix.Stat_t
 	return nil
 }
 
-// readNames lists an open folder, which stays open.
+// readNames returns the names in an open folder, which stays open.
 func readNames(dir int) ([]string, error) {
 	again, err := unix.Openat(dir, ".", openDir, 0)
 	if err != nil {
 		return nil, err
 	}
 	f := os.NewFile(uintptr(again), ".")
-	defer f.Close() // it was only read
+	defer f.Close() // nothing was written
 	return f.Readdirnames(-1)
 }
 
-// entry copies what has this name in an open folder.
+// entry copies the entry name of an open folder.
 func (c *copier) entry(ctx context.Context, dir int, name, rel string) error {
 	var info unix.Stat_t
 	if err := unix.Fstatat(dir, name, &info, unix.AT_SYMLINK_NOFOLLOW); err != nil {
@@ -157,8 +154,8 @@ func (c *copier) link(dir int, name, rel string, info *unix.Stat_t) error {
 	return c.dress(c.dest(rel), info)
 }
 
-// file copies a regular file, or links it to its copy if that was made under
-// another name.
+// file copies a regular file. If it has already copied the file under another name, it makes a hard
+// link to that copy.
 func (c *copier) file(ctx context.Context, dir int, name, rel string) (err error) {
 	fd, err := unix.Openat(dir, name, openFile, 0)
 	if err != nil {
@@ -170,7 +167,7 @@ func (c *copier) file(ctx context.Context, dir int, name, rel string) (err error
 		return err
 	}
 	if info.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil // was replaced, and is of the kinds that are left out
+		return nil // it was replaced by a file of a kind that is left out
 	}
 	to := c.dest(rel)
 	if info.Nlink > 1 {
@@ -191,7 +188,7 @@ func (c *copier) file(ctx context.Context, dir int, name, rel string) (err error
 	return c.dress(to, &info)
 }
 
-// dress gives a copy the owner, the permissions and the times of the original.
+// dress sets the owner, the permissions and the times of a copy to those of the original.
 func (c *copier) dress(name string, info *unix.Stat_t) error {
 	if c.root {
 		if err := os.Lchown(name, int(info.Uid), int(info.Gid)); err != nil {
@@ -206,8 +203,7 @@ func (c *copier) dress(name string, info *unix.Stat_t) error {
 	return unix.UtimesNanoAt(unix.AT_FDCWD, name, []unix.Timespec{info.Mtim, info.Mtim}, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// finish dresses the folders, the innermost first: some may not be written to
-// then.
+// finish dresses the folders, the innermost first, because a dressed folder may not be writable.
 func (c *copier) finish() error {
 	for i := len(c.dirs) - 1; i >= 0; i-- {
 		if err := c.dress(c.dirs[i].name, &c.dirs[i].info); err != nil {
@@ -217,11 +213,11 @@ func (c *copier) finish() error {
 	return nil
 }
 
-// copyBuffer is how much is copied at a time where the kernel does not do it.
+// copyBuffer is how much is copied at a time if the kernel does not copy.
 const copyBuffer = 256 << 10
 
-// copyRange copies part of a file to the same place in another one. A file that
-// has become shorter is no error.
+// copyRange copies part of a file to the same offset in another file. It is no error if the file
+// has become shorter.
 func copyRange(ctx context.Context, out, in int, from, to int64) error {
 	buf := make([]byte, min(copyBuffer, to-from))
 	for from < to {
@@ -247,13 +243,12 @@ func copyRange(ctx context.Context, out, in int, from, to int64) error {
 	return nil
 }
 
-// vanished reports whether an error means that something is not there any more
-// as it was.
+// vanished reports whether an error means that an entry was removed or replaced.
 func vanished(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR)
 }
 
-// unwrapPath leaves one path in the message: the one that the caller knows.
+// unwrapPath leaves only one path in the message: the one that the caller knows.
 func unwrapPath(err error) error {
 	var p *fs.PathError
 	if errors.As(err, &p) {

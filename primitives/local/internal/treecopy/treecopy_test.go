@@ -20,7 +20,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// tree makes a folder with one of everything.
+// tree makes a folder with an entry of every kind.
 func tree(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "from")

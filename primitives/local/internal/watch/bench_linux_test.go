@@ -12,8 +12,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// One operation is the time from a write to its report. The floor reads the
-// kernel's queue and does nothing else.
+// One operation is the time from a write to its report. The lower bound only reads the kernel's
+// queue.
 func BenchmarkLatencyRaw(b *testing.B) {
 	dir := b.TempDir()
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
@@ -40,13 +40,13 @@ func BenchmarkLatency(b *testing.B) {
 	})
 }
 
-// measureLatency lets another process write, as a program in a sandbox does.
-// Waking it is part of both measurements.
+// measureLatency makes another process write, as a program in a sandbox does. Both measurements
+// include waking that process.
 func measureLatency(b *testing.B, dir string, wait func()) {
 	f, err := os.Create(filepath.Join(dir, "file"))
 	must(b, err)
 	defer f.Close()
-	wait() // its creation
+	wait() // the event of its creation
 	cat := exec.CommandContext(b.Context(), "cat")
 	cat.Stdout = f
 	in, err := cat.StdinPipe()

@@ -7,16 +7,16 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// maxPending bounds how many paths a debouncer waits for.
+// maxPending bounds the paths that wait in a debouncer.
 const maxPending = 1 << 16
 
-// debouncer holds changes back until their path has come to rest. With a zero
-// delay it holds nothing.
+// debouncer delays changes until their path has not changed for a while. With a zero delay it
+// delays nothing.
 type debouncer struct {
 	delay   time.Duration
 	pending map[string]*pending
-	// order holds the pending changes by due time. One that was changed again
-	// occurs more than once; only the last occurrence counts.
+	// order holds the pending changes by due time. A path that was changed again occurs more than
+	// once; only the last occurrence counts.
 	order []slot
 }
 
@@ -30,7 +30,7 @@ type slot struct {
 	due time.Time
 }
 
-// add stores changes and returns those to report at once.
+// add stores changes and returns those to report now.
 func (d *debouncer) add(changes []change, now time.Time) []change {
 	if d.delay == 0 {
 		return changes
@@ -52,9 +52,8 @@ func (d *debouncer) add(changes []change, now time.Time) []change {
 	return ready
 }
 
-// rename reports what is pending for either path and then the rename, unless the
-// old path was never reported: then the new one is simply created. That is how
-// editors save.
+// rename returns the pending changes of both paths and then the rename. But if the old path was
+// never reported, it turns the rename into the creation of the new path: this is how editors save.
 func (d *debouncer) rename(c change, now time.Time) []change {
 	if p := d.pending[c.from]; p != nil && p.op == primitives.OpCreate && !c.dir {
 		delete(d.pending, c.from)
@@ -94,7 +93,7 @@ func (d *debouncer) hold(c change, now time.Time) {
 	d.order = append(d.order, slot{p, p.due})
 }
 
-// merge makes one change of two that follow each other.
+// merge combines two successive changes into one.
 func merge(a, b change) change {
 	switch {
 	case a.op == primitives.OpCreate && b.op == primitives.OpModify:
@@ -105,7 +104,7 @@ func merge(a, b change) change {
 	return b
 }
 
-// next returns when the next change is due; zero when none is pending.
+// next returns when the next change is due, or the zero time if none is pending.
 func (d *debouncer) next() time.Time {
 	d.dropStale()
 	if len(d.order) == 0 {
@@ -114,7 +113,7 @@ func (d *debouncer) next() time.Time {
 	return d.order[0].due
 }
 
-// due returns the changes that have come to rest.
+// due returns the changes whose delay is over.
 func (d *debouncer) due(now time.Time) []change {
 	var ready []change
 	for d.dropStale(); len(d.order) > 0 && !d.order[0].due.After(now); d.dropStale() {
@@ -123,7 +122,7 @@ func (d *debouncer) due(now time.Time) []change {
 	return ready
 }
 
-// all returns everything that is pending.
+// all returns all pending changes.
 func (d *debouncer) all() []change {
 	var ready []change
 	for d.dropStale(); len(d.order) > 0; d.dropStale() {
@@ -140,7 +139,7 @@ func (d *debouncer) first() change {
 	return p.change
 }
 
-// dropStale drops occurrences that a later one has replaced from the front of order.
+// dropStale removes outdated occurrences from the front of order.
 func (d *debouncer) dropStale() {
 	for len(d.order) > 0 && !d.current(d.order[0]) {
 		d.order = d.order[1:]

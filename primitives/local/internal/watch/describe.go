@@ -13,7 +13,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/beneath"
 )
 
-// describe looks at the file of a change and makes an event of it.
+// describe returns the event of a change. It looks at the file for its size and content.
 func (w *watcher) describe(c change) primitives.WatchEvent {
 	ev := primitives.WatchEvent{Op: c.op, Path: c.path, From: c.from, Dir: c.dir, Time: time.Now()}
 	if c.op == primitives.OpRemove || c.op == primitives.OpOverflow || c.dir {
@@ -47,8 +47,8 @@ func (w *watcher) omit(ev *primitives.WatchEvent, why primitives.ContentOmitted)
 	}
 }
 
-// attachContent reads a regular file into the event. Neither a FIFO nor a link
-// that has just taken its place is opened.
+// attachContent reads a regular file into the event. It does not open a FIFO or follow a link that
+// has just replaced the file.
 func (w *watcher) attachContent(ev *primitives.WatchEvent, dir int, name string) {
 	fd, err := unix.Openat(dir, name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -67,7 +67,7 @@ func (w *watcher) attachContent(ev *primitives.WatchEvent, dir int, name string)
 		ev.Size, ev.Omitted = info.Size(), primitives.OmittedTooLarge
 		return
 	}
-	// One byte more than the file has shows whether it grows meanwhile.
+	// Read one byte more than the file has, to see whether it grows.
 	content := make([]byte, info.Size()+1)
 	n, err := io.ReadFull(f, content)
 	for err == nil && int64(n) <= limit {
@@ -86,7 +86,7 @@ func (w *watcher) attachContent(ev *primitives.WatchEvent, dir int, name string)
 	}
 }
 
-// holder opens the directory that holds a path. It must be released.
+// holder opens the directory that holds a path. The caller must release it.
 func (w *watcher) holder(rel string) (dir int, name string, err error) {
 	root, err := w.openRoot()
 	if err != nil {
@@ -106,7 +106,7 @@ func (w *watcher) release(dir int) {
 	}
 }
 
-// lstat describes what is at a path below the watched directory.
+// lstat returns the lstat result of a path below the watched directory.
 func (w *watcher) lstat(rel string) (unix.Stat_t, error) {
 	var st unix.Stat_t
 	dir, name, err := w.holder(rel)

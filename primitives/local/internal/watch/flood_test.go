@@ -14,7 +14,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// apply keeps the set of paths that a consumer of the events would know.
+// apply updates the set of paths that a consumer of the events knows.
 func apply(known map[string]bool, ev primitives.WatchEvent) {
 	switch ev.Op {
 	case primitives.OpCreate:
@@ -34,7 +34,7 @@ func apply(known map[string]bool, ev primitives.WatchEvent) {
 	}
 }
 
-// reality is the set of paths below a directory.
+// reality returns the set of paths below a directory.
 func reality(t *testing.T, dir string) map[string]bool {
 	t.Helper()
 	found := map[string]bool{}
@@ -47,7 +47,7 @@ func reality(t *testing.T, dir string) map[string]bool {
 	return found
 }
 
-// age returns when the file system's clock is past the modification time of a file.
+// age waits until the file system's clock is past the modification time of a file.
 func age(t *testing.T, name string) {
 	t.Helper()
 	old, err := os.Stat(name)
@@ -72,10 +72,10 @@ func TestOverflowIsReportedAndMadeUpFor(t *testing.T) {
 	age(t, dir+"/quiet")
 	known := reality(t, dir)
 	w := begin(t, dir, primitives.WatchOptions{})
-	for i := range 17_000 { // more than the kernel keeps
+	for i := range 17_000 { // more events than the kernel keeps
 		must(t, os.WriteFile(fmt.Sprintf("%s/f%05d", dir, i), nil, 0o644))
 	}
-	// All of this is dropped.
+	// The kernel drops the events of all of these.
 	must(t, os.RemoveAll(dir+"/gone"))
 	put(t, dir+"/touched", "changed")
 	must(t, os.RemoveAll(dir+"/swapped"))
@@ -117,13 +117,13 @@ func TestOverflowIsReportedAndMadeUpFor(t *testing.T) {
 			}
 		}
 	}
-	// And what was found is watched.
+	// What the rescan has found is watched.
 	put(t, dir+"/new/deep/file", "again")
 	w.want("modify new/deep/file")
 }
 
-// A consumer that starts from a listing and applies the events arrives at what
-// is there, whatever a program does meanwhile.
+// A consumer that starts from a listing and applies the events ends up with the actual tree,
+// whatever a program does meanwhile.
 func TestEventsLeadToWhatIsThere(t *testing.T) {
 	for name, open := range map[string]func() (source, error){
 		"in large reads": newSource,
@@ -133,8 +133,7 @@ func TestEventsLeadToWhatIsThere(t *testing.T) {
 	}
 }
 
-// dripping returns one change at a time, so that the halves of a rename come
-// apart.
+// dripping returns one change at a time, which separates the halves of a rename.
 type dripping struct {
 	source
 	held    []raw
@@ -170,7 +169,7 @@ func converge(t *testing.T, open func() (source, error)) {
 	}
 	for round := range 30 {
 		for i, step := range steps {
-			_ = step(round + i) // some have nothing to act on
+			_ = step(round + i) // some find nothing to change
 		}
 		for _, ev := range w.until() {
 			apply(known, ev)
@@ -190,7 +189,7 @@ func converge(t *testing.T, open func() (source, error)) {
 	}
 }
 
-// limited is a kernel that allows a number of watches.
+// limited is a source that allows a number of watches.
 type limited struct {
 	source
 	left int

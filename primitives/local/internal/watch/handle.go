@@ -9,13 +9,12 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/files"
 )
 
-// pairWait is how long after the first half of a rename was read its second half is
-// still waited for. The kernel queues both within one system call of the program that
-// renames, which may lose its processor between them.
+// pairWait is how long to wait for the second half of a rename after reading the first half. The
+// kernel queues both halves in one system call of the program that renames, which may be preempted
+// between them.
 const pairWait = 50 * time.Millisecond
 
-// clockSlack is how far the clock of file times, which ticks more coarsely, may
-// be behind ours.
+// clockSlack is how far the clock of file times, which ticks more coarsely, may be behind time.Now.
 const clockSlack = 20 * time.Millisecond
 
 // handle compares one change with the tree.
@@ -63,7 +62,7 @@ func (w *watcher) handle(ev raw) error {
 			w.detach(n, ev.name)
 			return w.attach(n, ev.name, ev.dir)
 		}
-		// Found by listing the directory before the kernel's word was read.
+		// A listing of the directory has found the name before the kernel's event was read.
 	case rawModify:
 		if !known {
 			return w.appeared(n, ev.name)
@@ -73,16 +72,16 @@ func (w *watcher) handle(ev raw) error {
 	return nil
 }
 
-// appeared takes in a name that was changed and not known, if it exists.
+// appeared adds an unknown name that was changed, if it exists.
 func (w *watcher) appeared(n *node, name string) error {
 	st, err := w.lstat(n.join(name))
 	if err != nil {
-		return nil // gone again: its removal is reported by itself
+		return nil // removed again, which the kernel reports separately
 	}
 	return w.attach(n, name, isDir(&st))
 }
 
-// arrived handles a name that was moved here from somewhere unknown.
+// arrived handles a name that was moved here from outside the tree.
 func (w *watcher) arrived(n *node, ev raw) error {
 	kid, known := n.kids[ev.name]
 	if !known {
@@ -94,15 +93,14 @@ func (w *watcher) arrived(n *node, ev raw) error {
 	}
 	if kid != nil && ev.dir && kid.wd >= 0 {
 		if wd, err := w.number(kid.path()); err == nil && wd == kid.wd {
-			return nil // found by listing the directory before
+			return nil // an earlier listing has found it
 		}
 	}
 	w.detach(n, ev.name)
 	return w.attach(n, ev.name, ev.dir)
 }
 
-// moved handles a name that was moved away: to another place in the tree, or
-// out of it.
+// moved handles a name that was moved away, within the tree or out of it.
 func (w *watcher) moved(n *node, ev raw) error {
 	to, err := w.partner(ev)
 	if err != nil {
@@ -115,7 +113,7 @@ func (w *watcher) moved(n *node, ev raw) error {
 	case !known && lost:
 		return nil
 	case !known:
-		// Ignored until now, or one of our own files becoming complete.
+		// The name was ignored until now, or is a temporary file of ours that gets its final name.
 		return w.arrived(into, to)
 	case lost:
 		w.detach(n, ev.name)
@@ -133,8 +131,8 @@ func (w *watcher) moved(n *node, ev raw) error {
 		w.renamed(from, into.join(to.name), false)
 		return nil
 	case replaced && kid.wd < 0 && old != nil && old.wd >= 0:
-		// The directory was found at its new place by a listing, which has
-		// taken the watch over and reported what is there.
+		// A listing has found the directory at its new place. It has taken over the watch and
+		// reported the content.
 		w.bury(kid, from)
 		w.renamed(from, old.path(), true)
 		return nil
@@ -144,8 +142,8 @@ func (w *watcher) moved(n *node, ev raw) error {
 	return w.rehome(kid, into, to.name)
 }
 
-// partner takes the other half of a rename out of what the kernel has reported,
-// waiting a moment for it.
+// partner removes the second half of a rename from the queued events and returns it. It waits up to
+// pairWait for it.
 func (w *watcher) partner(from raw) (raw, error) {
 	until := from.read.Add(pairWait)
 	for seen, over := 0, false; ; {
@@ -158,14 +156,14 @@ func (w *watcher) partner(from raw) (raw, error) {
 		if over {
 			return raw{wd: -1}, nil
 		}
-		over = !time.Now().Before(until) // what has come by now is still looked at
+		over = !time.Now().Before(until) // still check what has been read
 		if err := w.read(until); err != nil {
 			return raw{}, err
 		}
 	}
 }
 
-// overflow reports that changes were dropped and finds out which.
+// overflow reports that changes were dropped, and finds them with a rescan.
 func (w *watcher) overflow() error {
 	w.queue = append(w.queue, change{op: primitives.OpOverflow})
 	since := w.quiet.Add(-clockSlack)

@@ -24,8 +24,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// marker is the file whose creation tells a test that it has seen everything
-// before it.
+// marker is the file whose creation tells a test that it has seen all earlier events.
 const marker = "zz-marker"
 
 // watched is one watch of a test.
@@ -56,7 +55,7 @@ func beginWith(t testing.TB, ctx context.Context, cfg Config, open func() (sourc
 	return &watched{t: t, dir: cfg.Dir, next: next, stop: stop}
 }
 
-// until returns the events up to the marker, which it makes.
+// until makes the marker and returns the events before it.
 func (w *watched) until() []primitives.WatchEvent {
 	w.t.Helper()
 	name := filepath.Join(w.dir, marker)
@@ -74,8 +73,8 @@ func (w *watched) until() []primitives.WatchEvent {
 	}
 }
 
-// want checks the events up to the marker. A trailing slash marks directories;
-// modifications that repeat are one.
+// want checks the events up to the marker. A trailing slash marks directories; repeated
+// modifications count once.
 func (w *watched) want(want ...string) {
 	w.t.Helper()
 	got := slices.Compact(brief(w.until()))

@@ -10,8 +10,8 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// notify is the source where there is no inotify. It cannot pair the halves of
-// a rename. It is built everywhere so that it is tested everywhere.
+// notify is the source for systems without inotify. It cannot pair the halves of a rename. It is
+// built on every system, so that it is tested on every system.
 type notify struct {
 	watcher *fsnotify.Watcher
 
@@ -53,7 +53,7 @@ func (s *notify) remove(wd int) {
 	delete(s.wds, path)
 	delete(s.paths, wd)
 	s.mu.Unlock()
-	_ = s.watcher.Remove(path) // fails if the directory is gone, and the watch with it
+	_ = s.watcher.Remove(path) // fails if the directory is gone, together with its watch
 }
 
 func (s *notify) read(until time.Time) ([]raw, bool, error) {
@@ -84,7 +84,7 @@ func (s *notify) read(until time.Time) ([]raw, bool, error) {
 
 func (s *notify) close() error { return s.watcher.Close() }
 
-// translate finds the directory of an event.
+// translate returns the raw changes for an event, with the watch of its directory.
 func (s *notify) translate(ev fsnotify.Event) []raw {
 	s.mu.Lock()
 	self, isWatched := s.wds[ev.Name]
@@ -105,7 +105,7 @@ func (s *notify) translate(ev fsnotify.Event) []raw {
 	case ev.Has(fsnotify.Create):
 		info, err := os.Lstat(ev.Name)
 		if err != nil {
-			return raws // gone again, which comes next
+			return raws // removed again, which the next event reports
 		}
 		r.kind, r.dir = rawCreate, info.IsDir()
 	default:

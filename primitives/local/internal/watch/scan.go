@@ -17,7 +17,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/files"
 )
 
-// fileID tells files apart.
+// fileID identifies a file.
 type fileID struct{ dev, ino uint64 }
 
 func idOf(st *unix.Stat_t) fileID { return fileID{uint64(st.Dev), st.Ino} } //nolint:unconvert // only told apart
@@ -30,7 +30,7 @@ type dirent struct {
 	dir  bool
 }
 
-// plant starts the watch: afterwards nothing that changes is missed.
+// plant starts the watch. After it returns no change is missed.
 func (w *watcher) plant(ctx context.Context) error {
 	fd, err := unix.Open(w.cfg.Dir, beneath.PathOnly|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -55,8 +55,8 @@ func (w *watcher) plant(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// grow watches and lists a new directory and everything below it, without
-// reporting anything. Directories that vanish or may not be read stay empty.
+// grow watches and lists a new directory and everything below it, without reporting anything.
+// Directories that vanish or cannot be read stay empty.
 func (w *watcher) grow(start *node) error {
 	if w.cfg.Options.Shallow && start != w.root {
 		return nil
@@ -67,8 +67,7 @@ func (w *watcher) grow(start *node) error {
 	}
 	g := grower{w: w, root: root, todo: []*node{start}}
 	g.more.L = &g.mu
-	// The first directories are done here: starting helpers for a few is not
-	// worth it.
+	// Handle the first directories without helpers, which are not worth starting for a few.
 	var s scanner
 	for range 16 {
 		if !g.one(&s, false) {
@@ -99,7 +98,7 @@ type grower struct {
 	err  error
 }
 
-// one does one directory, and returns false when there is nothing left to do.
+// one handles one directory. It returns false when no directory is left.
 func (g *grower) one(s *scanner, wait bool) bool {
 	g.mu.Lock()
 	for wait && len(g.todo) == 0 && g.busy > 0 {
@@ -139,7 +138,7 @@ func (g *grower) one(s *scanner, wait bool) bool {
 	return true
 }
 
-// fill enters a listing into a new directory and returns the directories in it.
+// fill stores a listing in a new directory and returns the subdirectories.
 func (w *watcher) fill(n *node, path string, list []dirent) []*node {
 	var dirs []*node
 	n.kids = make(map[string]*node, len(list))
@@ -160,9 +159,8 @@ func (w *watcher) fill(n *node, path string, list []dirent) []*node {
 	return dirs
 }
 
-// adopt notes that wd watches n. A directory that was moved is found at its new
-// place while it still is known at the old one: the watch is one and the same,
-// and goes to the new place.
+// adopt records that wd watches n. A listing may find a moved directory at its new place while the
+// tree still has it at the old one: both have the same watch, which adopt gives to the new place.
 func (w *watcher) adopt(n *node, wd int) {
 	if other := w.nodes[wd]; other != nil && other != n {
 		other.wd = -1
@@ -174,8 +172,8 @@ func (w *watcher) adopt(n *node, wd int) {
 	w.nodes[wd] = n
 }
 
-// passable says which directories are left out: those that are gone, may not be
-// read, or are nested so deep that no program could name them.
+// passable reports whether to skip a directory with this error: it is gone, cannot be read, or is
+// nested so deep that no program could name it.
 func (w *watcher) passable(err error, root bool) bool {
 	if root {
 		return false
@@ -184,9 +182,8 @@ func (w *watcher) passable(err error, root bool) bool {
 		errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENAMETOOLONG) || errors.Is(err, primitives.ErrPathEscape)
 }
 
-// rescan compares a directory and what is below it with what is known, and
-// reports the differences. Files changed after since are reported as modified;
-// nil reports none.
+// rescan compares a directory and everything below it with the tree, and reports the differences.
+// It reports files changed after since as modified; if since is nil it reports no modifications.
 func (w *watcher) rescan(n *node, path string, since *time.Time) error {
 	root, err := w.openRoot()
 	if err != nil {
@@ -234,7 +231,7 @@ func (w *watcher) rescan(n *node, path string, since *time.Time) error {
 func (w *watcher) recheckFile(path string, since time.Time) error {
 	st, err := w.lstat(path)
 	if err != nil {
-		return nil // gone since: the kernel reports that
+		return nil // removed meanwhile, which the kernel reports
 	}
 	changed := time.Unix(int64(st.Ctim.Sec), int64(st.Ctim.Nsec)) //nolint:unconvert // narrower on other platforms
 	if changed.After(since) {
@@ -243,7 +240,7 @@ func (w *watcher) recheckFile(path string, since time.Time) error {
 	return nil
 }
 
-// number returns the number of the watch on the directory that is at path now.
+// number returns the watch descriptor of the directory that is at path now.
 func (w *watcher) number(path string) (int, error) {
 	root, err := w.openRoot()
 	if err != nil {
@@ -254,12 +251,11 @@ func (w *watcher) number(path string) (int, error) {
 	return wd, err
 }
 
-// scanner watches and lists directories. It keeps its buffer from one to the
-// next.
+// scanner watches and lists directories. It reuses its buffer.
 type scanner struct{ buf []byte }
 
-// scan first watches and then lists a directory: what is made in between is in
-// the list, or reported by the kernel, or both.
+// scan watches a directory and then lists it: what is made in between is in the list, or reported
+// by the kernel, or both.
 func (s *scanner) scan(w *watcher, root int, path string) (int, []dirent, error) {
 	fd, err := (beneath.Root{FD: root}).OpenDir(path, beneath.Options{NoLinks: true, List: true})
 	if err != nil {
@@ -278,9 +274,9 @@ func (s *scanner) scan(w *watcher, root int, path string) (int, []dirent, error)
 	return wd, list, err
 }
 
-// openRoot opens the watched directory until closeRoot. It is not kept open
-// while waiting, because the kernel does not report the end of a directory that
-// a process has open.
+// openRoot opens the watched directory until closeRoot. The directory must not stay open while the
+// watcher waits, because the kernel does not report the removal of a directory that a process has
+// open.
 func (w *watcher) openRoot() (int, error) {
 	if w.dir > 0 {
 		return w.dir, nil

@@ -14,13 +14,13 @@ func TestWatchesShareTheInstanceOfTheProcess(t *testing.T) {
 	before := openFiles(t)
 	dir := t.TempDir()
 	var all []*watched
-	for range 150 { // more than the instances of a user
+	for range 150 { // more than a user's limit of instances
 		all = append(all, begin(t, dir, primitives.WatchOptions{}))
 	}
-	if now := openFiles(t); now > before+8 { // the poller has some of its own
+	if now := openFiles(t); now > before+8 { // the poller opens some
 		t.Errorf("%d files are open, %d were before", now, before)
 	}
-	// Each sees what comes while it is there, whatever the others do.
+	// Each watch sees the events after its start, whatever the others do.
 	for i, w := range all {
 		put(t, filepath.Join(dir, fmt.Sprint(i)), "")
 		for j := range i + 1 {

@@ -14,17 +14,16 @@ import (
 
 // source is the kernel's notification of changes in single directories.
 type source interface {
-	// add watches an open directory, which is also at path, and returns a
-	// number for it, the same if it is watched already.
+	// add watches an open directory, which is also at path, and returns a watch descriptor. The
+	// descriptor is the same for a directory that is already watched.
 	add(dir int, path string) (wd int, err error)
 	// remove stops watching a directory.
 	remove(wd int)
-	// read returns changes in their order, waiting for the first. Errors:
-	// os.ErrDeadlineExceeded at the given time (zero: never), os.ErrClosed.
-	// drained reports that there were no more of them.
+	// read returns changes in order. It waits for the first one. The error is
+	// os.ErrDeadlineExceeded at the given time (zero means never), or os.ErrClosed. drained reports
+	// that no more changes were queued.
 	read(until time.Time) (changes []raw, drained bool, err error)
-	// close ends a read in progress. It may be called again, and during every
-	// other call.
+	// close ends a read in progress. It may be called again, and during every other call.
 	close() error
 }
 
@@ -35,19 +34,19 @@ type raw struct {
 	name   string
 	dir    bool
 	cookie uint32    // pairs rawFrom with rawTo
-	read   time.Time // when it was; set for all sources in one place
+	read   time.Time // when it was read; watcher.read sets it
 }
 
 type rawKind uint8
 
 const (
 	rawNone     rawKind = iota // handled already
-	rawCreate                  // the name is new
-	rawDelete                  // the name is gone
-	rawModify                  // what it names was changed
+	rawCreate                  // the name was created
+	rawDelete                  // the name was removed
+	rawModify                  // the file was changed
 	rawFrom                    // the name was moved away
 	rawTo                      // the name was moved here
-	rawGone                    // the watched directory itself went away
+	rawGone                    // the watched directory itself was removed or moved
 	rawEnd                     // the watch has ended
 	rawOverflow                // changes were dropped
 )

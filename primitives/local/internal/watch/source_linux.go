@@ -25,25 +25,24 @@ const (
 	maxEvent = unix.SizeofInotifyEvent + unix.NAME_MAX + 1
 )
 
-// maxQueued is how many changes a watch may leave unread, as many as the kernel keeps by
-// default.
+// maxQueued is how many unread changes a watch may have: the kernel's default.
 const maxQueued = 16384
 
-// inotify is the source on Linux: what one watch gets of the instance of this process, of
-// which a user has few.
+// inotify is the source of one watch on Linux. All watches share the inotify instance of this
+// process, because a user has few.
 type inotify struct {
 	inst *instance
-	more chan struct{} // has a value if the queue may have got something
+	more chan struct{} // receives a value if the queue may have grown
 
-	// For these the caller holds inst.mu.
+	// The caller must hold inst.mu for these.
 	wds    map[int]bool
 	queue  []raw
-	full   bool // the last in the queue is an overflow
+	full   bool // the last event in the queue is an overflow
 	closed chan struct{}
 }
 
-// instance reads for all watches of this process as soon as there is something: one that
-// is slow holds up none of the others.
+// instance reads the kernel's events for all watches of this process as they come, so that a slow
+// watch does not delay the others.
 type instance struct {
 	file  *os.File
 	conn  syscall.RawConn
@@ -52,10 +51,10 @@ type instance struct {
 	mu      sync.Mutex
 	buf     []byte
 	sources map[*inotify]bool
-	watched map[int][]*inotify // by the kernel's number of the watch
+	watched map[int][]*inotify // by watch descriptor
 }
 
-// shared is the instance while there is a watch.
+// shared holds the instance while there is a watch.
 var shared struct {
 	sync.Mutex
 	inst *instance
@@ -97,7 +96,7 @@ func newInstance() (*instance, error) {
 	return i, nil
 }
 
-// run returns when the file is closed.
+// run reads events until the file is closed.
 func (i *instance) run() {
 	defer close(i.ended)
 	_ = i.conn.Read(func(fd uintptr) bool {
@@ -108,10 +107,10 @@ func (i *instance) run() {
 	})
 }
 
-// maxReads bounds how many reads others wait for. Then there may be more.
+// maxReads bounds how many reads pump makes while other calls wait. More events may remain.
 const maxReads = 16
 
-// pump hands on what the kernel has, and reports whether that was all. The caller holds mu.
+// pump delivers the kernel's events, and reports whether it delivered all. The caller holds mu.
 func (i *instance) pump(fd int) (drained bool) {
 	for range maxReads {
 		n, err := unix.Read(fd, i.buf)
@@ -149,7 +148,7 @@ func (i *instance) deliver(ev raw) {
 	}
 }
 
-// put queues a change, but not twice, just as the kernel does.
+// put queues a change. Like the kernel it drops one that equals the previous change.
 func (s *inotify) put(ev raw) {
 	n := len(s.queue)
 	switch {
@@ -165,8 +164,8 @@ func (s *inotify) put(ev raw) {
 	}
 }
 
-// add watches through the open directory and not by its path, which another
-// process could have made lead somewhere else.
+// add watches the open directory and does not use its path, which another process could have
+// changed to lead elsewhere.
 func (s *inotify) add(dir int, path string) (int, error) {
 	wd := -1
 	err := s.do(func(fd int) error {
@@ -179,7 +178,7 @@ func (s *inotify) add(dir int, path string) (int, error) {
 			return err
 		}
 		if len(s.inst.watched[wd]) > 0 {
-			s.inst.pump(fd) // events for the other watches that came before
+			s.inst.pump(fd) // deliver earlier events to the other watches only
 		}
 		s.wds[wd] = true
 		s.inst.watched[wd] = append(s.inst.watched[wd], s)
@@ -191,7 +190,7 @@ func (s *inotify) add(dir int, path string) (int, error) {
 	return wd, err
 }
 
-// remove reports nothing: the kernel drops watches by itself, too.
+// remove reports no error: the kernel drops watches by itself, too.
 func (s *inotify) remove(wd int) {
 	_ = s.do(func(fd int) error {
 		s.drop(fd, wd)
@@ -199,7 +198,7 @@ func (s *inotify) remove(wd int) {
 	})
 }
 
-// drop ends the kernel's watch if no other one needs it. The caller holds inst.mu.
+// drop removes the kernel's watch if no other source needs it. The caller holds inst.mu.
 func (s *inotify) drop(fd, wd int) {
 	if !s.wds[wd] {
 		return
@@ -209,11 +208,12 @@ func (s *inotify) drop(fd, wd int) {
 	s.inst.watched[wd] = others
 	if len(others) == 0 {
 		delete(s.inst.watched, wd)
-		_, _ = unix.InotifyRmWatch(fd, uint32(wd)) // the kernel's own number
+		_, _ = unix.InotifyRmWatch(fd, uint32(wd)) // wd came from the kernel
 	}
 }
 
-// do runs call with the lock of the instance, so that it cannot be closed meanwhile.
+// do calls call with the lock of the instance held, so that the instance cannot be closed
+// meanwhile.
 func (s *inotify) do(call func(fd int) error) error {
 	s.inst.mu.Lock()
 	defer s.inst.mu.Unlock()
@@ -250,7 +250,7 @@ func (s *inotify) read(until time.Time) ([]raw, bool, error) {
 		case <-s.more:
 		case <-s.closed:
 		case <-timeout:
-			over = true // a program that stood still finds both
+			over = true // a process that was stopped may have both: look once more
 		}
 	}
 }
@@ -266,7 +266,7 @@ func (s *inotify) close() error {
 		}
 		for wd := range maps.Clone(s.wds) {
 			s.drop(fd, wd)
-			s.inst.pump(fd) // the kernel tells of it, and its queue is short
+			s.inst.pump(fd) // each removal queues an event, and the kernel's queue is short
 		}
 		return nil
 	})
@@ -280,11 +280,11 @@ func (s *inotify) close() error {
 	return err
 }
 
-// parse reads the kernel's struct inotify_event.
+// parse parses the kernel's struct inotify_event.
 func parse(buf []byte) []raw {
 	raws := make([]raw, 0, len(buf)/32+1)
 	for len(buf) >= unix.SizeofInotifyEvent {
-		wd := int32(binary.NativeEndian.Uint32(buf)) // signed in the kernel, too
+		wd := int32(binary.NativeEndian.Uint32(buf)) // the kernel's type is signed
 		mask := binary.NativeEndian.Uint32(buf[4:])
 		cookie := binary.NativeEndian.Uint32(buf[8:])
 		end := unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(buf[12:]))
@@ -335,7 +335,7 @@ func (s *scanner) list(fd int) ([]dirent, error) {
 	}
 }
 
-// appendDirents reads the kernel's struct linux_dirent64.
+// appendDirents parses the kernel's struct linux_dirent64.
 func appendDirents(list []dirent, buf []byte, fd int) []dirent {
 	const typeAt, nameAt = 18, 19
 	for len(buf) > nameAt {

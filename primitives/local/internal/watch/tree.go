@@ -10,17 +10,17 @@ import (
 
 // node is a known directory.
 type node struct {
-	parent *node // nil for the watched directory itself, and once removed
+	parent *node // nil for the watched directory itself and for removed directories
 	name   string
-	wd     int // -1: not watched
-	// kids are the names in it that are not ignored. A nil node stands for
-	// everything that is not a directory.
+	wd     int // -1 means not watched
+	// kids are the names in the directory that are not ignored. The node is nil for a name that is
+	// not a directory.
 	kids map[string]*node
 }
 
 func newNode(parent *node, name string) *node { return &node{parent: parent, name: name, wd: -1} }
 
-// path returns the slash path relative to the watched directory, "" for itself.
+// path returns the slash path relative to the watched directory; "" for that directory itself.
 func (n *node) path() string {
 	if n.parent == nil {
 		return ""
@@ -46,7 +46,7 @@ func (n *node) put(name string, kid *node) {
 // sorted returns the known names in order.
 func (n *node) sorted() []string { return slices.Sorted(maps.Keys(n.kids)) }
 
-// emit notes a change, if Include has it.
+// emit queues a change if Include matches its path.
 func (w *watcher) emit(op primitives.WatchOp, path string, dir bool) {
 	if w.visible(path) {
 		w.queue = append(w.queue, change{op: op, path: path, dir: dir})
@@ -57,7 +57,7 @@ func (w *watcher) visible(path string) bool {
 	return w.include.Empty() || w.include.Match(path)
 }
 
-// attach takes a new name in, with all that is below it.
+// attach adds a new name with everything below it.
 func (w *watcher) attach(parent *node, name string, dir bool) error {
 	path := parent.join(name)
 	if w.ignore.Match(path) {
@@ -91,8 +91,7 @@ func (w *watcher) announce(n *node, path string) {
 	}
 }
 
-// detach forgets a name and reports what was below it, and then itself, as
-// removed.
+// detach removes a name. It reports everything below it, and then the name itself, as removed.
 func (w *watcher) detach(parent *node, name string) {
 	path := parent.join(name)
 	n := parent.kids[name]
@@ -123,7 +122,7 @@ func (w *watcher) unwatch(n *node) {
 	n.wd = -1
 }
 
-// rehome moves a directory that is known to a new place in the tree.
+// rehome moves a known directory to a new place in the tree.
 func (w *watcher) rehome(n, parent *node, name string) error {
 	old := n.path()
 	n.parent, n.name = parent, name
@@ -137,11 +136,11 @@ func (w *watcher) rehome(n, parent *node, name string) error {
 	if w.ignore.Empty() || w.cfg.Options.Shallow {
 		return nil
 	}
-	return w.rescan(n, path, nil) // what was ignored at the old path
+	return w.rescan(n, path, nil) // finds what was ignored at the old path
 }
 
-// renamed reports a rename as far as each of its paths is visible, and whether
-// that was as a rename.
+// renamed reports a rename according to which of its paths are visible. It returns true if it
+// reported a rename.
 func (w *watcher) renamed(from, to string, dir bool) bool {
 	switch was, is := w.visible(from), w.visible(to); {
 	case was && is:
@@ -155,9 +154,9 @@ func (w *watcher) renamed(from, to string, dir bool) bool {
 	return false
 }
 
-// recheck compares how the patterns see the names below a directory before and
-// after it was moved. implied says that the directory's own rename tells of
-// those that are visible at both.
+// recheck compares how the patterns match the names below a directory before and after it was
+// moved. implied says that the directory's own rename covers the names that are visible at both
+// paths.
 func (w *watcher) recheck(n *node, old, path string, implied bool) {
 	for _, name := range n.sorted() {
 		kid := n.kids[name]

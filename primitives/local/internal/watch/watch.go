@@ -1,22 +1,20 @@
-// Package watch is the watching half of the engine: it reports changes below a
-// directory of the machine it runs on.
+// Package watch reports changes below a directory of the machine that it runs on.
 //
-// It keeps a tree of the names that exist, and a kernel watch on every
-// directory that is not ignored. What the kernel reports is compared with the
-// tree: that makes it possible to list a new directory right after watching it
-// without reporting anything twice, to follow renamed directories, and, when the
-// kernel had to drop changes, to find out what they were.
+// It keeps a tree of the existing names, and a kernel watch on every directory that is not ignored.
+// It compares the kernel's events with the tree. So it can list a new directory right after
+// watching it without reporting anything twice, follow renamed directories, and find the changes
+// that the kernel had to drop.
 //
-// All watches of a process share one inotify instance, because a user has few. It
-// is read as soon as there is something, and each watch has a queue of what is its
-// own: that it is full, or was the kernel's, is primitives.OpOverflow.
+// All watches of a process share one inotify instance, because a user has few. The instance is read
+// as soon as it has events, and each watch has a queue of its own. If that queue or the kernel's
+// was full, the watch reports primitives.OpOverflow.
 //
-// On Linux inotify is read directly, because fsnotify does not hand out what
-// pairs the two halves of a rename (its renamedFrom is private). Elsewhere
-// fsnotify is used, and a rename is a removal and a creation.
+// On Linux it reads inotify directly, because fsnotify does not expose what pairs the two halves of
+// a rename (its renamedFrom is private). On other systems it uses fsnotify, and a rename is a
+// removal and a creation.
 //
-// Not seen are writes through a memory mapping, and files in a new directory
-// that are gone again before the directory could be watched.
+// It does not see writes through a memory mapping, or files in a new directory that are removed
+// before the directory is watched.
 package watch
 
 import (
@@ -37,26 +35,25 @@ import (
 type Config struct {
 	// Backend is the name in errors.
 	Backend string
-	// Dir is the absolute path of the directory, Name the same as the caller
-	// wrote it, for errors.
+	// Dir is the absolute path of the directory. Name is the path as the caller wrote it, for
+	// errors.
 	Dir, Name string
-	// Options are the caller's.
+	// Options are the options of the caller.
 	Options primitives.WatchOptions
-	// Done ends the sequence when it is closed; nil means never. Err then says
-	// why: primitives.ErrTerminated or primitives.ErrUnavailable. It is called
-	// only after Done was closed.
+	// Done ends the sequence when it is closed; nil means never. Err then returns the reason:
+	// primitives.ErrTerminated or primitives.ErrUnavailable. It is called only after Done was
+	// closed.
 	Done <-chan struct{}
 	Err  func() error
 }
 
-// Watch does what primitives.EnvironmentPrimitive.Watch promises. Until the
-// sequence has ended, or ctx or cfg.Done, the watch holds a goroutine and its part
-// of the process's inotify instance.
+// Watch implements primitives.EnvironmentPrimitive.Watch. Until the sequence has ended, ctx is done
+// or cfg.Done is closed, the watch holds a goroutine and its part of the process's inotify
+// instance.
 //
-// After primitives.OpOverflow a file may be reported as modified although its
-// change was reported before. A directory that is moved within the tree is one
-// event; what is in it moves with it and is reported only as far as Include or
-// Ignore see it differently at its new path.
+// After primitives.OpOverflow a file may be reported as modified although its change was reported
+// before. A directory that is moved within the tree is one event. Its content moves with it and is
+// reported only if Include or Ignore match it differently at its new path.
 func Watch(ctx context.Context, cfg Config) (iter.Seq2[primitives.WatchEvent, error], error) {
 	w, err := start(ctx, cfg, newSource)
 	if err != nil {
@@ -69,7 +66,7 @@ func (c Config) fail(err error) error {
 	return &primitives.Error{Op: "watch", Backend: c.Backend, Target: c.Name, Err: files.Classify(err)}
 }
 
-// start makes a watcher that is live.
+// start returns a watcher that is already watching.
 func start(ctx context.Context, cfg Config, open func() (source, error)) (*watcher, error) {
 	w := &watcher{cfg: cfg, nodes: map[int]*node{}, stop: make(chan struct{}), ended: make(chan struct{})}
 	w.wait.delay = cfg.Options.Debounce
@@ -97,33 +94,33 @@ func start(ctx context.Context, cfg Config, open func() (source, error)) (*watch
 	return w, nil
 }
 
-// watcher is one watch. Apart from guard only the loop over its events runs it.
+// watcher is one watch. Only the loop over its events uses it, except for guard.
 type watcher struct {
 	cfg             Config
 	include, ignore glob.Set
 	src             source
 	root            *node
 	rootID          fileID
-	nodes           map[int]*node // by the kernel's number of the watch
-	raws            []raw         // read and not yet handled
+	nodes           map[int]*node // by watch descriptor
+	raws            []raw         // read but not handled
 	quiet           time.Time     // when the kernel's queue was last known to be empty
-	queue           []change      // found and not yet reported
+	queue           []change      // found but not reported
 	wait            debouncer
 	dir             int // the watched directory while open, else zero; see openRoot
 
 	used        atomic.Bool
-	stop, ended chan struct{} // for guard
+	stop, ended chan struct{} // used by guard
 }
 
-// change is an event before its file was looked at.
+// change is an event before its file is examined.
 type change struct {
 	op         primitives.WatchOp
 	path, from string
 	dir        bool
 }
 
-// guard closes the source when the watch must end, which wakes the loop and
-// releases the watch even if the loop was never started.
+// guard closes the source when the watch must end. That ends a read of the loop, and releases the
+// watch even if the loop was never started.
 func (w *watcher) guard(ctx context.Context) {
 	defer close(w.ended)
 	select {
@@ -151,10 +148,10 @@ func (w *watcher) events(ctx context.Context) iter.Seq2[primitives.WatchEvent, e
 	}
 }
 
-// errLeft says that the caller has left the loop.
+// errLeft says that the caller has ended the loop.
 var errLeft = errors.New("left")
 
-// loop reports until the watch ends. The error is for the sequence.
+// loop reports changes until the watch ends. The error is for the sequence.
 func (w *watcher) loop(ctx context.Context, yield func(primitives.WatchEvent, error) bool) error {
 	for {
 		err := w.turn(ctx, yield)
@@ -166,7 +163,7 @@ func (w *watcher) loop(ctx context.Context, yield func(primitives.WatchEvent, er
 		case isClosed(w.cfg.Done):
 			return w.cfg.Err()
 		case errors.Is(err, fs.ErrNotExist):
-			// What was found before comes before.
+			// Report earlier changes first.
 			last := append(w.wait.add(w.queue, time.Now()), w.wait.all()...)
 			if rerr := w.report(ctx, last, yield); rerr != nil {
 				return nil
@@ -204,8 +201,8 @@ func (w *watcher) turn(ctx context.Context, yield func(primitives.WatchEvent, er
 	return w.report(ctx, w.wait.due(time.Now()), yield)
 }
 
-// read takes what the kernel has, waiting until the given time; zero means for
-// as long as it takes.
+// read appends the kernel's changes to w.raws. It waits until the given time; zero means no
+// deadline.
 func (w *watcher) read(until time.Time) error {
 	now := time.Now()
 	raws, drained, err := w.src.read(until)
@@ -217,7 +214,7 @@ func (w *watcher) read(until time.Time) error {
 	if err != nil && !isTimeout(err) {
 		return err
 	}
-	// With an overflow still to be handled the time before it counts.
+	// While an overflow is not handled, keep the time before it.
 	if drained && !slices.ContainsFunc(w.raws, func(r raw) bool { return r.kind == rawOverflow }) {
 		w.quiet = now
 	}

@@ -53,7 +53,7 @@ func TestRenameInsideTheTreeIsOneEvent(t *testing.T) {
 	)
 }
 
-// halves brings the second half of a rename with the next read.
+// halves returns the second half of a rename with the next read.
 type halves struct {
 	source
 	rest []raw
@@ -312,7 +312,7 @@ func TestEveryWayToEndReleasesEverything(t *testing.T) {
 	if ev, err, ok := w.next(); ok {
 		t.Errorf("after cancel: %v %v", ev, err)
 	}
-	<-never.ended // was never looped over
+	<-never.ended // its events were never read
 	if now := openFiles(t); now != before {
 		t.Errorf("%d open files, before %d", now, before)
 	}
