@@ -10,7 +10,7 @@ import (
 	rs "github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// An event of 250 bytes, 200 of which are not ids.
+// benchLine is an event of about 220 bytes.
 const benchLine = `{"type":"agent_message_chunk","payload":{"blockId":"turn-1-block-3","content":{"type":"text","text":"I am the script agent"}},"session_id":"s1","conversation_id":"main","source":"runner","time":"2026-11-21T09:12:04.056Z"}` + "\n"
 
 // BenchmarkDecode measures lines a second of the three ways to read events,
@@ -49,7 +49,7 @@ func BenchmarkDecode(b *testing.B) {
 	})
 }
 
-// decodeAll reads the stream again and again; an operation is one line.
+// decodeAll reads the stream repeatedly. An operation is one line.
 func decodeAll(b *testing.B, stream []byte, open func(io.Reader) func() error) {
 	b.ReportAllocs()
 	b.SetBytes(int64(len(benchLine)))

@@ -11,7 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// repeated is a piece of text again and again, which takes no memory.
+// repeated is a reader that repeats a piece of text without holding the whole in memory.
 type repeated struct {
 	piece string
 	at    int
@@ -25,7 +25,7 @@ func (r *repeated) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// line is a line of a size that begins and ends as given.
+// line returns a line of the given size that starts with begin and ends with end.
 func line(begin, piece, end string, size int64) io.Reader {
 	return io.MultiReader(
 		strings.NewReader(begin), io.LimitReader(&repeated{piece: piece}, size-int64(len(begin)+len(end))), strings.NewReader(end+"\n"),

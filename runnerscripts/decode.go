@@ -15,15 +15,14 @@ import (
 const (
 	// shownLine is how much of a malformed line its diagnostic shows.
 	shownLine = 4 << 10
-	// maxValues is how many values a line may hold: a value of two bytes takes some
-	// hundred when it is decoded.
+	// maxValues is how many values a line may hold. A value of two bytes takes about a hundred when
+	// decoded.
 	maxValues = 1 << 20
 )
 
-// Decoder reads the events that a script prints. Nothing a script can print ends
-// it but a line over the limit: a malformed line, and one with more than a million
-// values, becomes a [TypeLog] event of level "warn" that shows it, and is counted. It must not be used from several
-// goroutines at once.
+// Decoder reads the events that a script prints. Only a line over the limit ends the stream early.
+// A malformed line, or one with more than a million values, becomes a [TypeLog] event of level
+// "warn" that shows it, and is counted. A Decoder must not be used from several goroutines at once.
 type Decoder struct {
 	lines  *LineReader
 	names  names
@@ -31,7 +30,7 @@ type Decoder struct {
 	counts DecodeCounts
 }
 
-// DecodeCounts says what a [Decoder] met.
+// DecodeCounts counts the lines that a [Decoder] has read.
 type DecodeCounts struct {
 	Lines       int64 // lines read, empty ones included
 	Malformed   int64 // lines that were no JSON object with a type, reported as log events
@@ -44,14 +43,14 @@ func NewDecoder(r io.Reader, maxLine int) *Decoder {
 	return &Decoder{lines: NewLineReader(r, maxLine)}
 }
 
-// Counts returns what was met so far.
+// Counts returns the counts of all lines read until now.
 func (d *Decoder) Counts() DecodeCounts {
 	c := d.counts
 	c.Lines = d.lines.Lines()
 	return c
 }
 
-// Offset returns where in the stream the line of the last event ends, in bytes.
+// Offset returns the offset in the stream, in bytes, at which the line of the last event ends.
 func (d *Decoder) Offset() int64 { return d.lines.Offset() }
 
 // Next returns the next event. A script's last line comes as an event of type
@@ -61,9 +60,9 @@ func (d *Decoder) Offset() int64 { return d.lines.Offset() }
 //		res, err := runnerscripts.Payload[runnerscripts.Result](ev)
 //	}
 //
-// The event belongs to the caller. Bytes that are not UTF-8 are replaced by
-// U+FFFD, and a [TypeLog] event comes before the one they were in. Errors are
-// those of [LineReader.Next]: io.EOF at the end.
+// The event belongs to the caller. Next replaces bytes that are not UTF-8 by U+FFFD, and returns a
+// [TypeLog] event before the repaired one. It returns the errors of [LineReader.Next]: io.EOF at
+// the end.
 func (d *Decoder) Next() (Event, error) {
 	if d.next != nil {
 		ev := *d.next
@@ -93,8 +92,8 @@ func (d *Decoder) decode(line []byte) (Event, error) {
 
 var errManyValues = fmt.Errorf("%w: it has more than %d values", primitives.ErrLimit, maxValues)
 
-// repaired returns the diagnostic for a line in which bytes were replaced, and
-// keeps its event for the next call.
+// repaired returns the diagnostic for a line whose invalid bytes were replaced, and keeps the event
+// of the line for the next call.
 func (d *Decoder) repaired(line []byte) Event {
 	d.counts.InvalidUTF8++
 	ev, err := d.decode(line)
@@ -114,7 +113,7 @@ func (d *Decoder) malformed(line []byte, err error) Event {
 	return d.diagnose(msg, line, err)
 }
 
-// diagnose makes the log event that stands for a line.
+// diagnose returns the log event about a line.
 func (d *Decoder) diagnose(msg string, line []byte, err error) Event {
 	data := struct {
 		Line   string `json:"line"`
@@ -133,7 +132,7 @@ func (d *Decoder) diagnose(msg string, line []byte, err error) Event {
 	}
 }
 
-// mustMarshal is for values whose types cannot fail to marshal.
+// mustMarshal marshals values whose types cannot fail to marshal.
 func mustMarshal(v any) json.RawMessage {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -144,10 +143,9 @@ func mustMarshal(v any) json.RawMessage {
 
 var errNoType = errors.New(`it has no "type"`)
 
-// DecodeEvent decodes one line. Payload is a part of line, which must not be
-// changed afterwards. An event of a type that this version does not know, and
-// that has no payload of its own, gets the whole line as payload: nothing is
-// lost. Time is zero where the line has none.
+// DecodeEvent decodes one line. Payload shares memory with line, so the caller must not change line
+// afterwards. An event of an unknown type without a payload gets the whole line as payload: nothing
+// is lost. Time is zero if the line has none.
 func DecodeEvent(line []byte) (Event, error) { return decodeEvent(line, &names{}) }
 
 func decodeEvent(line []byte, n *names) (Event, error) {
@@ -157,7 +155,7 @@ func decodeEvent(line []byte, n *names) (Event, error) {
 	return decodeUnusual(line)
 }
 
-// decodeUnusual stands apart so that only its events are allocated.
+// decodeUnusual is a function of its own so that only its events escape to the heap.
 func decodeUnusual(line []byte) (Event, error) {
 	var ev Event
 	if err := json.Unmarshal(line, &ev); err != nil {
@@ -166,7 +164,7 @@ func decodeUnusual(line []byte) (Event, error) {
 	return finish(ev, line)
 }
 
-// finish applies what the JSON of an event does not say by itself.
+// finish requires a type and fills in a missing payload.
 func finish(ev Event, line []byte) (Event, error) {
 	if ev.Type == "" {
 		return Event{}, errNoType

@@ -9,15 +9,14 @@ import (
 	"path"
 )
 
-// Request is what a script reads first.
+// Request is the first line of a script's input.
 type Request interface {
 	SetupRequest | QueryRequest | TranscriptRequest
 }
 
-// DecodeRequest decodes the first line of a script's input and checks what every
-// request must say. Its errors are a [*ScriptFailure]: [FailProtocol] for
-// another version of the protocol, else [FailInvalidRequest]. A field that this
-// version does not know is refused by its name.
+// DecodeRequest decodes the first line of a script's input and checks the fields that every request
+// must have. Its errors are a [*ScriptFailure]: [FailProtocol] for another version of the protocol,
+// else [FailInvalidRequest]. A field that this version does not know is refused by its name.
 func DecodeRequest[T Request](line []byte) (T, error) {
 	var req T
 	var version struct {

@@ -1,6 +1,6 @@
-// Package runnerscripts is what crosses the boundary between the environment and
-// the runner scripts that work inside a sandbox: the names of the scripts, their
-// requests, and the events they print.
+// Package runnerscripts defines what crosses the boundary between the environment and the runner
+// scripts that work inside a sandbox: the names of the scripts, their requests, and the events they
+// print.
 //
 // A script reads JSON lines on standard input and prints JSON lines on standard
 // output, UTF-8, one object a line, of any length. Nothing else may touch
@@ -12,18 +12,17 @@
 //	read-transcript  reads a [TranscriptRequest]; prints the [Event] lines of the
 //	                 conversation if asked, then a [Result] whose data is a [Transcript]
 //
-// A script that did its work prints a result with "ok":true and exits with status
-// 0. One that could not prints "ok":false with the reason and exits with status
-// 1; a query that merely failed is an event, and the script goes on. A script
-// that ends without a result has died, whatever its status.
+// A script that succeeds prints a result with "ok":true and exits with status 0. A script that
+// fails prints "ok":false with the reason and exits with status 1. A failed query is only an event,
+// and the script continues. A script that ends without a result has died, whatever its exit status.
 //
 // The default scripts are subcommands of envrunner. Any program that keeps this
 // protocol can replace one of them, a shell script of ten lines included. Where
 // the Agent Client Protocol (https://agentclientprotocol.com) has a concept, its
 // name and the shape of its payload are used.
 //
-// The package needs only the standard library. It is for the environment, for
-// writers of runner scripts, and for readers of events.
+// The package needs only the standard library. Import it to write a runner script or to read
+// events; the environment uses it, too.
 //
 // Where to look: request.go has the requests and the control lines, profile.go the profile in
 // them and profile_check.go its rules; event.go has the event, table.go all types of events

@@ -25,9 +25,9 @@ func NewEncoder(w io.Writer) *Encoder {
 	return e
 }
 
-// Encode writes v as one line: an [Event], a [Result], a request or a [Control].
-// After a write has failed every call returns that error; a value that is no
-// JSON is an error of its own and writes nothing.
+// Encode writes v as one line: an [Event], a [Result], a request or a [Control]. After a failed
+// write, every call returns that error. If v cannot be marshaled, Encode returns an error and
+// writes nothing.
 func (e *Encoder) Encode(v any) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -41,7 +41,7 @@ func (e *Encoder) Encode(v any) error {
 	return e.flush()
 }
 
-// WriteLine writes a line as it is, which must hold no line end.
+// WriteLine writes line unchanged and adds a line end. line must not contain one.
 func (e *Encoder) WriteLine(line []byte) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// countingWriter counts writes and fails when asked to.
+// countingWriter counts writes and returns err from each.
 type countingWriter struct {
 	bytes.Buffer
 	writes int

@@ -5,10 +5,9 @@ import (
 	"unicode/utf8"
 )
 
-// TypeOf returns the type of an event without looking at the rest of its line,
-// and without allocating if it is a known one. It is empty if the line has none;
-// that it has one does not say that the line is valid JSON. Of several types
-// it is the first.
+// TypeOf returns the type of an event without decoding the rest of its line. It does not allocate
+// for a known type. It returns "" if the line has no type. A line that has a type need not be valid
+// JSON. If the line has several types, TypeOf returns the first.
 func TypeOf(line []byte) EventType {
 	i := skipSpace(line, 0)
 	if i >= len(line) || line[i] != '{' {
@@ -40,8 +39,8 @@ func TypeOf(line []byte) EventType {
 	return slow.Type
 }
 
-// scanKey returns the key whose quote is b[i] and the index of its value. A key
-// with an escape is not ok.
+// scanKey returns the key whose quote is b[i] and the index of its value. ok is false for a key
+// with an escape.
 func scanKey(b []byte, i int) (key []byte, value int, ok bool) {
 	end := plainEnd(b, i+1)
 	if end >= len(b) || b[end] != '"' {
@@ -61,10 +60,10 @@ func knownType(s []byte) EventType {
 	return EventType(s)
 }
 
-// names keeps the strings of the last event: the next one mostly has the same.
+// names keeps the strings of the last event, because the next event mostly has the same ones.
 type names struct{ session, conversation, query, source string }
 
-// keep returns s as a string, the last one if it is equal.
+// keep returns s as a string. It reuses *last if both are equal.
 func keep(last *string, s []byte) string {
 	if string(s) != *last {
 		*last = string(s)
@@ -85,9 +84,8 @@ const (
 	seenIndex
 )
 
-// scanEvent decodes an event that is written in the usual way: each known key at
-// most once, no other ones, no escapes outside the payload. It is not ok for
-// everything else, valid or not.
+// scanEvent decodes an event that is written in the usual way: each known key at most once, no
+// other keys, no escapes outside the payload. ok is false for every other line, valid or not.
 func scanEvent(line []byte, n *names) (ev Event, ok bool) {
 	i := skipSpace(line, 0)
 	if i >= len(line) || line[i] != '{' {
@@ -123,7 +121,7 @@ func scanEvent(line []byte, n *names) (ev Event, ok bool) {
 	}
 }
 
-// scanField scans a value. It is plain if it is a string that stands for itself.
+// scanField scans a value. plain reports whether the value is a string without escapes.
 func scanField(b []byte, i int) (end int, plain bool) {
 	if i < len(b) && b[i] == '"' {
 		if end = plainEnd(b, i+1); end < len(b) && b[end] == '"' {

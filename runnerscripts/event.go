@@ -8,38 +8,37 @@ import (
 // Event is the one envelope of everything that happens in a session, from the
 // runner to the user.
 type Event struct {
-	// Seq numbers the events of a session from 1 without a gap. It is given by
-	// the session on the host; zero before that.
+	// Seq numbers the events of a session from 1 without a gap. The session on the host sets it;
+	// before that it is zero.
 	Seq uint64 `json:"seq,omitempty"`
-	// Type says what Payload is. Types that this version does not know are
-	// carried through.
+	// Type says what Payload is. Events of unknown types are passed through.
 	Type EventType `json:"type"`
-	// Payload is the JSON of the payload struct that belongs to the type; see
-	// [Payload]. Never nil in a decoded event: an empty one is {}.
+	// Payload is the JSON of the payload struct that belongs to the type; see [Payload]. It is
+	// never nil in a decoded event: an empty payload is {}.
 	Payload json.RawMessage `json:"payload,omitempty"`
 
 	SessionID string `json:"session_id,omitempty"`
-	// ConversationID is [MainConversation], or the id of the tool call that
-	// started the subagent whose conversation it is.
+	// ConversationID is [MainConversation], or the id of the tool call that started the subagent
+	// that the event belongs to.
 	ConversationID string `json:"conversation_id,omitempty"`
-	// QueryID is the prompt that the event belongs to, if any.
+	// QueryID is the id of the prompt that the event belongs to, if any.
 	QueryID string `json:"query_id,omitempty"`
-	// Index numbers what the agent's runner says of a query, from 1: it is the same for
-	// every reader of the query, so that one that has the first n events can go on with
-	// the next. The host sets it; it is zero for what is not said by the runner during a
-	// query. Indexes only grow, and what the host keeps to itself leaves gaps.
+	// Index numbers the events that the agent's runner prints for a query, from 1. All readers of
+	// the query see the same indexes, so a reader that has the first n events can continue with the
+	// next. The host sets Index; it is zero for events that the runner does not print during a
+	// query. Indexes only grow. Events that the host does not pass on leave gaps.
 	Index int `json:"index,omitempty"`
-	// Source is who made the event. The host sets it, and the SessionID and
-	// QueryID: what a script says of them is not believed.
+	// Source is the component that made the event. The host sets Source, SessionID and QueryID, and
+	// does not trust what a script prints for them.
 	Source Source `json:"source,omitempty"`
-	// Time is when it happened, also if it is read back from a transcript.
+	// Time is when the event happened, even if the event is read back from a transcript.
 	Time time.Time `json:"time"`
 }
 
 // MainConversation is the ConversationID of the agent itself.
 const MainConversation = "main"
 
-// Source is who made an event.
+// Source names the component that made an event.
 type Source string
 
 // The sources.
@@ -50,16 +49,15 @@ const (
 	SourceSession     Source = "session"
 )
 
-// Payload decodes the payload of an event into a struct of the caller's choice, or says
-// why it cannot. [Event.Value] chooses the struct that belongs to the type.
+// Payload decodes the payload of an event into a T. [Event.Value] chooses the struct that belongs
+// to the type.
 func Payload[T any](e Event) (T, error) {
 	var v T
 	err := json.Unmarshal(e.Payload, &v)
 	return v, err
 }
 
-// Text returns what the agent says with this event: the text of a
-// [TypeAgentMessage]. It is empty for every other type.
+// Text returns the text of a [TypeAgentMessage]. It returns "" for every other type.
 func (e Event) Text() string {
 	if e.Type != TypeAgentMessage {
 		return ""
@@ -87,8 +85,7 @@ const (
 	TypeModeUpdate        EventType = "current_mode_update"       // ModeUpdate
 	TypeUsageUpdate       EventType = "usage_update"              // UsageUpdate
 	TypePermissionRequest EventType = "request_permission"        // PermissionRequest
-	// TypePermissionResolved tells that a permission request is answered or
-	// withdrawn.
+	// TypePermissionResolved reports that a permission request was answered or withdrawn.
 	TypePermissionResolved EventType = "permission_resolved" // PermissionResolved
 
 	TypeQueryQueued    EventType = "query_queued"    // QueryStarted; the session has accepted a prompt

@@ -33,7 +33,7 @@ func ExampleEvent_Value() {
 	// end_turn
 }
 
-// An event of a type that this version does not know is carried through.
+// An event of an unknown type is passed through.
 func ExampleDecodeEvent() {
 	ev, err := runnerscripts.DecodeEvent([]byte(`{"type":"from_the_future","answer":42}`))
 	if err != nil {
@@ -43,8 +43,8 @@ func ExampleDecodeEvent() {
 	// Output: from_the_future {"type":"from_the_future","answer":42} true
 }
 
-// A payload can be decoded into a struct of the caller's own, and an error says what is
-// wrong with it.
+// A payload can be decoded into a struct of the caller's own. The error says what is wrong with the
+// payload.
 func ExamplePayload() {
 	ev := runnerscripts.Event{Type: runnerscripts.TypeLog, Payload: []byte(`{"level":"warn","message":"slow"}`)}
 	l, err := runnerscripts.Payload[runnerscripts.Log](ev)
@@ -97,7 +97,7 @@ func ExamplePermissionRequest_Allow() {
 	// reject_once not on a Friday
 }
 
-// A script reads its later input line by line, each as soon as it is complete.
+// A script reads its later input line by line. Each line is available as soon as it is complete.
 func ExampleLineReader() {
 	lines := runnerscripts.NewLineReader(strings.NewReader("one\r\n\nthree"), 0)
 	for {
@@ -115,7 +115,8 @@ func ExampleLineReader() {
 	// 3: three, unterminated: true
 }
 
-// A line that is no control is refused. A type that is not known is the script's to judge.
+// DecodeControl refuses a line that is no control line. It accepts an unknown type: the script
+// decides about it.
 func ExampleDecodeControl() {
 	c, err := runnerscripts.DecodeControl([]byte(`{"type":"prompt","id":"q1","text":"fix the tests"}`))
 	fmt.Println(c.Type == runnerscripts.ControlPrompt, c.ID, c.Text, err)

@@ -9,8 +9,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// What a script prints is read event by event; lines that are none become
-// diagnostics, and the last one is the result.
+// A Decoder reads a script's output event by event. Lines that are no events become diagnostics;
+// the last line is the result.
 func ExampleDecoder() {
 	stdout := strings.NewReader(`{"type":"query_started","payload":{"prompt":"hi"},"time":"2026-11-21T09:12:04Z"}
 a library printed this

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// seedLines are lines in which hand-written scanners go wrong.
+// seedLines returns lines that hand-written scanners get wrong.
 func seedLines() []string {
 	return []string{
 		`{"type":"log","payload":{"level":"warn","message":"x"},"time":"2026-11-21T09:12:04.056Z"}`,
@@ -28,8 +28,8 @@ func seedLines() []string {
 	}
 }
 
-// FuzzDecodeEvent holds DecodeEvent against encoding/json: what one accepts the
-// other accepts too, with the same values.
+// FuzzDecodeEvent compares DecodeEvent with encoding/json: both accept the same lines and decode
+// the same values.
 func FuzzDecodeEvent(f *testing.F) {
 	for _, s := range seedLines() {
 		f.Add([]byte(s))
@@ -69,14 +69,14 @@ func sameAsStandard(t *testing.T, line []byte) {
 	if err == nil && !json.Valid(got.Payload) {
 		t.Fatalf("%q: payload %q is no JSON", line, got.Payload)
 	}
-	// The lazy type is the same wherever there is only one.
+	// TypeOf agrees wherever the line has only one type.
 	if typ := TypeOf(line); err == nil && bytes.Count(bytes.ToLower(line), []byte("ype")) == 1 && !bytes.Contains(line, []byte(`\`)) && typ != got.Type {
 		t.Fatalf("%q: TypeOf is %q and DecodeEvent says %q", line, typ, got.Type)
 	}
 }
 
-// FuzzDecoder: whatever a script prints, the decoder comes to its end, and every
-// line that is not empty is an event or a counted diagnostic.
+// FuzzDecoder checks that the decoder reaches the end of any output, and that every nonempty line
+// is an event or a counted diagnostic.
 func FuzzDecoder(f *testing.F) {
 	for _, s := range seedLines() {
 		f.Add([]byte(s+"\n\r\n"+s), uint8(7))
@@ -107,8 +107,8 @@ func FuzzDecoder(f *testing.F) {
 	})
 }
 
-// FuzzDecodeRequest: a script's input is an error that says why, or a request that
-// arrives the same when it is sent on.
+// FuzzDecodeRequest checks that a script's input is either an error with a reason, or a request
+// that stays the same when it is encoded and decoded again.
 func FuzzDecodeRequest(f *testing.F) {
 	const session = `"protocol":2,"session_id":"6f1c2d3e-0000-4000-8000-000000000001","agent":{"name":"script"},` +
 		`"paths":{"session":"/s","workspace":"/s/w","home":"/s/h","app":"/s/a","logs":"/s/l"}`

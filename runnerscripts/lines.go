@@ -8,9 +8,9 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// DefaultMaxLine is the longest line that is read where the caller names no
-// other limit: 32 MiB. MaxTranscript is that for a line with a whole transcript, the
-// request of setup-session and the result of read-transcript: 64 MiB.
+// DefaultMaxLine is the length limit of a line if the caller sets none: 32 MiB. MaxTranscript is
+// the limit of a line that holds a whole transcript, the request of setup-session and the result of
+// read-transcript: 64 MiB.
 const (
 	DefaultMaxLine = 32 << 20
 	MaxTranscript  = 64 << 20
@@ -18,9 +18,9 @@ const (
 
 const (
 	firstBuffer = 64 << 10
-	// keepBuffer is how large a buffer may stay after a long line is done with.
+	// keepBuffer is the largest buffer that is kept after a long line.
 	keepBuffer = 1 << 20
-	// mostEmptyReads is how often a reader may return nothing and no error.
+	// mostEmptyReads is how often in a row a reader may return no bytes and no error.
 	mostEmptyReads = 100
 )
 
@@ -34,7 +34,7 @@ type LineReader struct {
 	start int
 	end   int
 	lines int64
-	from  int64 // what of the stream was before buf
+	from  int64 // bytes of the stream before buf
 	half  bool
 	err   error
 }
@@ -48,11 +48,11 @@ func NewLineReader(r io.Reader, maxLine int) *LineReader {
 	return &LineReader{r: r, max: maxLine}
 }
 
-// Next returns the next line that is not empty, without "\n" or "\r\n". It is
-// valid until the next call. A last line without line end is returned like any
-// other, and [LineReader.Unterminated] then says so. At the end of the stream the
-// error is io.EOF; a line over the limit is primitives.ErrLimit, and nothing
-// follows it. Errors stay.
+// Next returns the next line that is not empty, without "\n" or "\r\n". The line is valid until the
+// next call. Next returns a last line without line end like any other, and
+// [LineReader.Unterminated] then reports true. At the end of the stream the error is io.EOF. For a
+// line over the limit it is primitives.ErrLimit, and nothing follows that line. After an error,
+// every call returns the same error.
 func (l *LineReader) Next() ([]byte, error) {
 	for {
 		line, err := l.next()
@@ -69,8 +69,8 @@ func (l *LineReader) Next() ([]byte, error) {
 	}
 }
 
-// take is Next for a caller that keeps the line. A long one that fills most of the
-// buffer is not copied for that: the reader lets go of the buffer.
+// take is Next for a caller that keeps the line. It does not copy a long line that fills most of
+// the buffer: it gives the buffer away and starts a new one.
 func (l *LineReader) take() ([]byte, error) {
 	line, err := l.Next()
 	if len(line) <= keepBuffer || len(line) < len(l.buf)/4*3 {
@@ -83,16 +83,14 @@ func (l *LineReader) take() ([]byte, error) {
 	return line, err
 }
 
-// Lines counts the lines so far, empty ones included: it is the number of the
-// line that Next returned last, from 1.
+// Lines returns the number of the line that Next returned last, from 1. Empty lines count.
 func (l *LineReader) Lines() int64 { return l.lines }
 
-// Offset returns where in the stream the line ends that Next returned last, in bytes, its
-// line end included.
+// Offset returns the offset in the stream, in bytes, after the line that Next returned last and its
+// line end.
 func (l *LineReader) Offset() int64 { return l.from + int64(l.start) }
 
-// Unterminated reports that the stream ended in the middle of the line that was
-// returned last.
+// Unterminated reports whether the stream ended in the middle of the line that Next returned last.
 func (l *LineReader) Unterminated() bool { return l.half }
 
 func (l *LineReader) next() ([]byte, error) {
@@ -140,7 +138,7 @@ func (l *LineReader) tooLong() error {
 	return l.err
 }
 
-// fill reads once, after making room.
+// fill makes room in the buffer and reads some bytes.
 func (l *LineReader) fill() {
 	switch {
 	case l.start == l.end:

@@ -12,9 +12,8 @@ type ContentChunk struct {
 	// BlockID is unique in the session and the same live and in a transcript.
 	BlockID string  `json:"blockId"`
 	Content Content `json:"content"`
-	// Snapshot says that Content is the whole block and replaces what came
-	// before it. An empty one takes the block back: the agent does not know it
-	// any more.
+	// Snapshot says that Content is the whole block and replaces its earlier pieces. An empty
+	// snapshot removes the block: the agent no longer has it.
 	Snapshot bool `json:"snapshot,omitempty"`
 }
 
@@ -57,7 +56,7 @@ const (
 	ToolOther   ToolKind = "other"
 )
 
-// ToolStatus is how far a tool call is, as in ACP.
+// ToolStatus is the progress of a tool call, as in ACP.
 type ToolStatus string
 
 // The statuses.
@@ -83,7 +82,7 @@ type Location struct {
 	Line int    `json:"line,omitempty"` // from 1
 }
 
-// Plan is the agent's list of what it is going to do; each one replaces the last.
+// Plan is the agent's list of its next steps. Each Plan replaces the one before.
 type Plan struct {
 	Entries []PlanEntry `json:"entries"`
 }
@@ -95,7 +94,7 @@ type PlanEntry struct {
 	Status   string `json:"status,omitempty"`   // "pending", "in_progress", "completed"
 }
 
-// ModeUpdate tells the permission mode that is now in force.
+// ModeUpdate reports the permission mode that is now in force.
 type ModeUpdate struct {
 	CurrentModeID string `json:"currentModeId"`
 }
@@ -106,11 +105,11 @@ type Usage struct {
 	OutputTokens     int64 `json:"output_tokens,omitempty"`
 	CacheReadTokens  int64 `json:"cache_read_tokens,omitempty"`
 	CacheWriteTokens int64 `json:"cache_write_tokens,omitempty"`
-	// CostUSD is what the agent says that it cost; zero if it does not say.
+	// CostUSD is the cost that the agent reports; zero if it reports none.
 	CostUSD float64 `json:"cost_usd,omitempty"`
 }
 
-// Add returns the sum.
+// Add returns the sum of u and o.
 func (u Usage) Add(o Usage) Usage {
 	return Usage{
 		InputTokens:      u.InputTokens + o.InputTokens,
@@ -124,7 +123,7 @@ func (u Usage) Add(o Usage) Usage {
 // TotalInput returns the tokens that the model read, cached ones included.
 func (u Usage) TotalInput() int64 { return u.InputTokens + u.CacheReadTokens + u.CacheWriteTokens }
 
-// UsageUpdate tells how full the model's context is, as in ACP.
+// UsageUpdate reports how full the model's context is, as in ACP.
 type UsageUpdate struct {
 	Used int64 `json:"used"`
 	Size int64 `json:"size,omitempty"`
@@ -132,19 +131,19 @@ type UsageUpdate struct {
 
 // PermissionRequest asks whether a tool call may run.
 type PermissionRequest struct {
-	ID       string             `json:"id"` // for the answer
+	ID       string             `json:"id"` // identifies the answer
 	ToolCall ToolCall           `json:"toolCall"`
 	Options  []PermissionOption `json:"options"`
 }
 
-// Allow returns the decision that allows the tool call once, or always where the
-// request offers nothing else.
+// Allow returns the decision that allows the tool call once, or always if the request offers
+// nothing else.
 func (r PermissionRequest) Allow() PermissionDecision {
 	return r.choose(AllowOnce, AllowAlways)
 }
 
-// Reject returns the decision that rejects the tool call once, or always where the
-// request offers nothing else. message tells the agent why; it may be empty.
+// Reject returns the decision that rejects the tool call once, or always if the request offers
+// nothing else. message tells the agent why; it may be empty.
 func (r PermissionRequest) Reject(message string) PermissionDecision {
 	d := r.choose(RejectOnce, RejectAlways)
 	d.Message = message
@@ -184,8 +183,8 @@ const (
 // Allows reports whether the answer lets the tool run.
 func (k PermissionKind) Allows() bool { return k == AllowOnce || k == AllowAlways }
 
-// Effect says in a few words what an answer of this kind does, such as "allow once"; empty
-// for a kind that is not known.
+// Effect describes an answer of this kind in a few words, such as "allow once". It returns "" for
+// an unknown kind.
 func (k PermissionKind) Effect() string {
 	switch k {
 	case AllowOnce:
@@ -200,7 +199,7 @@ func (k PermissionKind) Effect() string {
 	return ""
 }
 
-// PermissionResolved tells how a permission request ended.
+// PermissionResolved reports how a permission request ended.
 type PermissionResolved struct {
 	ID string `json:"id"`
 	// Kind is the answer; empty if the request was withdrawn.
@@ -208,17 +207,18 @@ type PermissionResolved struct {
 	Reason string         `json:"reason,omitempty"` // "answered", "timeout", "cancelled"
 }
 
-// QueryStarted tells that a prompt is being worked on.
+// QueryStarted reports that the agent works on a prompt or, with TypeQueryQueued, that the session
+// has accepted it.
 type QueryStarted struct {
 	Prompt string `json:"prompt"`
 }
 
-// QueryCompleted ends a query that ran to an end, a cancelled one included.
+// QueryCompleted ends a query that the agent completed or that was cancelled.
 type QueryCompleted struct {
 	StopReason StopReason `json:"stop_reason"`
 	DurationMS int64      `json:"duration_ms"`
-	// Usage is what the agent has used for the query. What it did by itself since the
-	// one before, woken up by a command in the background, as Claude Code is, counts too.
+	// Usage is the agent's usage for the query. It includes what the agent used by itself since the
+	// query before: Claude Code, for one, starts working again when a background command ends.
 	Usage Usage `json:"usage"`
 }
 
@@ -234,7 +234,7 @@ const (
 	StopCancelled   StopReason = "cancelled"
 )
 
-// QueryFailed ends a query that did not.
+// QueryFailed ends a query that failed.
 type QueryFailed struct {
 	Code       FailureCode `json:"code"`
 	Message    string      `json:"message"`
@@ -247,13 +247,13 @@ type QueryFailed struct {
 type EnvironmentInfo struct {
 	ID      string `json:"id,omitempty"`
 	Backend string `json:"backend,omitempty"`
-	// Isolation is what the sandbox keeps from the machine, of one that is ready.
+	// Isolation says how a ready sandbox is isolated from the machine.
 	Isolation primitives.Isolation `json:"isolation,omitempty"`
 	Status    string               `json:"status,omitempty"` // a primitives.Status
 	Message   string               `json:"message,omitempty"`
 }
 
-// EnvironmentTerminated tells why the sandbox ended.
+// EnvironmentTerminated reports why the sandbox ended.
 type EnvironmentTerminated struct {
 	Reason string `json:"reason"` // "manual", "idle", "unhealthy", "expired", "forked", "moved"
 }
@@ -261,45 +261,46 @@ type EnvironmentTerminated struct {
 // FileChange is a change in the workspace.
 type FileChange struct {
 	Path string `json:"path"`           // relative to the workspace
-	From string `json:"from,omitempty"` // of a rename
+	From string `json:"from,omitempty"` // old path of a renamed file
 	Size int64  `json:"size,omitempty"`
-	// Content is the file's content if it is text and was asked for.
+	// Content is the file's content if it is text and the user asked for it.
 	Content *string `json:"content,omitempty"`
-	// Omitted is why not: "binary", "too_large", "unreadable".
+	// Omitted says why Content is missing: "binary", "too_large", "unreadable".
 	Omitted string `json:"omitted,omitempty"`
 }
 
-// TranscriptChanged tells that the agent's transcript is a new one.
+// TranscriptChanged reports that the agent has a new transcript.
 type TranscriptChanged struct {
-	// Transcript is the new one. A session leaves it out of its events, which
-	// would otherwise repeat the whole conversation after each query, and
-	// stores it with the next Checkpoint.
+	// Transcript is the new transcript. A session leaves it out of its events, which would
+	// otherwise repeat the whole conversation after each query, and stores it with the next
+	// Checkpoint.
 	Transcript Transcript `json:"transcript,omitzero"`
 	Size       int64      `json:"size,omitempty"` // bytes of all parts
 }
 
-// Checkpoint tells that the session has stored what a new sandbox starts with: the files
-// of the workspace and what the agent remembers.
+// Checkpoint reports that the session has stored the state that a new sandbox starts with: the
+// files of the workspace and the agent's transcript.
 type Checkpoint struct {
 	// Number counts the checkpoints of the session, from 1.
 	Number int `json:"number"`
-	// Parent is the checkpoint that came before in the conversation: the last one, or the one
-	// that the session was rewound to. Zero means that there is none.
+	// Parent is the preceding checkpoint of the conversation: the last one, or the one that the
+	// session was rewound to. Zero means none.
 	Parent int              `json:"parent,omitempty"`
 	Reason CheckpointReason `json:"reason"`
-	// QueryID and Prompt are those of the last query, the prompt cut for a list. Empty if
-	// there was none yet.
+	// QueryID and Prompt belong to the last query. Prompt is shortened for lists. Both are empty
+	// before the first query.
 	QueryID string `json:"query_id,omitempty"`
 	Prompt  string `json:"prompt,omitempty"`
 	// Agent is the agent whose history Transcript is.
 	Agent string `json:"agent,omitempty"`
-	// Transcript and Workspace name what is stored. Empty means that nothing is.
+	// Transcript and Workspace name the stored data. Empty means that nothing is stored.
 	Transcript string `json:"transcript,omitempty"`
 	Workspace  string `json:"workspace,omitempty"`
-	// Files and Bytes are those of the workspace.
+	// Files and Bytes are the number of files of the workspace and their size.
 	Files int   `json:"files,omitempty"`
 	Bytes int64 `json:"bytes,omitempty"`
-	// Stale says why Workspace is that of an earlier checkpoint. Empty means that it is not.
+	// Stale says why Workspace is that of an earlier checkpoint. Empty means that Workspace is
+	// current.
 	Stale string `json:"stale,omitempty"`
 }
 
@@ -315,40 +316,41 @@ const (
 	CheckpointEnd      CheckpointReason = "end"      // the sandbox is about to end
 )
 
-// Rewound tells that the conversation and the workspace have returned to a checkpoint.
+// Rewound reports that the conversation and the workspace have returned to a checkpoint.
 type Rewound struct {
 	Checkpoint int `json:"checkpoint"`
 }
 
-// TranscriptRestored tells that the agent remembers what was said in an earlier sandbox. The
-// zero value says that it has its own transcript.
+// TranscriptRestored reports that the agent remembers the conversation of an earlier sandbox. The
+// zero value means that the agent got its own transcript.
 type TranscriptRestored struct {
-	// From is the agent whose conversation it continues, if that is another one, and Way how
-	// it got it.
+	// From is the agent whose conversation this agent continues, if it is another one. Way is how
+	// this agent got that conversation.
 	From string   `json:"from,omitempty"`
 	Way  Restored `json:"way,omitempty"`
-	// Reason is why it got a summary only; empty if its kind of agent takes nothing else.
+	// Reason says why the agent got only a summary. It is empty if this kind of agent takes nothing
+	// else.
 	Reason string `json:"reason,omitempty"`
 }
 
-// AgentChanged tells that another agent continues the session. What was chosen for the last
-// one, such as its model, does not hold any more.
+// AgentChanged reports that another agent continues the session. Settings of the last agent, such
+// as its model, no longer apply.
 type AgentChanged struct {
 	Agent string `json:"agent"`
 	From  string `json:"from"`
 }
 
-// SubagentStarted tells that a tool call started a subagent. Its events carry
-// the ToolCallID as their ConversationID.
+// SubagentStarted reports that a tool call started a subagent. The subagent's events carry the
+// ToolCallID as their ConversationID.
 type SubagentStarted struct {
 	ToolCallID  string `json:"tool_call_id"`
-	AgentID     string `json:"agent_id,omitempty"` // its SubagentTranscript.ID, when known
+	AgentID     string `json:"agent_id,omitempty"` // SubagentTranscript.ID, if known
 	Type        string `json:"type,omitempty"`
 	Description string `json:"description,omitempty"`
 	Prompt      string `json:"prompt,omitempty"`
 }
 
-// SubagentCompleted tells that a subagent ended.
+// SubagentCompleted reports that a subagent ended.
 type SubagentCompleted struct {
 	ToolCallID string `json:"tool_call_id"`
 	AgentID    string `json:"agent_id,omitempty"`
@@ -357,14 +359,14 @@ type SubagentCompleted struct {
 	DurationMS int64  `json:"duration_ms,omitempty"`
 }
 
-// SessionInitialized tells what the agent offers in this session.
+// SessionInitialized reports what the agent offers in this session.
 type SessionInitialized struct {
 	Agent        string   `json:"agent"`
 	AgentVersion string   `json:"agent_version,omitempty"`
 	Model        string   `json:"model,omitempty"`
 	Mode         string   `json:"mode,omitempty"`
 	Tools        []string `json:"tools,omitempty"`
-	Models       []Model  `json:"models,omitempty"` // that can be chosen, if the agent says so
+	Models       []Model  `json:"models,omitempty"` // to choose from, if the agent lists them
 	Resumed      bool     `json:"resumed,omitempty"`
 }
 
@@ -374,14 +376,14 @@ type Model struct {
 	Name string `json:"name,omitempty"`
 }
 
-// SessionInfo tells what the agent calls the session. Empty fields have not changed.
+// SessionInfo reports what the agent calls the session. Empty fields have not changed.
 type SessionInfo struct {
 	Title   string `json:"title,omitempty"`
 	Summary string `json:"summary,omitempty"`
 }
 
-// OptionsChanged tells the options now in force or, from the session, those that were
-// asked for.
+// OptionsChanged reports the options now in force or, from the session, the options that were
+// requested.
 type OptionsChanged struct {
 	Model string `json:"model,omitempty"`
 	Mode  string `json:"mode,omitempty"`
@@ -391,10 +393,10 @@ type OptionsChanged struct {
 type Log struct {
 	Level   string `json:"level"` // "debug", "info", "warn", "error"
 	Message string `json:"message"`
-	// Code says that the message is of a failure from which the agent goes on by itself:
-	// FailAPI of a model's API that it asks again. Else it is empty.
+	// Code says that the message is about a failure after which the agent continues by itself:
+	// FailAPI for a model's API that the agent asks again. Otherwise it is empty.
 	Code FailureCode `json:"code,omitempty"`
-	// HTTPStatus is what the API answered, with FailAPI; zero if that is not known.
+	// HTTPStatus is the status that the API returned, with FailAPI; zero if unknown.
 	HTTPStatus int `json:"http_status,omitempty"`
 	// Stream is "stderr" for a line that an executor has printed to standard error,
 	// else empty.

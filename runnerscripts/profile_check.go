@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// Check refuses what no agent could use: names that are none or stand twice, paths
-// that lead out, servers that are neither a command nor a URL. Its errors are a
-// [*ScriptFailure] with [FailInvalidRequest], which names the field.
+// Check refuses a profile that no agent could use: invalid or duplicate names, paths that lead out
+// of their folder, servers with neither a command nor a URL. Its errors are a [*ScriptFailure] with
+// [FailInvalidRequest], which names the field.
 func (p Profile) Check() error {
 	if p.MaxTurns < 0 {
 		return invalid("give profile.max_turns as 0 (no limit) or more, not %d", p.MaxTurns)
@@ -35,7 +35,7 @@ func (p Profile) Check() error {
 	return nil
 }
 
-// checkAll checks the parts of one field. check returns a part's name.
+// checkAll checks the elements of one field. check returns the name of an element.
 func checkAll[T any](field string, parts []T, check func(part T, where string) (string, error)) error {
 	seen := map[string]bool{}
 	for i, part := range parts {
@@ -99,7 +99,7 @@ func (m MCPServer) check(where string) (string, error) {
 	}
 	if m.URL != "" {
 		if u, err := url.Parse(m.URL); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-			return m.Name, invalid("give %s.url as http:// or https:// with a host", where) // it may hold a key
+			return m.Name, invalid("give %s.url as http:// or https:// with a host", where) // a URL may hold a key
 		}
 	}
 	for key := range m.Env {
@@ -130,7 +130,7 @@ func checkHooks(hooks []Hook) error {
 	return nil
 }
 
-// checkFiles refuses files that would be written elsewhere, or twice.
+// checkFiles refuses files that would be written outside their folder, or twice.
 func checkFiles(field string, files []WorkspaceFile) error {
 	seen := map[string]bool{}
 	for i, f := range files {
@@ -162,8 +162,8 @@ func checkText(where, text string) error {
 	return nil
 }
 
-// checkFrontmatter refuses keys that have a field of their own, and those that a
-// reader of YAML would take for something else.
+// checkFrontmatter refuses keys that have a field of their own, and keys that a YAML reader would
+// misread.
 func checkFrontmatter(where string, front map[string]any, fields ...string) error {
 	for key := range front {
 		if !plainID(key) {

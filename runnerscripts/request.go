@@ -20,7 +20,7 @@ const (
 	ReadTranscript = "read-transcript"
 )
 
-// Session is what every request says about the session it is for.
+// Session holds the fields that every request has.
 type Session struct {
 	Protocol  int              `json:"protocol"`   // must be [Protocol]
 	SessionID string           `json:"session_id"` // a UUID; also the agent's own session id where it takes one
@@ -31,32 +31,32 @@ type Session struct {
 	Gateway *Gateway `json:"gateway,omitempty"`
 }
 
-// Gateway is an HTTP server at a loopback address of the sandbox that passes requests on to
-// models and puts in the keys, which are outside.
+// Gateway is an HTTP server at a loopback address of the sandbox. It passes requests on to models
+// and adds the keys, which stay outside the sandbox.
 type Gateway struct {
-	// URL is its address, for example "http://127.0.0.1:40001".
+	// URL is the gateway's address, for example "http://127.0.0.1:40001".
 	URL string `json:"url"`
-	// Token is what the agent sends where it would send its key. It is worth nothing
-	// elsewhere.
+	// Token is what the agent sends instead of its key. It is worth nothing elsewhere.
 	Token string `json:"token"`
-	// APIs has the path of each API that is served, for example "/anthropic". URL and path
-	// together are what the agent's setting for the base address of that API takes.
+	// APIs maps each API that the gateway serves to its path, for example "/anthropic". URL and
+	// path together are the base address of that API in the agent's settings.
 	APIs map[ModelAPI]string `json:"apis"`
-	// Proxy says that it is an HTTP proxy, too, for hosts that the sandbox may reach.
+	// Proxy says that the gateway is also an HTTP proxy for the hosts that the sandbox may reach.
 	Proxy bool `json:"proxy,omitempty"`
-	// Wait says that the program that serves it may end while the agent goes on, and another
-	// one serve it then: meanwhile requests wait.
+	// Wait says that the program that serves the gateway may end while the agent continues.
+	// Requests then wait until another program serves it.
 	Wait bool `json:"wait,omitempty"`
 }
 
 // Address returns the host and port of the URL.
 func (g *Gateway) Address() string { return strings.TrimPrefix(g.URL, "http://") }
 
-// NoProxy is what no proxy is asked for, as the variable NO_PROXY has it.
+// NoProxy is the value of NO_PROXY: the hosts that are reached without a proxy.
 const NoProxy = "127.0.0.1,localhost,::1"
 
-// ProxyVariables returns the variables by which commands find the proxy, empty where there is
-// none. Its user and password are in its address, as most programs take them only there.
+// ProxyVariables returns the environment variables that make commands use the proxy. The map is
+// empty if there is no proxy. User and password are part of the address because most programs take
+// them only there.
 func (g *Gateway) ProxyVariables() map[string]string {
 	vars := map[string]string{}
 	if g == nil || !g.Proxy {
@@ -69,23 +69,23 @@ func (g *Gateway) ProxyVariables() map[string]string {
 	for _, name := range []string{"NO_PROXY", "no_proxy"} {
 		vars[name] = NoProxy
 	}
-	vars["NODE_USE_ENV_PROXY"] = "1"            // else Node's own clients ignore them
-	vars["GIT_HTTP_PROXY_AUTHMETHOD"] = "basic" // else git asks without them first
+	vars["NODE_USE_ENV_PROXY"] = "1"            // else Node's own clients ignore the variables
+	vars["GIT_HTTP_PROXY_AUTHMETHOD"] = "basic" // else git first asks without the credential
 	return vars
 }
 
 const proxyUser = "agentenv"
 
-// ProxyCredential returns what requests to the proxy have after "Proxy-Authorization: Basic": the
-// token in another form.
+// ProxyCredential returns the value after "Proxy-Authorization: Basic" in requests to the proxy:
+// the token in another encoding.
 func (g *Gateway) ProxyCredential() string {
 	return base64.StdEncoding.EncodeToString([]byte(proxyUser + ":" + g.Token))
 }
 
-// ModelAPI is the shape of a model's API.
+// ModelAPI names the format of a model's API.
 type ModelAPI string
 
-// The shapes. The base address ends before the version for Anthropic and Gemini, as in
+// The formats. The base address ends before the version for Anthropic and Gemini, as in
 // "https://api.anthropic.com", and after it for OpenAI, as in "https://api.openai.com/v1".
 const (
 	APIAnthropic ModelAPI = "anthropic" // Messages
@@ -93,37 +93,34 @@ const (
 	APIGemini    ModelAPI = "gemini"    // generateContent
 )
 
-// Agent says which agent to run and how. It is both configuration (of
-// environment.Config) and protocol.
+// Agent says which agent to run and how. It is part of environment.Config and of the protocol.
 type Agent struct {
 	// Name chooses the agent: "script", "claude", ...
 	Name string `json:"name"`
 	// Command replaces the agent's program, for example ["/opt/claude"]. Empty
 	// means the agent's usual name in PATH.
 	Command []string `json:"command,omitempty"`
-	// Model as the agent names it; empty leaves it to the agent.
+	// Model is the agent's own name of the model; empty leaves the choice to the agent.
 	Model string `json:"model,omitempty"`
-	// PermissionMode is the agent's mode at the start, for Claude Code
-	// "default", "acceptEdits", "plan", ...; empty means that every action
-	// that needs permission asks for it. An agent of ACP in which no mode is
-	// known to ask must be given one.
+	// PermissionMode is the agent's mode at the start, for Claude Code "default", "acceptEdits",
+	// "plan", ...; empty means that every action that needs permission asks for it. An ACP agent
+	// without a mode that is known to ask must be given one.
 	PermissionMode string `json:"permission_mode,omitempty"`
 	// SystemPrompt is added to the agent's own.
 	SystemPrompt string `json:"system_prompt,omitempty"`
 	// MaxTurns ends a query after so many model turns; zero means no limit.
 	MaxTurns int `json:"max_turns,omitempty"`
-	// TrustWorkspace lets the agent use settings, hooks and MCP servers that
-	// the workspace itself brings. Leave it off for code you did not write:
-	// those are commands that run without asking.
+	// TrustWorkspace lets the agent use settings, hooks and MCP servers that are part of the
+	// workspace. Leave it off for code you did not write: hooks and servers are commands that run
+	// without asking.
 	TrustWorkspace bool `json:"trust_workspace,omitempty"`
-	// AllowOutside lets a permission request decide about reading and changing
-	// files outside of the workspace. Without it such a request of the agent's
-	// tools for files is refused at once. Commands are not covered: they are
-	// what the sandbox is for.
+	// AllowOutside lets a permission request decide about reading and changing files outside of the
+	// workspace. Without it the runner refuses such requests of the agent's file tools at once.
+	// Commands are not covered: they are what the sandbox is for.
 	AllowOutside bool `json:"allow_outside,omitempty"`
-	// Env is the agent's environment beside the sandbox's own.
+	// Env is added to the environment that the sandbox gives the agent.
 	Env map[string]string `json:"env,omitempty"`
-	// Config is for the agent alone; for "script" a [Scenario].
+	// Config holds settings of the particular agent; for "script" it is a [Scenario].
 	Config json.RawMessage `json:"config,omitempty"`
 }
 
@@ -134,16 +131,15 @@ type SetupRequest struct {
 	Profile Profile `json:"profile,omitzero"`
 	// Files are written into the workspace.
 	Files []WorkspaceFile `json:"files,omitempty"`
-	// Transcript is restored so that the agent remembers, another agent's too; nil for a
-	// new conversation.
+	// Transcript is restored so that the agent remembers the conversation. It may come from another
+	// agent. Nil means a new conversation.
 	Transcript *Transcript `json:"transcript,omitempty"`
 }
 
 // WorkspaceFile is a file that the workspace starts with.
 type WorkspaceFile struct {
 	Path string `json:"path"` // relative to the workspace
-	// Content is what is in it, in base64 in JSON; Text is another way to say
-	// it, for texts.
+	// Content is the file's content, in base64 in JSON. Text is an alternative for texts.
 	Content []byte `json:"content,omitempty"`
 	Text    string `json:"text,omitempty"`
 	// Mode are its permissions: 0755 in YAML, in JSON the same as a decimal
@@ -151,7 +147,7 @@ type WorkspaceFile struct {
 	Mode fs.FileMode `json:"mode,omitempty"`
 }
 
-// Data returns the content, however it was given.
+// Data returns the content, from Text or else from Content.
 func (f WorkspaceFile) Data() []byte {
 	if f.Text != "" {
 		return []byte(f.Text)
@@ -162,27 +158,27 @@ func (f WorkspaceFile) Data() []byte {
 // SetupData is the data of setup-session's result.
 type SetupData struct {
 	AgentVersion string `json:"agent_version,omitempty"`
-	// Restored says how the agent got the transcript of another agent; zero if it got none, or
-	// its own.
+	// Restored says how the agent got the transcript of another agent. It is zero if the agent got
+	// none, or its own.
 	Restored TranscriptRestored `json:"restored,omitzero"`
 }
 
-// Restored is how an agent gets the conversation of another one.
+// Restored is the way in which an agent gets the conversation of another one.
 type Restored string
 
-// The ways, the best first. All of them are bounded: of a long conversation the beginning is
-// left out, and of long outputs of tools the middle.
+// The ways, best first. All are bounded: they leave out the beginning of a long conversation and
+// the middle of long tool outputs.
 const (
-	// RestoredNative: the agent has imported it with its own means.
+	// RestoredNative: the agent imported the conversation with its own means.
 	RestoredNative Restored = "native"
-	// RestoredConverted: it was written as a transcript of the agent's own.
+	// RestoredConverted: the conversation was written as a transcript in the agent's own format.
 	RestoredConverted Restored = "converted"
-	// RestoredSummary: it is put in words before the first prompt.
+	// RestoredSummary: a summary in words precedes the first prompt.
 	RestoredSummary Restored = "summary"
 )
 
-// QueryRequest starts execute-query: the agent is started, or resumed where the
-// conversation has a transcript, and waits for prompts.
+// QueryRequest starts execute-query. The script starts the agent, or resumes it if the conversation
+// has a transcript, and waits for prompts.
 type QueryRequest struct {
 	Session
 	Profile Profile `json:"profile,omitzero"` // as setup-session got it
@@ -190,34 +186,32 @@ type QueryRequest struct {
 	Prompt string `json:"prompt,omitempty"`
 	// PromptID becomes Event.QueryID of the first prompt's events.
 	PromptID string `json:"prompt_id,omitempty"`
-	// Raw asks for the agent's own lines too, as [TypeRaw] events.
+	// Raw asks for the agent's own lines as well, as [TypeRaw] events.
 	Raw bool `json:"raw,omitempty"`
-	// InterruptGraceMS is how many milliseconds the agent may take to stop after an
-	// interrupt before it is killed. Zero means [DefaultInterruptGrace].
+	// InterruptGraceMS is the grace period in milliseconds: how long the agent may take to stop
+	// after an interrupt before it is killed. Zero means [DefaultInterruptGrace].
 	InterruptGraceMS int64 `json:"interrupt_grace_ms,omitempty"`
 }
 
-// DefaultInterruptGrace is how long an agent may take to stop after an interrupt if the
-// request does not say. Package environment always asks for it; no setting changes it.
+// DefaultInterruptGrace is the grace period after an interrupt if the request sets none. Package
+// environment always uses it; no setting changes it.
 const DefaultInterruptGrace = 5 * time.Second
 
 // TranscriptRequest asks for the conversation as the agent keeps it.
 type TranscriptRequest struct {
 	Session
-	// Events asks for the conversation as events too, printed before the
-	// result.
+	// Events asks for the conversation as events as well. They are printed before the result.
 	Events bool `json:"events,omitempty"`
 }
 
-// Transcript is an agent's own history, byte by byte. It is what is stored of a
-// session, and what makes an agent remember in a new sandbox.
+// Transcript is an agent's own history, byte by byte. A session stores it and restores it in a new
+// sandbox so that the agent remembers the conversation.
 type Transcript struct {
-	// Agent is the name of the agent whose history it is. Empty means the agent of the
-	// session. Set up with the transcript of another agent, a session continues that one's
-	// conversation; see [SetupData].Restored.
+	// Agent names the agent that wrote the history. Empty means the agent of the session. A session
+	// that is set up with another agent's transcript continues that agent's conversation; see
+	// [SetupData].Restored.
 	Agent string `json:"agent,omitempty"`
-	// Main is the conversation in the agent's own format; empty if there is
-	// none yet.
+	// Main is the conversation in the agent's own format; empty before the first query.
 	Main      string               `json:"main"`
 	Subagents []SubagentTranscript `json:"subagents,omitempty"`
 }
@@ -249,29 +243,28 @@ type ControlType string
 // The control lines.
 const (
 	ControlPrompt ControlType = "prompt" // ID, Text: run a query; queued while one runs
-	// ControlInterrupt stops the query of ID, whether it runs or is queued; without an
-	// ID that which runs or is the next. It completes with StopCancelled, unless the
-	// agent does not stop within [QueryRequest].InterruptGraceMS and is killed.
+	// ControlInterrupt stops the query with that ID, running or queued. Without an ID it stops the
+	// running query or, if none runs, the next one. The query completes with StopCancelled, unless
+	// the agent does not stop within [QueryRequest].InterruptGraceMS and is killed.
 	ControlInterrupt  ControlType = "interrupt"
 	ControlPermission ControlType = "permission" // ID, Decision
 	ControlCredential ControlType = "credential" // ID, Value
 	ControlSetMode    ControlType = "set_mode"   // Value
 	ControlSetModel   ControlType = "set_model"  // Value
-	ControlShutdown   ControlType = "shutdown"   // end now, the running query included
-	// ControlWithdraw takes back the prompt of ID, or one that is still on its way: unless
-	// its query_started was or will be printed, execute-query ends without it. It may be the
-	// first line.
+	ControlShutdown   ControlType = "shutdown"   // ends the script and the running query now
+	// ControlWithdraw withdraws the prompt with that ID, even if the prompt has not arrived yet.
+	// Unless query_started was or will be printed for it, execute-query ends without running it.
+	// The line may be the first one.
 	ControlWithdraw ControlType = "withdraw"
 )
 
 // PermissionDecision answers a permission request.
 type PermissionDecision struct {
-	// OptionID is the chosen one of the request's options. Empty means: choose
-	// by Kind.
+	// OptionID is the id of the chosen option. Empty means: choose by Kind.
 	OptionID string `json:"option_id,omitempty"`
 	// Kind chooses the first option of that kind.
 	Kind PermissionKind `json:"kind,omitempty"`
-	// Message tells the agent why it was rejected.
+	// Message tells the agent why the tool call was rejected.
 	Message string `json:"message,omitempty"`
 	// UpdatedInput replaces the tool's input; only with an allowing kind.
 	UpdatedInput json.RawMessage `json:"updated_input,omitempty"`
@@ -287,11 +280,11 @@ type Result struct {
 	Error *ScriptFailure  `json:"error,omitempty"` // when not OK
 }
 
-// ScriptFailure is why a script could not do its work. It is an error.
+// ScriptFailure says why a script failed. It implements error.
 type ScriptFailure struct { //nolint:errname // on the wire it is data; environment.ScriptError is the error around it
 	Code    FailureCode `json:"code"`
-	Message string      `json:"message"` // for people; starts with what they can do
-	// HTTPStatus is what the model's API answered; with FailAPI.
+	Message string      `json:"message"` // for people; starts with advice
+	// HTTPStatus is the status that the model's API returned; with FailAPI.
 	HTTPStatus int `json:"http_status,omitempty"`
 }
 
@@ -303,20 +296,20 @@ type FailureCode string
 
 // The failures.
 const (
-	FailInvalidRequest  FailureCode = "invalid_request" // not JSON, an unknown field, a bad value, the name of what does not exist
+	FailInvalidRequest  FailureCode = "invalid_request" // not JSON, an unknown field or name, a bad value
 	FailProtocol        FailureCode = "protocol"        // another protocol version
 	FailUnknownAgent    FailureCode = "unknown_agent"   // no such agent in this runner
-	FailAgentMissing    FailureCode = "agent_missing"   // its program is not installed in the sandbox
-	FailAgentOld        FailureCode = "agent_old"       // its program is older than Recipe.Minimum
-	FailAgent           FailureCode = "agent"           // it crashed, or broke its protocol
+	FailAgentMissing    FailureCode = "agent_missing"   // the program is not installed
+	FailAgentOld        FailureCode = "agent_old"       // the program is older than Recipe.Minimum
+	FailAgent           FailureCode = "agent"           // the agent crashed, or broke its protocol
 	FailAPI             FailureCode = "api"             // the model's API refused or failed
-	FailBudget          FailureCode = "budget"          // tokens, money or requests have used up a limit that was set for it
-	FailTimeout         FailureCode = "timeout"         // it took longer than was set for it
-	FailQuery           FailureCode = "query"           // the agent ended the query with an error of its own; it goes on
+	FailBudget          FailureCode = "budget"          // tokens, money or requests reached a limit
+	FailTimeout         FailureCode = "timeout"         // a time limit has passed
+	FailQuery           FailureCode = "query"           // the agent reported an error and keeps running
 	FailSessionNotFound FailureCode = "session_not_found"
-	FailUnsupported     FailureCode = "unsupported" // the agent, or the sandbox, cannot do what was asked
-	// FailUnavailable: the sandbox, or what it is made with, does not answer or is gone.
-	// No script says it.
+	FailUnsupported     FailureCode = "unsupported" // the agent or sandbox does not support it
+	// FailUnavailable: the sandbox or its backend does not answer or is gone. Scripts never report
+	// it.
 	FailUnavailable FailureCode = "unavailable"
 	FailInternal    FailureCode = "internal"
 )

@@ -5,9 +5,9 @@ import (
 	"math/bits"
 )
 
-// The scanner below accepts only JSON that encoding/json accepts too. It may
-// refuse what is valid but unusual (deep nesting): callers then let encoding/json
-// decide. All functions return the index behind what they scanned, or refused.
+// The scanner below accepts only JSON that encoding/json accepts too. It may refuse valid but
+// unusual JSON (deep nesting): callers then let encoding/json decide. All functions return the
+// index after the scanned text, or refused.
 const (
 	refused   = -1
 	mostDepth = 500
@@ -213,8 +213,8 @@ func scanEscape(b []byte, i int) int {
 	return refused
 }
 
-// countValues returns how many values of arrays and objects a line holds, roughly:
-// the commas that are in no string.
+// countValues returns roughly how many values of arrays and objects a line holds: the number of
+// commas outside of strings.
 func countValues(b []byte) (n int) {
 	for i := 0; i < len(b); i++ {
 		switch b[i] {

@@ -7,12 +7,12 @@ import "encoding/json"
 // Config as {"file": "path in the sandbox"}. Without a Config the agent plays a
 // scenario of its own.
 //
-// A prompt plays the first turn whose When stands in it, else the next turn that
-// has no When; after the last one it starts again.
+// A prompt plays the first turn whose When is part of the prompt, else the next turn without a
+// When. After the last turn the scenario starts again.
 type Scenario struct {
 	Turns []ScenarioTurn `json:"turns,omitempty"`
-	// File holds the scenario, instead of Turns. A relative path is relative to
-	// the workspace.
+	// File is the path of a file that holds the scenario, instead of Turns. A relative path is
+	// relative to the workspace.
 	File string `json:"file,omitempty"`
 }
 
@@ -22,17 +22,17 @@ type ScenarioTurn struct {
 	Steps []ScenarioStep `json:"steps"`
 }
 
-// ScenarioStep is one step of a turn; exactly one field is set. In every string
-// of Text, Thought, Run, Write and Plan these stand for what the agent knows:
+// ScenarioStep is one step of a turn; exactly one field is set. In every string of Text, Thought,
+// Run, Write and Plan these placeholders are replaced:
 //
 //	{{prompt}}         the prompt
 //	{{turn}}           how many prompts the conversation has had, this one included
 //	{{history}}        the earlier prompts, one a line
-//	{{model}}          Agent.Model, or what set_model made of it
+//	{{model}}          Agent.Model, or the value of the last set_model
 //	{{system_prompt}}  Agent.SystemPrompt
 type ScenarioStep struct {
-	Text    string         `json:"text,omitempty"`     // said in several chunks
-	Thought string         `json:"thought,omitempty"`  // thought aloud
+	Text    string         `json:"text,omitempty"`     // a message, sent in several chunks
+	Thought string         `json:"thought,omitempty"`  // a thought of the agent
 	Run     []string       `json:"run,omitempty"`      // a tool call that really runs this command in the workspace
 	Write   *ScenarioWrite `json:"write,omitempty"`    // a tool call that really writes this file
 	Ask     *ScenarioStep  `json:"ask,omitempty"`      // asks for permission, then does this Run or Write
@@ -40,8 +40,8 @@ type ScenarioStep struct {
 	Fail    *ScriptFailure `json:"fail,omitempty"`     // ends the query with this failure
 	Crash   int            `json:"crash,omitempty"`    // the runner exits with this code, at once
 	Plan    *Plan          `json:"plan,omitempty"`
-	// Print writes a line to standard output as it is, to test readers; of a
-	// JSON string its text, which need not be JSON.
+	// Print writes a line to standard output unchanged, to test readers. For a JSON string it
+	// writes the text, which need not be JSON.
 	Print json.RawMessage `json:"print,omitempty"`
 }
 

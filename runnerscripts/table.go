@@ -11,7 +11,7 @@ import (
 type eventKind struct {
 	typ     EventType
 	payload reflect.Type
-	value   func(json.RawMessage) Value // nil where the shape is not known
+	value   func(json.RawMessage) Value // nil if the payload has no struct
 	host    bool                        // only the host makes such events
 }
 
@@ -87,13 +87,13 @@ func hostKind[T any, P interface {
 	return k
 }
 
-// rawKind is for a payload that is not of a struct of this package.
+// rawKind returns the row of a type whose payload is not a struct of this package.
 func rawKind[T any](t EventType, host bool) eventKind {
 	return eventKind{typ: t, payload: reflect.TypeFor[T](), host: host}
 }
 
-// HostOnly reports whether only the host makes events of a type. One that a script
-// prints nevertheless is reported as a [TypeLog] event that shows it.
+// HostOnly reports whether only the host makes events of a type. If a script prints one
+// nevertheless, it is reported as a [TypeLog] event that shows it.
 func HostOnly(t EventType) bool { return eventKinds[t].host }
 
 // EventTypes returns the types that this version knows, sorted.

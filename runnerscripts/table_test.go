@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// declaredTypes returns the constants of type EventType as event.go has them.
+// declaredTypes returns the constants of type EventType that event.go declares.
 func declaredTypes(t *testing.T) []EventType {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "event.go", nil, 0)

@@ -1,8 +1,7 @@
 package runnerscripts
 
-// Value is a decoded payload: a pointer to the struct that belongs to the type of an
-// event. Nothing else is a Value, so that a type switch over one that names a wrong type
-// does not compile.
+// Value is a decoded payload: a pointer to the struct that belongs to the type of an event. No
+// other type is a Value, so a type switch over a Value that names a wrong type does not compile.
 type Value interface{ isValue() }
 
 // Value returns the payload of an event, decoded:
@@ -14,9 +13,9 @@ type Value interface{ isValue() }
 //		fmt.Println(v.StopReason, v.Usage.TotalInput())
 //	}
 //
-// Some types share a struct, as tool_call and tool_call_update do; Event.Type tells them
-// apart. Value returns nil for a type without a struct, such as one that this version
-// does not know, and for a payload that is malformed; [Payload] says what is wrong.
+// Some types share a struct, as tool_call and tool_call_update do; Event.Type tells them apart.
+// Value returns nil for a type without a struct, such as one that this version does not know, and
+// for a payload that is malformed; [Payload] returns the error.
 func (e Event) Value() Value {
 	if k := eventKinds[e.Type]; k.value != nil {
 		return k.value(e.Payload)

@@ -38,9 +38,8 @@ func (f *finder) build(ctx context.Context, to string) error {
 	return err
 }
 
-// download brings the source of the release into the module cache. It works in a
-// module of its own in scratch: the go command would follow, and change, any
-// go.mod above it.
+// download downloads the source of the release into the module cache. It works in a separate module
+// in scratch: otherwise the go command would use, and change, any go.mod above.
 func (f *finder) download(ctx context.Context, scratch string) (dir string, err error) {
 	if err := os.WriteFile(filepath.Join(scratch, "go.mod"), []byte("module download\n"), 0o600); err != nil {
 		return "", err
@@ -67,8 +66,8 @@ func (f *finder) goCommand(ctx context.Context, dir string, args ...string) ([]b
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &stdout, &stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = goGrace
-	// What the user's own builds are set to must not change this one: neither
-	// vendoring, workspaces, race detector nor newer processors.
+	// The user's own build settings must not change this build: vendoring, workspaces, the race
+	// detector, newer processors.
 	cmd.Env = append(os.Environ(),
 		"CGO_ENABLED=0", "GOOS="+f.cfg.OS, "GOARCH="+f.cfg.Arch, "PWD="+dir,
 		"GOFLAGS=-mod=readonly", "GOWORK=off", "GO111MODULE=on", "GOEXPERIMENT=", "GOAMD64=v1", "GOARM64=v8.0",

@@ -1,10 +1,9 @@
 // Package bundle finds the envrunner binary for a platform: the one static
 // program that is put into every sandbox.
 //
-// A program that was released with agentenv carries the binary or has it beside
-// itself. A program that merely imports agentenv has neither; for it the binary
-// is built once, from the very source that the program was built from, with the
-// Go toolchain, and kept in a cache.
+// A program that was released with agentenv carries the binary or has it beside itself. A program
+// that merely imports agentenv has neither. For it the package builds the binary once, with the Go
+// toolchain and from the very source that the program was built from, and keeps it in a cache.
 package bundle
 
 import (
@@ -17,16 +16,14 @@ import (
 	"strings"
 )
 
-// ErrNotFound says that there is no runner for the platform, and none can be built. The
-// message lists all that was tried and how to mend it.
+// ErrNotFound means that there is no runner for the platform and none can be built. The message
+// lists everything that was tried and how to fix it.
 var ErrNotFound = errors.New("no runner binary")
 
-// ExplicitVariable is the environment variable that names the binary where
-// Config.Explicit does not.
+// ExplicitVariable is the environment variable that names the binary if Config.Explicit does not.
 const ExplicitVariable = "AGENTENV_RUNNER"
 
-// Config says which binary is wanted. The zero value wants the one for this
-// machine.
+// Config describes the wanted binary. The zero value describes the one for this machine.
 type Config struct {
 	// Explicit is the path of the binary to use. If it is not usable, nothing
 	// else is tried. Empty means the environment variable AGENTENV_RUNNER, and
@@ -35,37 +32,36 @@ type Config struct {
 	// OS and Arch are the platform of the sandbox, as in runtime.GOOS and
 	// runtime.GOARCH. Empty means those of this machine.
 	OS, Arch string
-	// CacheDir keeps binaries that were built or unpacked. It is made if it is
-	// missing, must belong to the user, and must not be writable by other users.
-	// Empty means "agentenv" in the user's cache directory.
+	// CacheDir keeps binaries that were built or unpacked. It is created if missing, must belong to
+	// the user, and must not be writable by other users. Empty means "agentenv" in the user's cache
+	// directory.
 	CacheDir string
-	// Progress gets a sentence about each step that takes longer than a moment. Nil
+	// Progress is called with a sentence about each step that takes longer than a moment. Nil
 	// reports nothing.
 	Progress func(message string)
 }
 
-// Path returns the path of a runner binary for the platform. It looks, in this
-// order, for one that is named explicitly, one beside the running executable
-// ("envrunner-linux-amd64", or "envrunner" if the platform is this machine's),
-// one that is embedded in the program (build tag embedrunner), one in the cache,
-// and else builds it. Several processes at once build it once.
+// Path returns the path of a runner binary for the platform. It looks, in this order, for one that
+// is named explicitly, one beside the running executable ("envrunner-linux-amd64", or "envrunner"
+// if the platform is this machine's), one that is embedded in the program (build tag embedrunner),
+// and one in the cache. If it finds none, it builds one. Concurrent processes build it only once.
 //
-// The error is [ErrNotFound], or that of a ctx that was done before the end.
+// The error wraps [ErrNotFound], or the cause of ctx if ctx ends first.
 func Path(ctx context.Context, cfg Config) (string, error) {
 	return newFinder(cfg).find(ctx)
 }
 
-// Find is Path for a platform, as in runtime.GOOS and runtime.GOARCH, without other
-// settings: the Runner of a provider, such as docker.Provider.
+// Find is Path for a platform, as in runtime.GOOS and runtime.GOARCH, with default settings. It can
+// be the Runner of a provider, such as docker.Provider.
 func Find(ctx context.Context, goos, goarch string) (string, error) {
 	return Path(ctx, Config{OS: goos, Arch: goarch})
 }
 
-// finder is one search. Its fields are what the search depends on outside Config.
+// finder is one search. Its fields hold what the search depends on besides Config.
 type finder struct {
 	cfg        Config
-	executable string // of this program; empty if unknown
-	source     string // folder of this module's source; empty if it is not here
+	executable string // path of this program; empty if unknown
+	source     string // folder of this module's source; empty if it is not on this machine
 	version    string // of this module in this program; empty if it is no release
 	tried      []string
 }
@@ -110,7 +106,7 @@ func (f *finder) find(ctx context.Context) (string, error) {
 	return "", f.notFound()
 }
 
-// explicit returns the binary that the user names.
+// explicit returns the binary that the user named.
 func (f *finder) explicit() (string, error) {
 	name, err := filepath.Abs(f.cfg.Explicit)
 	if err == nil {
@@ -126,7 +122,7 @@ func (f *finder) explicit() (string, error) {
 	return name, nil
 }
 
-// beside returns the binary that was installed together with this program.
+// beside returns the binary in the folder of this program.
 func (f *finder) beside() (string, bool) {
 	if f.executable == "" {
 		f.try("beside the program: it does not know its own path")
@@ -154,7 +150,8 @@ func (f *finder) beside() (string, bool) {
 	return "", false
 }
 
-// kept returns the binary from the cache, and puts it there first if need be.
+// kept returns the binary from the cache. It unpacks or builds the binary first if the cache does
+// not have it.
 func (f *finder) kept(ctx context.Context) (string, error) {
 	if content, ok := content(f.fileName()); ok {
 		check := func(name string) error { return same(name, content) }

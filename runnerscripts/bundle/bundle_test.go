@@ -17,7 +17,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// asProcess makes the test binary call Path once and print what it says.
+// asProcess is the variable that makes the test binary call Path once and print the result.
 const asProcess = "BUNDLE_TEST_AS_PROCESS"
 
 func TestMain(m *testing.M) {
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// search returns a search that finds nothing but what a test gives it.
+// search returns a finder that finds only what the test provides.
 func search(t *testing.T, cfg Config) *finder {
 	t.Helper()
 	t.Setenv(ExplicitVariable, "")
@@ -220,7 +220,7 @@ func TestARunnerThatTheProgramCarriesIsUsedWithoutTheGoCommand(t *testing.T) {
 	if err != nil || f.isRunner(found) != nil || !strings.HasPrefix(filepath.Base(filepath.Dir(found)), "embedded-") {
 		t.Errorf("found %q, %v", found, err)
 	}
-	// The cache holds what the program carries, or it is written again.
+	// A cached binary that differs from the embedded one is written again.
 	if err := os.WriteFile(found, []byte("damaged"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -280,7 +280,7 @@ func copyFile(t *testing.T, from, to string, mode os.FileMode) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A new file each time: a running one cannot be written to.
+	// Write a new file each time: the file of a running program cannot be written to.
 	if err := os.Remove(to); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
 	}

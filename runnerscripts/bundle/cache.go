@@ -14,9 +14,8 @@ import (
 // keepUnused is how long an unused binary stays in the cache.
 const keepUnused = 30 * 24 * time.Hour
 
-// cached returns the binary that is kept under a key; build writes it to a file if
-// it is not there, or is not whole according to check. Among all processes one
-// makes it, and the others wait.
+// cached returns the binary that the cache holds under key. If the binary is missing, or damaged
+// according to check, build writes it to a file. One process builds it, and all others wait.
 func (f *finder) cached(ctx context.Context, key string, check func(name string) error, build func(ctx context.Context, to string) error) (string, error) {
 	root, err := f.cacheDir()
 	if err != nil {
@@ -43,20 +42,20 @@ func (f *finder) cached(ctx context.Context, key string, check func(name string)
 	return name, nil
 }
 
-// hit reports whether the binary is in the cache, and marks it as used. One that
-// a full disk or a power failure has damaged is not there.
+// hit reports whether the binary is in the cache, and marks it as used. A binary that a full disk
+// or a power failure has damaged counts as missing.
 func hit(name string, check func(name string) error) bool {
 	if usable(name) != nil || private(name, 0o022) != nil || check(name) != nil {
 		return false
 	}
 	now := time.Now()
-	// A cache that cannot be written to is still good to read.
+	// A cache that is not writable can still be read.
 	_ = os.Chtimes(filepath.Dir(name), now, now)
 	return true
 }
 
-// install makes the binary and gives it its name when it is complete. The lock is
-// held, so what is in the folder for new ones was left by a process that is dead.
+// install builds the binary and renames it when it is complete. The caller holds the lock, so .new
+// can only be the orphan of a dead process.
 func install(ctx context.Context, name string, build func(ctx context.Context, to string) error) error {
 	tmp := filepath.Join(filepath.Dir(name), ".new")
 	if err := os.RemoveAll(tmp); err != nil {
@@ -70,18 +69,17 @@ func install(ctx context.Context, name string, build func(ctx context.Context, t
 	if err := build(ctx, file); err != nil {
 		return err
 	}
-	// 0755 on the way into a sandbox, whose user may be another.
+	// The sandbox may run the file as another user, so it needs mode 0755.
 	if err := os.Chmod(file, 0o755); err != nil {
 		return err
 	}
 	return os.Rename(file, name)
 }
 
-// other is how to use another cache.
+// other is the advice to use another cache.
 const other = "or name another in XDG_CACHE_HOME (or bundle.Config.CacheDir)"
 
-// cacheDir returns the cache's folder after making sure that it is the user's
-// own.
+// cacheDir returns the cache's folder after checking that it belongs to the user.
 func (f *finder) cacheDir() (string, error) {
 	dir := f.cfg.CacheDir
 	if dir == "" {
@@ -104,12 +102,12 @@ func (f *finder) cacheDir() (string, error) {
 	return dir, nil
 }
 
-// ours are the folders that this package makes in the cache, which may hold other
-// things: its place is for the user to choose.
+// ours matches the folders that this package makes in the cache. The user chooses the cache's
+// folder, so it may hold other things.
 var ours = regexp.MustCompile(`^(source-|embedded-)[0-9a-f]{32}$|^version-v[0-9]+\.`)
 
-// prune removes binaries that were unused for keepUnused. It ignores errors: the cache
-// works without it.
+// prune removes binaries that were unused for keepUnused. It ignores errors: the cache works
+// without pruning.
 func prune(root, keep string) {
 	entries, err := os.ReadDir(root)
 	if err != nil {

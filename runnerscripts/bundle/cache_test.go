@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// The folder may hold more than this package's binaries: the user names it.
+// The user names the cache's folder, so it may hold more than this package's binaries.
 func TestOnlyOldBinariesAreRemovedFromTheCache(t *testing.T) {
 	root := t.TempDir()
 	chmod(t, root, 0o700)
@@ -100,7 +100,7 @@ func TestWhatAKilledBuildLeftIsRemovedByTheNext(t *testing.T) {
 	}
 }
 
-// The go command follows the go.mod that is nearest, and writes to it.
+// The go command uses the nearest go.mod, and writes to it.
 func TestDownloadHasNothingToDoWithAModuleFileAboveIt(t *testing.T) {
 	f := search(t, Config{})
 	dir := t.TempDir()

@@ -15,7 +15,7 @@ const (
 	runnerPackage = module + "/runnerscripts/runner"
 )
 
-// usable reports whether a file can be a program.
+// usable returns an error unless the file can be a program.
 func usable(name string) error {
 	info, err := os.Stat(name)
 	switch {
@@ -29,7 +29,7 @@ func usable(name string) error {
 	return nil
 }
 
-// trusted reports whether only the user and root could have put the file where it is.
+// trusted returns an error unless only the user and root could have put the file where it is.
 func trusted(name string) error {
 	resolved, err := filepath.EvalSymlinks(name)
 	if err != nil {
@@ -54,8 +54,8 @@ func trusted(name string) error {
 	return nil
 }
 
-// private reports whether a file belongs to the user or root and has none of
-// the given permission bits.
+// private returns an error unless the file belongs to the user or root and has none of the
+// forbidden permission bits.
 func private(name string, forbidden fs.FileMode) error {
 	info, err := os.Stat(name)
 	if err != nil {
@@ -70,9 +70,9 @@ func private(name string, forbidden fs.FileMode) error {
 	return nil
 }
 
-// matches reports whether a program is a runner for the platform and of this
-// release. One that is not written in Go passes unless mustBeOurs: a user may
-// name any program that keeps the protocol.
+// matches returns an error if the program is for another platform. With mustBeOurs the program must
+// also be envrunner of this release. Without it, a program that is not written in Go passes: a user
+// may name any program that keeps the protocol.
 func (f *finder) matches(name string, mustBeOurs bool) error {
 	info, err := buildinfo.ReadFile(name)
 	switch {
@@ -93,7 +93,7 @@ func (f *finder) matches(name string, mustBeOurs bool) error {
 	return nil
 }
 
-// isRunner reports whether a file is a whole runner for the platform.
+// isRunner returns an error unless the file is a whole runner for the platform.
 func (f *finder) isRunner(name string) error {
 	info, err := buildinfo.ReadFile(name)
 	switch {
@@ -121,7 +121,7 @@ func (f *finder) forPlatform(name string, info *buildinfo.BuildInfo) error {
 	return nil
 }
 
-// same reports whether a file has that content.
+// same returns an error unless the file has that content.
 func same(name string, content []byte) error {
 	got, err := os.ReadFile(name)
 	if err == nil && !bytes.Equal(got, content) {

@@ -6,15 +6,15 @@ import (
 	"sync/atomic"
 )
 
-// carried holds the runners that the program was built with and passed to Embed.
+// carried holds the file system that the program passed to Embed.
 var carried atomic.Pointer[fs.FS]
 
-// Embed makes [Path] use the runners that the program carries, so that it needs neither
-// the Go toolchain nor a second file on its machine: the files named envrunner-OS-ARCH,
-// such as envrunner-linux-amd64, in any folder of fsys, which is usually an embed.FS. A
-// runner adds about 10 MB to the program. Call Embed at the start of main; it may be
-// called from any goroutine, and again to replace fsys. A runner for a sandbox's
-// platform is built with
+// Embed makes [Path] use the runners that the program carries, so that the program needs neither
+// the Go toolchain nor a second file on its machine. The runners are the files named
+// envrunner-OS-ARCH, such as envrunner-linux-amd64, in any folder of fsys, which is usually an
+// embed.FS. A runner adds about 10 MB to the program. Call Embed at the start of main; it may be
+// called from any goroutine, and again to replace fsys. Build a runner for a sandbox's platform
+// with
 //
 //	CGO_ENABLED=0 GOOS=linux GOARCH=amd64 go build -trimpath -tags nethttpomithttp2 -ldflags "-s -w" -o envrunner-linux-amd64 github.com/agentenv-dev/agentenv/runnerscripts/runner
 //

@@ -26,7 +26,7 @@ func ExampleFind() {
 	// Output: true true
 }
 
-// A runner that is named and cannot be used is an error. Nothing else is tried.
+// Path fails if the named runner cannot be used. It tries nothing else.
 func ExamplePath() {
 	_, err := bundle.Path(context.Background(), bundle.Config{Explicit: "/no/such/envrunner", OS: "linux", Arch: "arm64"})
 	fmt.Println(errors.Is(err, bundle.ErrNotFound))

@@ -35,9 +35,9 @@ func main() {
 }
 `
 
-// A program that only did "go get" builds the runner from the module cache, and
-// with -trimpath, when it does not know where its source is, from the release
-// that it was built with.
+// A program that only did "go get" builds the runner from the module cache. If it was built with
+// -trimpath, it does not know where its source is, and downloads the release that it was built
+// with.
 func TestProgramThatOnlyDidGoGetGetsItsRunner(t *testing.T) {
 	f := search(t, Config{})
 	dir := t.TempDir()
@@ -47,7 +47,7 @@ func TestProgramThatOnlyDidGoGetGetsItsRunner(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Other modules come from what is downloaded already.
+	// Other modules come from the existing download cache.
 	t.Setenv("GOPROXY", "file://"+proxy+",file://"+filepath.Join(strings.TrimSpace(string(out)), "cache", "download"))
 	t.Setenv("GOMODCACHE", filepath.Join(dir, "modcache"))
 	t.Setenv("GOSUMDB", "off")
@@ -84,8 +84,7 @@ func TestProgramThatOnlyDidGoGetGetsItsRunner(t *testing.T) {
 	}
 }
 
-// cleanModCache empties GOMODCACHE at the end of the test: its files are
-// read-only.
+// cleanModCache empties GOMODCACHE at the end of the test, because its files are read-only.
 func cleanModCache(t *testing.T) {
 	t.Helper()
 	t.Cleanup(func() {

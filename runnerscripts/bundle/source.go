@@ -13,9 +13,9 @@ import (
 	"strings"
 )
 
-// sourceDir returns the folder of this module's source, from which this program
-// was built: a working copy or the module cache. It is empty if the source is
-// not there or the program was built with -trimpath.
+// sourceDir returns the folder of this module's source, from which this program was built: a
+// working copy or the module cache. It returns "" if the source is not there or the program was
+// built with -trimpath.
 func sourceDir() string {
 	_, file, _, ok := runtime.Caller(0)
 	if !ok || !filepath.IsAbs(file) {
@@ -29,8 +29,8 @@ func sourceDir() string {
 	return dir
 }
 
-// moduleVersion returns the version of this module in the running program, if
-// that is one which can be downloaded.
+// moduleVersion returns the version of this module in the running program, or "" if that version
+// cannot be downloaded.
 func moduleVersion() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
@@ -51,8 +51,8 @@ func moduleVersion() string {
 // hashed are the parts of the module that the runner is built from.
 var hashed = []string{"go.mod", "go.sum", "internal/owner", "internal/patience", "internal/sparse", "internal/tail", "primitives", "runnerscripts"}
 
-// sourceDigest is a digest of all that the runner is built from: binaries with
-// the same digest are the same.
+// sourceDigest returns a digest of everything that the runner is built from: equal digests mean
+// equal binaries.
 func sourceDigest(dir string) (string, error) {
 	h := sha256.New()
 	fmt.Fprintln(h, runtime.Version(), buildFlags)

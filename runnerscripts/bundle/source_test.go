@@ -142,7 +142,7 @@ func TestCarried(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range tests { // only the one above counts
+	for _, name := range tests { // leave out all other tests
 		replace[name] = ""
 	}
 	overlay, err := json.Marshal(map[string]map[string]string{"Replace": replace})

@@ -11,15 +11,15 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/queries"
 )
 
-// settingTime is how long an agent has to take a new mode or model.
+// settingTime is how long an agent may take to accept a new mode or model.
 const settingTime = 30 * time.Second
 
-// mostPending is how many control lines may wait while the agent is busy with one.
+// mostPending is how many control lines may wait while the agent handles one.
 const mostPending = 100
 
-// readControls reads control lines until the input ends, and passes them on in
-// their order. A shutdown, an interrupt and the withdrawal of a prompt do not wait for their
-// turn: they work while the agent starts, or hangs.
+// readControls reads control lines until the input ends, and passes them on in order. A shutdown,
+// an interrupt and the withdrawal of a prompt do not wait for their turn: they work while the agent
+// starts or hangs.
 func (c *conversation) readControls(ctx context.Context, lines *runnerscripts.LineReader, pending chan<- runnerscripts.Control) {
 	defer close(pending)
 	for {
@@ -31,7 +31,7 @@ func (c *conversation) readControls(ctx context.Context, lines *runnerscripts.Li
 			return
 		}
 		if ctx.Err() != nil && lines.Unterminated() {
-			return // it was cut by the end of the work
+			return // the end of the work cut the line off
 		}
 		ctl, err := runnerscripts.DecodeControl(line)
 		switch {
@@ -59,9 +59,8 @@ func (c *conversation) readControls(ctx context.Context, lines *runnerscripts.Li
 	}
 }
 
-// followControls follows control lines until there are no more. One that cannot
-// be followed is an error event and nothing more. When the work is over they are only
-// taken from the input.
+// followControls executes control lines until pending is closed. A line that fails becomes an error
+// event and has no other effect. When the work is over, followControls only drains pending.
 func (c *conversation) followControls(ctx context.Context, pending <-chan runnerscripts.Control) {
 	for ctl := range pending {
 		if ctx.Err() != nil {
@@ -100,7 +99,7 @@ func (c *conversation) control(ctx context.Context, ctl runnerscripts.Control) e
 	return invalid("correct the control line: there is no type %q", ctl.Type)
 }
 
-// setting changes a setting of the agent, within a time.
+// setting changes a setting of the agent within settingTime.
 func setting(ctx context.Context, set func(context.Context, string) error, value string) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, settingTime, &runnerscripts.ScriptFailure{
 		Code:    runnerscripts.FailAgent,
@@ -110,21 +109,21 @@ func setting(ctx context.Context, set func(context.Context, string) error, value
 	return set(ctx, value)
 }
 
-// rejectUnanswered rejects a permission request.
+// rejectUnanswered rejects a permission request that nobody can answer after the input has ended.
 func (c *conversation) rejectUnanswered(ctx context.Context, id string) {
 	err := c.answer(ctx, id, runnerscripts.PermissionDecision{
 		Kind:    runnerscripts.RejectOnce,
 		Message: "standard input of the runner has ended: no answer can arrive",
 	})
-	// It may have been withdrawn at the same time.
+	// The agent may have withdrawn the request at the same time.
 	if err != nil && failure(err).Code != runnerscripts.FailInvalidRequest {
 		c.complain(err)
 	}
 }
 
-// respond gives the agent the answer to a permission request. If the agent cannot use the
-// answer, the request is rejected: the caller has decided and does not answer again, so
-// the query would wait for ever.
+// respond passes the answer to a permission request to the agent. If the agent cannot use the
+// answer, respond rejects the request: the caller has decided and does not answer again, so the
+// query would wait forever.
 func (c *conversation) respond(ctx context.Context, id string, d runnerscripts.PermissionDecision) error {
 	c.mu.Lock()
 	ok, err := c.queue.Answer(id)
@@ -140,7 +139,7 @@ func (c *conversation) respond(ctx context.Context, id string, d runnerscripts.P
 		Kind: runnerscripts.RejectOnce, Message: "The answer cannot be used: " + f.Message,
 	})
 	if rejected != nil {
-		return err // the request does not wait
+		return err // the request no longer waits
 	}
 	return &runnerscripts.ScriptFailure{
 		Code: f.Code, Message: fmt.Sprintf("the answer to permission request %q was taken for a rejection: %s", id, f.Message),
@@ -151,7 +150,7 @@ func (c *conversation) answer(ctx context.Context, id string, d runnerscripts.Pe
 	return c.app.guarded(func() error { return c.agent.Respond(ctx, id, d) })
 }
 
-// complain reports an error that ends nothing.
+// complain reports an error that does not end the query or the script.
 func (c *conversation) complain(err error) {
 	f := failure(err)
 	c.out.order.Lock()

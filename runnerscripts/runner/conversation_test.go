@@ -13,12 +13,12 @@ import (
 	rs "github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// holding is a command that says on the FIFO "alive" that it runs, and holds it
-// open with a child until all its processes are dead.
+// holding is a command that writes a line to the FIFO "alive" when it runs, and keeps the FIFO open
+// with a child until all its processes are dead.
 const holding = `{"run":["sh","-c","exec 3>alive; echo ready >&3; sleep 600 & wait"]}`
 
-// alive returns a reader of that FIFO. Opening it for reading and writing does
-// not wait; the reader that counts is opened when the command is there.
+// alive creates that FIFO. The returned function waits for the command's line and returns the
+// reader.
 func alive(t *testing.T, s *sandbox) func() *bufio.Reader {
 	t.Helper()
 	if err := syscall.Mkfifo(s.file("alive"), 0o600); err != nil {
@@ -38,7 +38,7 @@ func alive(t *testing.T, s *sandbox) func() *bufio.Reader {
 	}
 }
 
-// dead waits until nothing holds the FIFO any more.
+// dead waits until no process holds the FIFO open.
 func dead(t *testing.T, r io.Reader) {
 	t.Helper()
 	if rest, err := io.ReadAll(r); err != nil || len(rest) > 0 {
@@ -102,7 +102,7 @@ func TestPermissionAnswers(t *testing.T) {
 	cases := []struct {
 		name     string
 		decision rs.PermissionDecision
-		content  string // of f; empty if it must not be there
+		content  string // of f; empty if f must not exist
 		shows    string // in the last update of the tool call
 		stop     rs.StopReason
 	}{

@@ -7,16 +7,15 @@ import (
 )
 
 const (
-	// softFiles is how many open files a command of a guest may have without asking for more.
+	// softFiles is the soft limit of open files for the commands of a guest.
 	softFiles = 65536
-	// hardFiles is how many it may ask for, as Node does.
+	// hardFiles is the hard limit, up to which a command may raise its own, as Node does.
 	hardFiles = 524288
 )
 
-// boundFiles gives this program, and so what it starts, the limit of open files that
-// commands of a guest have. Engines and machines differ in theirs: where it is 1024 builds
-// fail, and where it is a billion programs that close each descriptor there could be take
-// minutes.
+// boundFiles gives this program, and so the programs it starts, the limit of open files for
+// commands of a guest. The limits of engines and machines differ. With 1024, builds fail. With a
+// billion, programs that close every possible descriptor take minutes.
 func boundFiles() error {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -29,8 +28,8 @@ func boundFiles() error {
 	return nil
 }
 
-// bounded returns the limit of open files for commands, which takes no right: it is never
-// above the hard limit that there is.
+// bounded returns the limit of open files for commands. Setting it needs no privilege, because it
+// is never above the current hard limit.
 func bounded(limit unix.Rlimit) unix.Rlimit {
 	limit.Max = min(limit.Max, hardFiles)
 	limit.Cur = min(limit.Max, softFiles)

@@ -16,7 +16,7 @@ func TestSignalEndsAScriptThatWaitsForItsRequest(t *testing.T) {
 	for _, script := range []string{rs.SetupSession, rs.ExecuteQuery, rs.ReadTranscript} {
 		t.Run(script, func(t *testing.T) {
 			p := start(t, script)
-			// Half a request: when it is taken from the pipe, the script waits.
+			// Half a request: after the write, the script waits for the rest.
 			if _, err := io.WriteString(p.stdin, strings.Repeat(" ", 1<<20)); err != nil {
 				t.Fatal(err)
 			}
@@ -30,8 +30,7 @@ func TestSignalEndsAScriptThatWaitsForItsRequest(t *testing.T) {
 	}
 }
 
-// held is execute-query in this process with a driver that hangs; next reads its
-// events.
+// held is an execute-query with a fake driver, run in this process, and the host's side of it.
 type held struct {
 	t      *testing.T
 	in     *rs.Encoder
@@ -60,7 +59,7 @@ func holdRequest(ctx context.Context, t *testing.T, f *fake, req rs.QueryRequest
 	return h
 }
 
-// holdStarting returns when the agent is being started, which only ctx ends.
+// holdStarting returns while the agent is starting. Only ctx ends the start.
 func holdStarting(t *testing.T) *held {
 	t.Helper()
 	starting := make(chan struct{})
@@ -94,7 +93,7 @@ func (h *held) until(typ rs.EventType) rs.Event {
 	}
 }
 
-// rest reads all that comes until the end, with that status.
+// rest reads all remaining events and checks the exit status.
 func (h *held) rest(status int) []rs.Event {
 	h.t.Helper()
 	var events []rs.Event
@@ -139,8 +138,8 @@ func TestInterruptStopsAnAgentThatStarts(t *testing.T) {
 	}
 }
 
-// A prompt that comes while an interrupted start ends was not interrupted: it gets no
-// event, so that its sender gives it to the next agent.
+// A prompt that arrives while an interrupted start ends was not interrupted. It gets no event, so
+// that its sender gives it to the next agent.
 func TestPromptBehindTheInterruptOfAStartIsNotCancelled(t *testing.T) {
 	starting, stopping, stop := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	h := hold(t.Context(), t, &fake{start: func(ctx context.Context, _ agent.Sink) error {
@@ -155,7 +154,7 @@ func TestPromptBehindTheInterruptOfAStartIsNotCancelled(t *testing.T) {
 	<-stopping
 	h.until(rs.TypeQueryCompleted)
 	h.send(rs.Control{Type: rs.ControlPrompt, ID: "second", Text: "b"})
-	h.send(rs.Control{Type: rs.ControlInterrupt, ID: "none"}) // is read when the prompt has been added
+	h.send(rs.Control{Type: rs.ControlInterrupt, ID: "none"}) // after the prompt was added
 	close(stop)
 	events := h.rest(exitOK)
 	for _, ev := range events {
@@ -168,7 +167,7 @@ func TestPromptBehindTheInterruptOfAStartIsNotCancelled(t *testing.T) {
 	}
 }
 
-// An agent that has more to do than what is interrupted goes on starting.
+// The start continues if the agent has more to do than the interrupted prompt.
 func TestInterruptWhileTheAgentStartsStopsOnePrompt(t *testing.T) {
 	starting, start := make(chan struct{}), make(chan struct{})
 	var prompts []string
@@ -190,7 +189,7 @@ func TestInterruptWhileTheAgentStartsStopsOnePrompt(t *testing.T) {
 	<-starting
 	h.send(rs.Control{Type: rs.ControlPrompt, ID: "second", Text: "b"})
 	h.send(rs.Control{Type: rs.ControlInterrupt})
-	h.send(rs.Control{Type: rs.ControlPrompt, ID: "third", Text: "c"}) // is read when the interrupt has been heeded
+	h.send(rs.Control{Type: rs.ControlPrompt, ID: "third", Text: "c"}) // after the interrupt was handled
 	h.stdin.Close()
 	close(start)
 	events := h.rest(exitOK)
@@ -328,7 +327,7 @@ func TestQueryThatASignalEndsSaysSo(t *testing.T) {
 	}
 }
 
-// The end of the input may come together with the end of a question.
+// The input may end at the same time as a question.
 func TestQuestionThatIsAnsweredAlreadyIsNoErrorAtTheEndOfTheInput(t *testing.T) {
 	responded := make(chan struct{})
 	f := &fake{respond: func(id string) error {

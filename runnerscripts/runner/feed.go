@@ -19,21 +19,20 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// An execute-query that outlives its host has no standard input. It takes its
-// lines from the feeds that connect to a socket, one for each host that is there.
-// The first line of a feed is the environment: so what is secret in it comes
-// neither into a file nor into the description of the command.
+// socketName is the socket of an execute-query that outlives its host. Such a script has no
+// standard input: it reads lines from the feeds that connect to the socket, one for each connected
+// host. The first line of a feed is the environment, so that its secrets come neither into a file
+// nor into the description of the command.
 const socketName = "input"
 
-// feedPatience is how long a feed waits for the script to listen. idleTimeout is how long
-// the script waits for another feed after the last one has ended, before it takes that
-// for the end of its input.
+// feedPatience is how long a feed waits for the script to listen. idleTimeout is how long the
+// script waits for another feed after the last one has ended; then its input ends.
 const (
 	feedPatience = 10 * time.Second
 	idleTimeout  = time.Minute
 )
 
-// fedInput is the input of an execute-query that is fed.
+// fedInput is the input of an execute-query that reads from feeds.
 type fedInput struct {
 	listener *net.UnixListener
 	r        *io.PipeReader
@@ -42,16 +41,16 @@ type fedInput struct {
 	idle     time.Duration
 	tasks    sync.WaitGroup
 
-	writing sync.Mutex // one line at a time
+	writing sync.Mutex // held while one line is written
 
 	mu     sync.Mutex
-	known  bool // the environment is
+	known  bool // whether the environment is known
 	closed bool
 	feeds  map[net.Conn]struct{}
 	timer  *time.Timer // runs while there are no feeds
 }
 
-// listen makes the input of a script in a folder, and waits for its first feed.
+// listen creates the input of a script in dir and waits for its first feed.
 func listen(ctx context.Context, dir string, wait time.Duration) (*fedInput, error) {
 	name, done, err := socketIn(dir)
 	if err != nil {
@@ -62,7 +61,7 @@ func listen(ctx context.Context, dir string, wait time.Duration) (*fedInput, err
 	if err != nil {
 		return nil, fmt.Errorf("listen for feeds: %w", err)
 	}
-	l.SetUnlinkOnClose(false) // another script may own the name by then
+	l.SetUnlinkOnClose(false) // another script may own the name at that time
 	in := &fedInput{listener: l, started: make(chan struct{}), idle: wait, feeds: make(map[net.Conn]struct{})}
 	in.r, in.w = io.Pipe()
 	in.timer = time.AfterFunc(wait, func() { _ = l.Close() })
@@ -75,8 +74,8 @@ func listen(ctx context.Context, dir string, wait time.Duration) (*fedInput, err
 	}
 }
 
-// socketIn returns the address of the socket in a folder: one that is short
-// enough, whatever the folder's name is. It is valid until done is called.
+// socketIn returns an address of the socket in dir that is short enough for any dir. The address is
+// valid until done is called.
 func socketIn(dir string) (name string, done func(), err error) {
 	const longest = 100 // systems allow 104 or 108
 	name = filepath.Join(dir, socketName)
@@ -88,7 +87,7 @@ func socketIn(dir string) (name string, done func(), err error) {
 		return "", nil, err
 	}
 	short := fmt.Sprintf("/proc/self/fd/%d/%s", f.Fd(), socketName)
-	return short, func() { _ = f.Close() }, nil // it was not read
+	return short, func() { _ = f.Close() }, nil // an error is harmless: nothing was read or written
 }
 
 func (in *fedInput) accept() {
@@ -108,12 +107,12 @@ func (in *fedInput) accept() {
 	}
 }
 
-// enter counts a feed, unless the input has ended.
+// enter registers a feed, unless the input has ended.
 func (in *fedInput) enter(conn net.Conn) bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.closed {
-		_ = conn.Close() // the feed sees that the script has ended
+		_ = conn.Close() // tells the feed that the script has ended
 		return false
 	}
 	in.feeds[conn] = struct{}{}
@@ -124,15 +123,15 @@ func (in *fedInput) enter(conn net.Conn) bool {
 func (in *fedInput) leave(conn net.Conn) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	_ = conn.Close() // there is nothing to lose
+	_ = conn.Close() // nothing was written to it
 	delete(in.feeds, conn)
 	if len(in.feeds) == 0 && !in.closed {
 		in.timer.Reset(in.idle)
 	}
 }
 
-// take passes the lines of one feed on. Half a line, where its host was killed, is
-// none.
+// take passes on the lines of one feed. It drops an incomplete last line, which a killed host
+// leaves.
 func (in *fedInput) take(conn net.Conn) {
 	lines := runnerscripts.NewLineReader(conn, 0)
 	first, err := lines.Next()
@@ -153,7 +152,8 @@ func (in *fedInput) take(conn net.Conn) {
 	}
 }
 
-// meet takes the environment of the first feed; those of others are theirs.
+// meet sets the environment from the first line of the first feed. It ignores the environment of
+// later feeds.
 func (in *fedInput) meet(line []byte) error {
 	var env []string
 	if err := json.Unmarshal(line, &env); err != nil {
@@ -175,7 +175,7 @@ func (in *fedInput) meet(line []byte) error {
 	return nil
 }
 
-// begin lets listen return where no feed has come.
+// begin lets listen return if no feed has come.
 func (in *fedInput) begin() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -187,7 +187,7 @@ func (in *fedInput) begin() {
 
 func (in *fedInput) Read(p []byte) (int, error) { return in.r.Read(p) }
 
-// Close ends the input: a Read that waits, and the feeds.
+// Close ends the input, a waiting Read, and the feeds.
 func (in *fedInput) Close() error {
 	err := in.listener.Close()
 	_ = in.r.Close() // ends the writers; never fails
@@ -205,8 +205,7 @@ func (in *fedInput) Close() error {
 	return err
 }
 
-// feed passes standard input on to the script that listens in a folder, until one
-// of the two ends.
+// feed passes standard input on to the script that listens in dir, until one of the two ends.
 func feed(ctx context.Context, stdin io.ReadCloser, dir string) error {
 	conn, err := dialScript(ctx, dir)
 	if err != nil {
@@ -214,20 +213,20 @@ func feed(ctx context.Context, stdin io.ReadCloser, dir string) error {
 	}
 	var tasks sync.WaitGroup
 	tasks.Go(func() {
-		_, _ = io.Copy(io.Discard, conn) // to its end: the script's
+		_, _ = io.Copy(io.Discard, conn) // until the script closes the connection
 		_ = stdin.Close()
 	})
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
 	_, err = io.Copy(conn, stdin)
-	_ = conn.Close() // what was written has arrived
+	_ = conn.Close() // all written bytes have arrived
 	tasks.Wait()
 	if errors.Is(err, io.ErrClosedPipe) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || ctx.Err() != nil {
-		return nil // the script has ended, and says why
+		return nil // the script has ended, and reports why
 	}
 	return err
 }
 
-// dialScript connects to a script that may not listen yet.
+// dialScript connects to a script, which may not listen yet.
 func dialScript(ctx context.Context, dir string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, feedPatience)
 	defer cancel()
@@ -240,7 +239,7 @@ func dialScript(ctx context.Context, dir string) (net.Conn, error) {
 	defer tick.Stop()
 	for {
 		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", name)
-		// Until the script listens there is no socket, or one that refuses.
+		// Until the script listens, the socket is missing or refuses connections.
 		if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ECONNREFUSED) {
 			return conn, err
 		}

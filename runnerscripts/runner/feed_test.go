@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fed listens in a folder for the time of the test.
+// fed listens in dir until the test ends.
 func fed(t *testing.T, dir string, wait time.Duration) func() *fedInput {
 	t.Helper()
 	listening := make(chan *fedInput)
@@ -43,8 +43,7 @@ func fed(t *testing.T, dir string, wait time.Duration) func() *fedInput {
 	}
 }
 
-// feedLines runs a feed that passes lines on until the function it returns is
-// called.
+// feedLines runs a feed that passes lines on until end is called.
 func feedLines(t *testing.T, dir, lines string) (end func()) {
 	t.Helper()
 	r, w := io.Pipe()
@@ -62,12 +61,13 @@ func feedLines(t *testing.T, dir, lines string) (end func()) {
 }
 
 func TestAFeedMayComeFirst(t *testing.T) {
-	// Too long a name for a socket.
+	// The path is too long for a socket address.
 	dir := filepath.Join(t.TempDir(), strings.Repeat("x", 100))
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	// A socket without a listener: feeds look like that for a moment while they are made.
+	// A socket without a listener: sockets of scripts look like that for a moment while they are
+	// created.
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +114,7 @@ func TestLinesOfFeedsAreNotMixedAndHalfALineIsNone(t *testing.T) {
 	for _, end := range ends {
 		end()
 	}
-	in.timer.Reset(0) // as if nobody had come for long
+	in.timer.Reset(0) // as if no feed had come for idleTimeout
 	if rest, err := io.ReadAll(in); len(rest) > 0 || err != nil {
 		t.Errorf("then comes %q, %v", rest, err)
 	}
@@ -142,7 +142,7 @@ func TestAFeedWhoseScriptEndsWhileItSpeaksIsNoFailure(t *testing.T) {
 	go func() { ended <- feed(t.Context(), r, dir) }()
 	go func() {
 		_, err := io.WriteString(w, "[]\n")
-		for err == nil { // it goes on until nobody listens
+		for err == nil { // until the script no longer listens
 			_, err = io.WriteString(w, strings.Repeat("x", 1<<16)+"\n")
 		}
 	}()

@@ -9,13 +9,12 @@ import (
 // guestVariable is set in the environment of every command of a guest.
 const guestVariable = "AGENTENV_GUEST"
 
-// mustHide reports whether this program holds what commands of the same user must not
-// get: the guest has the connection to the host, the scripts and the feed have secrets.
+// mustHide reports whether this program holds data that commands of the same user must not get: the
+// guest has the connection to the host, and the scripts and the feed have secrets.
 //
-// Without a guest the host's program is exposed to its user's processes anyway. It must
-// then read the environment of the scripts to find orphaned ones. The supervisor of a
-// durable command is always found that way. It holds nothing but what lies in files of the
-// same user.
+// Without a guest, processes of the same user can read the host's program anyway. The host must
+// then read the environment of the scripts to find orphaned ones, and always that of the supervisor
+// of a durable command. The supervisor holds only data that lies in files of the same user.
 func mustHide(args []string) bool {
 	if len(args) == 0 {
 		return false

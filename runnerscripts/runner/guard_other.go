@@ -2,5 +2,5 @@
 
 package main
 
-// hide does nothing: a sandbox with a guest is a Linux one.
+// hide does nothing: guests run on Linux only.
 func hide() error { return nil }

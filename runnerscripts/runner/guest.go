@@ -81,8 +81,8 @@ func parseGuestFlags(args []string, stderr io.Writer) (guestFlags, error) {
 	return g, nil
 }
 
-// serveGuest serves a sandbox of this machine over standard input and output
-// until the host closes the stream. The sandbox ends with it, unless it lingers.
+// serveGuest serves a sandbox of this machine over standard input and output until the host closes
+// the stream. The sandbox ends with the stream, unless flags keep it alive.
 func serveGuest(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer, args []string) int {
 	g, err := parseGuestFlags(args, stderr)
 	if err != nil {
@@ -119,7 +119,7 @@ func serveGuest(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writ
 func (g guestFlags) serve(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer) (err error) {
 	small := newLean()
 	until := time.Now().Add(g.minAge)
-	// Without its own path it merely has no durable commands.
+	// Without the path the guest only lacks durable commands.
 	g.cfg.Runner, _ = os.Executable()
 	g.cfg.ReapOrphans = true
 	sandbox, err := g.open(ctx)
@@ -128,7 +128,7 @@ func (g guestFlags) serve(ctx context.Context, stdin io.ReadCloser, stdout, stde
 	}
 	served := false
 	defer func() {
-		// A machine that shuts down terminates its programs, too.
+		// With Keep, a signal does not end the sandbox: a machine that shuts down sends one, too.
 		left := g.linger || g.cfg.Keep && served && ctx.Err() != nil
 		if !left {
 			_, terr := sandbox.Terminate(context.WithoutCancel(ctx))
@@ -154,7 +154,7 @@ func (g guestFlags) serve(ctx context.Context, stdin io.ReadCloser, stdout, stde
 	var beside sync.WaitGroup
 	beside.Go(func() { small.stay(staying) })
 	defer func() { leave(); beside.Wait() }()
-	// The host hears of the guest meanwhile.
+	// The host connects to the guest meanwhile.
 	stocked := make(chan struct{})
 	beside.Go(func() { stockThreads(spareThreads); close(stocked) })
 	work := func(much bool) { <-stocked; small.work(much) }
@@ -170,8 +170,7 @@ func (g guestFlags) serve(ctx context.Context, stdin io.ReadCloser, stdout, stde
 	return guests.await(ctx, sandbox, g.stay, until)
 }
 
-// attended reports whether guests are attached to the sandbox. It changes nothing
-// there.
+// attended reports whether guests are attached to the sandbox. It does not change the sandbox.
 func (g guestFlags) attended(ctx context.Context) (bool, error) {
 	id, err := g.only(ctx, g.attach)
 	if err != nil || id == "" {
@@ -184,7 +183,7 @@ func (g guestFlags) attended(ctx context.Context) (bool, error) {
 	return guests.any(), guests.Close()
 }
 
-// open makes the sandbox or attaches to it.
+// open creates the sandbox, adopts its folder, or attaches to it.
 func (g guestFlags) open(ctx context.Context) (*local.Sandbox, error) {
 	switch {
 	case g.adopt != "":
@@ -209,7 +208,8 @@ func (g guestFlags) open(ctx context.Context) (*local.Sandbox, error) {
 	return local.Attach(ctx, g.cfg, id)
 }
 
-// only finds out which sandbox a "-" means; empty is none.
+// only returns id or, if that is "-", the id of the only sandbox. It returns "" if there is no
+// sandbox.
 func (g guestFlags) only(ctx context.Context, id string) (string, error) {
 	if id != "-" {
 		return id, nil
@@ -226,8 +226,8 @@ func (g guestFlags) only(ctx context.Context, id string) (string, error) {
 	return list[0].ID, nil
 }
 
-// folder returns the session folder to adopt: also that of a sandbox that has ended, as
-// one does when its container is stopped.
+// folder returns the session folder to adopt. The folder may belong to a sandbox that has ended,
+// for example because its container was stopped. It returns "" if there is no folder.
 func (g guestFlags) folder() (string, error) {
 	if g.adopt != "-" {
 		return g.adopt, nil
@@ -246,8 +246,8 @@ func (g guestFlags) folder() (string, error) {
 	return "", fmt.Errorf("there are %d folders below %s; name one", len(entries), g.cfg.Root)
 }
 
-// inherited is what commands get of an environment: HOME is the sandbox's own, and
-// what is no variable, or has one of the prefixes of --env-from, is left out.
+// inherited returns the variables of an environment that commands get. It leaves out HOME, which
+// the sandbox sets, malformed entries, and variables with a prefix of --env-from.
 func inherited(environ, prefixes []string) []string {
 	return slices.DeleteFunc(slices.Clone(environ), func(e string) bool {
 		key, _, ok := strings.Cut(e, "=")
@@ -256,7 +256,7 @@ func inherited(environ, prefixes []string) []string {
 	})
 }
 
-// joined makes one stream of standard input and output.
+// joined combines standard input and output into one stream.
 func joined(stdin io.ReadCloser, stdout io.Writer) (io.ReadWriteCloser, error) {
 	in, inOK := stdin.(*input)
 	out, outOK := stdout.(*os.File)

@@ -11,7 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
-// serveGuestWith starts a guest with these flags and this environment.
+// serveGuestWith starts a guest with the given flags and environment.
 func serveGuestWith(t *testing.T, env []string, flags ...string) (*exec.Cmd, *guest.Sandbox) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), runnerFile(t), append([]string{"guest"}, flags...)...)
@@ -35,7 +35,7 @@ func serveGuestWith(t *testing.T, env []string, flags ...string) (*exec.Cmd, *gu
 	}
 	t.Cleanup(func() {
 		_ = client.Close()
-		_ = cmd.Wait() // one was killed
+		_ = cmd.Wait() // the test kills one of the guests
 	})
 	return cmd, client
 }
@@ -48,7 +48,7 @@ func TestTheOnlySessionFolderIsAdoptedOrANewOneIsMade(t *testing.T) {
 	if err := client.WriteFile(t.Context(), "f", strings.NewReader("kept"), primitives.WriteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if err := first.Process.Kill(); err != nil { // as it is in a snapshot: cut off
+	if err := first.Process.Kill(); err != nil { // a snapshot cuts the guest off like that
 		t.Fatal(err)
 	}
 	<-client.Done()

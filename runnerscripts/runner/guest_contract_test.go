@@ -21,7 +21,7 @@ type guestProcess struct {
 	cmd *exec.Cmd
 }
 
-// Close closes the stream and waits for the guest to leave.
+// Close closes the stream and waits until the guest exits.
 func (g *guestProcess) Close() error {
 	err := g.Sandbox.Close()
 	if g.cmd.ProcessState == nil {
@@ -36,11 +36,11 @@ func TestGuestKeepsTheContract(t *testing.T) {
 	guestKeeps(t, nil, func(*exec.Cmd, string) error { return nil })
 }
 
-// TestGuestOfAnotherUserKeepsTheContract runs what needs /proc against a guest that has
-// no capabilities: files of its own there belong to root.
+// TestGuestOfAnotherUserKeepsTheContract runs the parts that need /proc against a guest without
+// capabilities: its own files in /proc belong to root.
 func TestGuestOfAnotherUserKeepsTheContract(t *testing.T) {
 	testneed.Root(t, "only root starts programs of other users")
-	const user = 4242 // none that the contract uses
+	const user = 4242 // a user that the contract does not use
 	guestKeeps(t, []string{"exec", "ending", "files", "watch", "lifecycle"}, func(cmd *exec.Cmd, dir string) error {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: user, Gid: user}}
 		cmd.Dir = "/"
@@ -56,7 +56,7 @@ func guestKeeps(t *testing.T, groups []string, change func(cmd *exec.Cmd, dir st
 		Open: func(ctx context.Context, dir string) (primitives.EnvironmentPrimitive, error) {
 			cmd := exec.CommandContext(context.WithoutCancel(ctx), file, "guest", "--root", dir)
 			cmd.Stderr = os.Stderr
-			cmd.ExtraFiles = []*os.File{os.Stderr} // that a command must not get
+			cmd.ExtraFiles = []*os.File{os.Stderr} // a descriptor that commands must not inherit
 			if err := change(cmd, dir); err != nil {
 				return nil, err
 			}

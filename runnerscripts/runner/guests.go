@@ -12,9 +12,9 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// guests is a file of the sandbox that every attached guest keeps
-// locked: so the first guest, which keeps the sandbox alive, knows whether a client
-// is connected. The kernel unlocks it when a guest dies.
+// guests is a file of the sandbox that every attached guest keeps locked. The first guest, which
+// keeps the sandbox alive, reads from the lock whether a client is connected. The kernel unlocks
+// the file when a guest dies.
 type guests struct {
 	file *os.File
 }
@@ -29,9 +29,9 @@ func openGuests(app string) (*guests, error) {
 
 func (g *guests) Close() error { return g.file.Close() }
 
-// join makes this guest one of them until it ends.
+// join registers this guest as attached until it ends.
 func (g *guests) join() error {
-	// Only await locks it otherwise, for no longer than a moment.
+	// Otherwise only any locks the file, for a moment.
 	return g.lock(unix.LOCK_SH)
 }
 
@@ -44,7 +44,7 @@ func (g *guests) lock(how int) error {
 	}
 }
 
-// any reports whether there are others. What cannot be found out is yes.
+// any reports whether other guests are attached. It returns true if it cannot find out.
 func (g *guests) any() bool {
 	if err := g.lock(unix.LOCK_EX | unix.LOCK_NB); err != nil {
 		return true
@@ -52,12 +52,12 @@ func (g *guests) any() bool {
 	return g.lock(unix.LOCK_UN) != nil
 }
 
-// awaitInterval is how often await looks around.
+// awaitInterval is how often await checks for attached guests.
 const awaitInterval = time.Second
 
-// await returns when no guest was attached for so long, but not before until and
-// never if stay is negative; at once when the sandbox was terminated. The error is
-// the context's, if that is done first.
+// await returns when no guest has been attached for stay, but not before until, and never if stay
+// is negative. It returns at once when the sandbox has ended. If ctx is done first, it returns the
+// error of ctx.
 func (g *guests) await(ctx context.Context, sandbox primitives.EnvironmentPrimitive, stay time.Duration, until time.Time) error {
 	every := awaitInterval
 	if stay > 0 {
@@ -73,7 +73,7 @@ func (g *guests) await(ctx context.Context, sandbox primitives.EnvironmentPrimit
 		if g.any() {
 			last = now
 		}
-		// Not before it has looked: this program may have stood still for long.
+		// Decide only after that check: this program may have been suspended for long.
 		if stay >= 0 && now.Sub(last) >= stay && !now.Before(until) {
 			return nil
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// lasting is a sandbox until it is over.
+// lasting is a sandbox that runs until over.
 type lasting struct {
 	primitives.EnvironmentPrimitive
 	over time.Time
@@ -30,7 +30,7 @@ func TestAwaitStaysWhileAClientIsAttached(t *testing.T) {
 		stay        time.Duration
 		until       time.Duration // at least
 		come, leave time.Duration // of another guest; 0: none comes
-		over        time.Duration // the sandbox; 0 is never
+		over        time.Duration // when the sandbox ends; 0 is never
 		want        time.Duration
 	}{
 		{name: "no client comes", stay: stay, want: stay},

@@ -19,7 +19,7 @@ import (
 	rs "github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// asMain makes the test binary behave as envrunner: so the race detector sees it.
+// asMain makes the test binary behave as envrunner, so that the race detector covers it.
 const asMain = "ENVRUNNER_TEST_AS_MAIN"
 
 func TestMain(m *testing.M) {
@@ -29,11 +29,11 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// tooLong ends a test that would hang; no test waits for it to pass.
+// tooLong is the timeout for a test that hangs. No passing test waits for it.
 const tooLong = 3 * time.Minute
 
-// builtRunner returns the real binary, built once. Each test makes a file of its
-// own of it, so that nothing outlives the tests.
+// builtRunner returns the content of the real binary, built once. Each test writes its own copy of
+// it, so that no file outlives the tests.
 var builtRunner = sync.OnceValues(func() ([]byte, error) {
 	dir, err := os.MkdirTemp("", "envrunner-test-")
 	if err != nil {
@@ -62,7 +62,7 @@ func runnerFile(t *testing.T) string {
 	return name
 }
 
-// sandbox is a session's folders.
+// sandbox holds the folders and the agent of a session.
 type sandbox struct {
 	paths primitives.Paths
 	agent rs.Agent
@@ -113,7 +113,7 @@ type process struct {
 	status chan int
 }
 
-// start runs this very program, with the race detector if the tests have it.
+// start runs this test binary as envrunner, with the race detector if the tests use it.
 func start(t *testing.T, args ...string) *process {
 	t.Helper()
 	exe, err := os.Executable()
@@ -121,12 +121,12 @@ func start(t *testing.T, args ...string) *process {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), exe, args...)
-	// Without the second the race detector sleeps for a second at each exit.
+	// Without GORACE the race detector sleeps for a second at each exit.
 	cmd.Env = append(os.Environ(), asMain+"=1", "GORACE=atexit_sleep_ms=0")
 	return startCommand(t, cmd)
 }
 
-// startBuilt runs the binary as users get it.
+// startBuilt runs the binary that users get.
 func startBuilt(t *testing.T, args ...string) *process {
 	t.Helper()
 	return startCommand(t, exec.CommandContext(t.Context(), runnerFile(t), args...))
@@ -141,7 +141,7 @@ func startCommand(t *testing.T, cmd *exec.Cmd) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Not StdoutPipe: Wait must not close what is not read yet.
+	// Do not use StdoutPipe: Wait would close it before everything is read.
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -158,7 +158,7 @@ func startCommand(t *testing.T, cmd *exec.Cmd) *process {
 	p.status = make(chan int, 1)
 	var wait sync.WaitGroup
 	wait.Go(func() {
-		_ = p.cmd.Wait() // the status says it all
+		_ = p.cmd.Wait() // the exit code is checked instead
 		p.status <- p.cmd.ProcessState.ExitCode()
 	})
 	t.Cleanup(func() {
@@ -222,7 +222,7 @@ func (p *process) end(status int) rs.Result {
 	return res
 }
 
-// finish ends the input and expects a good end.
+// finish ends the input and expects success.
 func (p *process) finish() []rs.Event {
 	p.t.Helper()
 	p.stdin.Close()

@@ -16,8 +16,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
-// housekeeping is what a host does with the sandboxes of a machine that its guests serve,
-// without one of them.
+// housekeeping holds the flags with which a guest serves no sandbox, but lists, removes or collects
+// those of its machine.
 type housekeeping struct {
 	list, gc bool
 	remove   string
@@ -48,12 +48,12 @@ func (h *housekeeping) run(ctx context.Context, cfg local.Config, stdout io.Writ
 	return errors.Join(json.NewEncoder(stdout).Encode(found), err)
 }
 
-// runnerUnused is how long a runner lies beside this one without being started until it is
-// removed. A program of its release copies it again.
+// runnerUnused is how long an unused runner is kept beside this one. A program of the same release
+// copies it again.
 const runnerUnused = 30 * 24 * time.Hour
 
-// removeRunners removes the runners of other releases that lie in the folder bin beside the
-// root, where this one was copied to, as package ssh does, and what is left of copies.
+// removeRunners removes runners of other releases, and remains of copies, from the folder bin
+// beside the root. It does so only if this runner was copied there, as package ssh does.
 func removeRunners(root string, dryRun bool) ([]primitives.Garbage, error) {
 	own, err := os.Executable()
 	if err != nil {
@@ -62,10 +62,10 @@ func removeRunners(root string, dryRun bool) ([]primitives.Garbage, error) {
 	bin := filepath.Dir(own)
 	around, err := filepath.Abs(filepath.Dir(root))
 	if err == nil {
-		around, err = filepath.EvalSymlinks(around) // as in own
+		around, err = filepath.EvalSymlinks(around) // own has no symbolic links either
 	}
 	if err != nil || bin != filepath.Join(around, "bin") {
-		return nil, nil // a folder that is not there is not where this runner was copied to
+		return nil, nil // this runner was not copied to bin
 	}
 	entries, err := os.ReadDir(bin)
 	if err != nil {
@@ -92,7 +92,7 @@ func removeRunners(root string, dryRun bool) ([]primitives.Garbage, error) {
 	return removed, errors.Join(errs...)
 }
 
-// runningPrograms returns the files that processes of this user run from.
+// runningPrograms returns the files that processes of this user execute.
 func runningPrograms() map[string]bool {
 	running := make(map[string]bool)
 	links, _ := filepath.Glob("/proc/[0-9]*/exe")

@@ -8,9 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// input is a standard input whose Close ends a Read that waits, which closing
-// the file itself does not do. The file's flags stay as they are: other
-// processes may share it.
+// input is a standard input whose Close ends a waiting Read; closing the file itself would not. It
+// leaves the file's flags unchanged, because other processes may share the file.
 type input struct {
 	file  *os.File
 	wakeR *os.File
@@ -26,7 +25,7 @@ func newInput(f *os.File) (*input, error) {
 	return &input{file: f, wakeR: r, wakeW: w}, nil
 }
 
-// Read reads what is there, or waits for something.
+// Read waits until it can read something or until Close.
 func (in *input) Read(p []byte) (int, error) {
 	fds := []unix.PollFd{
 		{Fd: int32(in.file.Fd()), Events: unix.POLLIN},
@@ -46,7 +45,7 @@ func (in *input) Read(p []byte) (int, error) {
 	}
 }
 
-// Close ends the Read that waits and all later ones. The file stays open.
+// Close ends a waiting Read and all later ones. The file stays open.
 func (in *input) Close() error {
 	var err error
 	in.once.Do(func() { err = in.wakeW.Close() })

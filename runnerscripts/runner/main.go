@@ -1,17 +1,17 @@
-// Command envrunner is what works inside a sandbox: the runner scripts of package
-// runnerscripts, and the guest that serves the sandbox to its host. Run
-// "envrunner --help" for its commands.
+// Command envrunner is the program that works inside a sandbox: the runner scripts of package
+// runnerscripts, and the guest that serves the sandbox to its host. Run "envrunner --help" for its
+// commands.
 //
-// A script that could not do its work prints a result with "ok":false, which
-// says why, and exits with status 1. Any other status than 0 and 1 means that
-// there is no result: 2 for a wrong command line, else what ended the program.
+// A script that fails prints a result with "ok":false and the reason, and exits with status 1. Any
+// status but 0 and 1 means that there is no result: it is 2 for a wrong command line, and otherwise
+// says what ended the program.
 //
 // Where to look: run.go chooses the command; setup.go, query.go and transcript.go are the three
 // scripts; control.go takes prompts, interrupts and answers while a query runs, sink.go writes
 // events; feed.go is the input of a query that outlives its host. guest.go serves a sandbox,
-// guests.go ends one without a client after its grace, housekeeping.go lists and removes the
-// sandboxes of a machine. internal/AGENT drives one agent, internal/agent is the interface of
-// these drivers, internal/queries the state machine of prompts and interrupts.
+// guests.go ends one without a client after its grace period, housekeeping.go lists and removes the
+// sandboxes of a machine. internal/AGENT drives one agent, internal/agent is the interface of these
+// drivers, internal/queries the state machine of prompts and interrupts.
 package main
 
 import (
@@ -22,15 +22,15 @@ import (
 )
 
 func main() {
-	if mustHide(os.Args[1:]) { // before there is anything to be read
+	if mustHide(os.Args[1:]) { // before there is anything to read
 		if err := hide(); err != nil {
 			os.Stderr.WriteString("envrunner: " + err.Error() + "\n")
 			os.Exit(exitFailed)
 		}
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	// Without this a reader that went away would kill the runner before it can
-	// end the agent. Notify, not Ignore: children would inherit the latter.
+	// Without this, SIGPIPE would kill the runner when its reader is gone, before the runner can
+	// end the agent. Do not use Ignore: children would inherit it.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	stdin, err := newInput(os.Stdin)
 	if err != nil {

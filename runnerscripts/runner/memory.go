@@ -10,29 +10,29 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/frugal"
 )
 
-// A guest does nothing most of the time, and there may be hundreds on a machine. So it
-// works on one processor while it has one thing to do, see frugal. And it collects no
-// garbage before there is much of it, because the first collection costs more memory
-// than most sandboxes ever make garbage: the runtime makes lists that stay. But when
-// it has worked and come to rest it gives back to the kernel what it no longer needs.
+// A guest is idle most of the time, and a machine may have hundreds of guests. So a guest uses one
+// processor while it does one thing at a time; see package frugal. It collects no garbage before
+// there is much: the first collection makes the runtime allocate lists that stay, which takes more
+// memory than most sandboxes ever produce as garbage. A guest that becomes idle after work returns
+// unused memory to the kernel.
 const (
 	gcPercent    = 50 // the first collection is at 2 MiB
 	restInterval = 5 * time.Second
-	trimAfter    = 64 // operations; what fewer leave is not worth the effort
-	// maxProcessors is on how many a guest works at most. Each takes a thread, and there
-	// must be some for system calls, see spareThreads.
+	trimAfter    = 64 // operations; fewer leave too little garbage
+	// maxProcessors is how many processors a guest uses at most. Each takes a thread, and some
+	// threads must remain for system calls; see spareThreads.
 	maxProcessors = spareThreads / 2
 )
 
-// lean keeps a guest small.
+// lean keeps the memory of a guest small.
 type lean struct {
 	mu   sync.Mutex
-	wide bool // it works on several processors
-	busy bool // since rest has looked
-	left int  // operations that made garbage
+	wide bool // uses several processors
+	busy bool // has worked since the last rest
+	left int  // operations since the last collection
 }
 
-// newLean makes a guest small.
+// newLean sets the garbage collector of this program for a guest.
 func newLean() *lean {
 	debug.SetGCPercent(gcPercent)
 	return &lean{}
@@ -57,7 +57,7 @@ func (l *lean) work(much bool) {
 	}
 }
 
-// stay looks now and then whether there is something to give back, until ctx is done.
+// stay calls rest regularly until ctx is done.
 func (l *lean) stay(ctx context.Context) {
 	tick := time.NewTicker(restInterval)
 	defer tick.Stop()
@@ -71,7 +71,8 @@ func (l *lean) stay(ctx context.Context) {
 	}
 }
 
-// rest gives back what is not needed, unless the guest is busy.
+// rest returns unneeded memory to the kernel and processors to the machine, unless the guest is
+// busy.
 func (l *lean) rest() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -81,7 +82,7 @@ func (l *lean) rest() {
 	case l.left >= trimAfter:
 		l.left, l.wide = 0, false
 		runtime.GOMAXPROCS(1)
-		runtime.GC() // only the second time buffers that are kept for reuse go, too
+		runtime.GC() // FreeOSMemory collects again; only the second collection frees pooled buffers
 		debug.FreeOSMemory()
 	}
 }

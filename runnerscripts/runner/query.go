@@ -16,24 +16,24 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/script"
 )
 
-// errShutdown is why the work ends after a shutdown line.
+// errShutdown is the cause of the end after a shutdown line.
 var errShutdown = errors.New("shut down")
 
-// errNotStopped is why the work ends after an interrupt that the agent has ignored.
+// errNotStopped is the cause of the end after an interrupt that the agent ignored.
 var errNotStopped = &runnerscripts.ScriptFailure{
 	Code: runnerscripts.FailAgent, Message: "the agent did not stop after an interrupt and was killed",
 }
 
-// conversation is one execute-query: it gives prompts to the agent one after the
-// other while control lines are read.
+// conversation is one execute-query. It gives prompts to the agent one after the other, and reads
+// control lines at the same time.
 type conversation struct {
 	app   *app
 	agent agent.Conversation
 	out   *sink
-	grace time.Duration           // of an interrupt
+	grace time.Duration           // grace period after an interrupt
 	kill  context.CancelCauseFunc // ends the agent at once, and all work
-	stop  context.CancelCauseFunc // ends the work; the agent is closed then
-	tasks sync.WaitGroup          // what must not hold up the control lines
+	stop  context.CancelCauseFunc // ends the work; then the agent is closed
+	tasks sync.WaitGroup          // tasks that must not block the control lines
 
 	wake   chan struct{} // holds one token after queue changed
 	mu     sync.Mutex
@@ -121,8 +121,8 @@ func (a *app) executeQuery(ctx context.Context) error {
 	return a.finish(nil)
 }
 
-// shutdown ends the work. An agent that has started is then closed politely, so that it
-// writes what it has not written of its history yet; a start is given up.
+// shutdown ends the work. It closes a started agent gracefully, so that the agent writes the rest
+// of its history. It aborts a start.
 func (c *conversation) shutdown() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -133,7 +133,7 @@ func (c *conversation) shutdown() {
 	c.kill(errShutdown)
 }
 
-// withdraw ends the work unless the agent has a prompt or gets it.
+// withdraw withdraws a prompt. If the queue allows it, withdraw ends the work.
 func (c *conversation) withdraw(id string) {
 	c.mu.Lock()
 	withdrawn := c.queue.Withdraw(id)
@@ -143,7 +143,7 @@ func (c *conversation) withdraw(id string) {
 	}
 }
 
-// outcome is how the script ends whose work ended with err.
+// outcome returns the error with which the script ends, for the error err of its work.
 func outcome(ctx context.Context, out *sink, err error) error {
 	switch {
 	case ctx.Err() == nil:
@@ -158,14 +158,14 @@ func outcome(ctx context.Context, out *sink, err error) error {
 	return signalled()
 }
 
-// signalled is the failure of what a signal has ended.
+// signalled returns the failure of a script that a signal ended.
 func signalled() *runnerscripts.ScriptFailure {
 	return &runnerscripts.ScriptFailure{
 		Code: runnerscripts.FailInternal, Message: "a signal ended the runner",
 	}
 }
 
-// reason is the failure of err; nil without one.
+// reason returns err as a failure, or nil without an error.
 func reason(err error) *runnerscripts.ScriptFailure {
 	if err == nil {
 		return nil
@@ -173,8 +173,8 @@ func reason(err error) *runnerscripts.ScriptFailure {
 	return failure(err)
 }
 
-// work gives the agent its prompts until there will be no more. The error is one
-// after which the agent cannot go on.
+// work gives the agent its prompts until there are no more. It returns an error only if the agent
+// cannot continue.
 func (c *conversation) work(ctx context.Context) error {
 	for {
 		p, ok := c.next(ctx)
@@ -187,7 +187,7 @@ func (c *conversation) work(ctx context.Context) error {
 	}
 }
 
-// next waits for the next query and begins it. It is not ok if there will be none.
+// next waits for the next query and starts it. ok is false if there are no more queries.
 func (c *conversation) next(ctx context.Context) (p queries.Prompt, ok bool) {
 	for ctx.Err() == nil {
 		var done bool
@@ -206,8 +206,7 @@ func (c *conversation) next(ctx context.Context) (p queries.Prompt, ok bool) {
 	return p, false
 }
 
-// run takes a query that has begun to its end. The error is one after which the agent
-// cannot go on.
+// run runs a started query to its end. It returns an error only if the agent cannot continue.
 func (c *conversation) run(ctx context.Context, p queries.Prompt) error {
 	start := time.Now()
 	var done runnerscripts.QueryCompleted
@@ -248,8 +247,8 @@ func (c *conversation) run(ctx context.Context, p queries.Prompt) error {
 	return nil
 }
 
-// change changes the queue and does what follows, but does not wait for those who read
-// the events.
+// change changes the queue and performs the resulting actions. It does not wait for readers of the
+// events.
 func (c *conversation) change(ctx context.Context, f func(*queries.Queue) []queries.Action) {
 	c.mu.Lock()
 	actions := f(&c.queue)
@@ -263,8 +262,8 @@ func (c *conversation) change(ctx context.Context, f func(*queries.Queue) []quer
 	}
 }
 
-// report changes the queue and does what follows. What it reports is written before
-// any later event.
+// report changes the queue and performs the resulting actions. It writes their reports before any
+// later event.
 func (c *conversation) report(ctx context.Context, f func(*queries.Queue) []queries.Action) {
 	c.out.order.Lock()
 	defer c.out.order.Unlock()
@@ -280,8 +279,8 @@ func (c *conversation) write(reports []queries.Action) {
 	}
 }
 
-// admit is for an event of the driver, before it is written. It runs inside the
-// driver's Emit, so it must not call the driver.
+// admit handles an event of the driver before it is written. It runs inside the driver's Emit, so
+// it must not call the driver.
 func (c *conversation) admit(ctx context.Context, payload any) (query string, ok bool) {
 	c.mu.Lock()
 	query, actions, ok := c.queue.Emit(payload)
@@ -290,8 +289,7 @@ func (c *conversation) admit(ctx context.Context, payload any) (query string, ok
 	return query, ok
 }
 
-// perform does what the queue asks for and returns the reports to write. It does not
-// block or call the driver.
+// perform performs actions and returns the reports to write. It does not block or call the driver.
 func (c *conversation) perform(ctx context.Context, actions []queries.Action) (reports []queries.Action) {
 	for _, a := range actions {
 		switch a.Do {
@@ -316,7 +314,7 @@ func (c *conversation) perform(ctx context.Context, actions []queries.Action) (r
 	return reports
 }
 
-// expire kills an agent that has not stopped when the grace period of its query is over.
+// expire kills the agent if it has not stopped within the grace period of its query.
 func (c *conversation) expire(query string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

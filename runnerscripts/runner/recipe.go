@@ -7,7 +7,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// printRecipe prints what an agent needs in a sandbox.
+// printRecipe prints the recipe of an agent.
 func (a *app) printRecipe(name string) int {
 	d, err := a.driver(name)
 	if err == nil {
@@ -19,7 +19,7 @@ func (a *app) printRecipe(name string) int {
 	return exitOK
 }
 
-// printRecipes prints those of all agents, in the order of their names.
+// printRecipes prints the recipes of all agents, sorted by name.
 func (a *app) printRecipes() int {
 	all := make([]runnerscripts.Recipe, 0, len(a.agents))
 	for _, name := range slices.Sorted(maps.Keys(a.agents)) {

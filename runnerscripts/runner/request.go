@@ -14,13 +14,12 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// request reads the request from the first line of input, which is closed when
-// ctx ends.
+// request reads the request from the first line of input. The input is closed when ctx ends.
 func request[T runnerscripts.Request](ctx context.Context, lines *runnerscripts.LineReader) (T, error) {
 	var none T
 	line, err := lines.Next()
 	switch {
-	case ctx.Err() != nil: // then the line may be half a one
+	case ctx.Err() != nil: // the line may be incomplete
 		return none, signalled()
 	case err != nil:
 		if errors.Is(err, io.EOF) {
@@ -46,7 +45,7 @@ func (a *app) driver(name string) (agent.Driver, error) {
 	}
 }
 
-// marshal is json.Marshal that keeps <, > and & as they are; nil stays nothing.
+// marshal is json.Marshal without the escapes of <, > and &. It returns nil for nil.
 func marshal(v any) (json.RawMessage, error) {
 	if v == nil {
 		return nil, nil

@@ -26,8 +26,8 @@ const (
 	exitOK     = 0
 	exitFailed = 1 // the result says why
 	exitUsage  = 2
-	// exitTerminated is that of a guest that a signal told to end, while it was
-	// wanted: as a shell has it of SIGTERM.
+	// exitTerminated is the status of a guest that a signal ended before the host did: the status
+	// of SIGTERM in a shell.
 	exitTerminated = 128 + 15
 )
 
@@ -51,7 +51,7 @@ and output; they are meant for programs.
   envrunner --help            print this
 `
 
-// app is one run of envrunner.
+// app is one execution of envrunner.
 type app struct {
 	stdin  io.ReadCloser
 	stdout *runnerscripts.Encoder
@@ -59,7 +59,7 @@ type app struct {
 	agents map[string]agent.Driver
 }
 
-// run is envrunner as a function. It closes stdin to end a read that waits.
+// run runs envrunner with args and returns the exit status. It closes stdin to end a waiting read.
 func run(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer, args []string) int {
 	a := &app{stdin: stdin, stdout: runnerscripts.NewEncoder(stdout), stderr: stderr}
 	a.agents = map[string]agent.Driver{
@@ -106,13 +106,13 @@ func run(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer, arg
 	return exitOK
 }
 
-// fedScript runs execute-query with the lines of feeds.
+// fedScript runs execute-query with input from feeds.
 func (a *app) fedScript(ctx context.Context, dir string) int {
 	in, err := listen(ctx, dir, idleTimeout)
 	if err != nil {
 		return a.fail(err)
 	}
-	defer in.Close() // again does no harm
+	defer in.Close() // a second Close is harmless
 	a.stdin = in
 	return a.script(ctx, runnerscripts.ExecuteQuery)
 }
@@ -132,7 +132,7 @@ func (a *app) script(ctx context.Context, name string) int {
 		runnerscripts.ExecuteQuery:   a.executeQuery,
 		runnerscripts.ReadTranscript: a.readTranscript,
 	}[name]
-	// A read of the input does not return when ctx is done: closing it ends the read.
+	// A read of the input does not return when ctx is done, so close the input.
 	defer context.AfterFunc(ctx, func() { a.stdin.Close() })()
 	err := do(ctx)
 	if crash, ok := errors.AsType[script.CrashError](err); ok {
@@ -156,7 +156,7 @@ func printSchema(stdout, stderr io.Writer) int {
 	return exitOK
 }
 
-// finish prints the result of a script that did its work.
+// finish prints the result of a successful script.
 func (a *app) finish(data any) error {
 	raw, err := marshal(data)
 	if err != nil {
@@ -165,7 +165,7 @@ func (a *app) finish(data any) error {
 	return a.stdout.Encode(runnerscripts.Result{Type: runnerscripts.TypeResult, OK: true, Data: raw})
 }
 
-// fail prints the result of a script that could not do its work.
+// fail prints the result of a failed script and returns the exit status.
 func (a *app) fail(err error) int {
 	res := runnerscripts.Result{Type: runnerscripts.TypeResult, Error: failure(err)}
 	if werr := a.stdout.Encode(res); werr != nil {
@@ -174,7 +174,7 @@ func (a *app) fail(err error) int {
 	return exitFailed
 }
 
-// failure makes a failure of any error.
+// failure returns any error as a ScriptFailure.
 func failure(err error) *runnerscripts.ScriptFailure {
 	if f, ok := errors.AsType[*runnerscripts.ScriptFailure](err); ok {
 		return f
@@ -182,8 +182,8 @@ func failure(err error) *runnerscripts.ScriptFailure {
 	return &runnerscripts.ScriptFailure{Code: runnerscripts.FailInternal, Message: err.Error()}
 }
 
-// guarded calls f and makes an error of its panic: a driver that fails must not
-// take the result line with it.
+// guarded calls f and returns its panic as an error: a panic in a driver must not suppress the
+// result line.
 func (a *app) guarded(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -197,7 +197,7 @@ func (a *app) guarded(f func() error) (err error) {
 	return f()
 }
 
-// buildVersion is set by bundle, whose builds are not stamped otherwise.
+// buildVersion is set by bundle, because its builds carry no other version.
 var buildVersion string
 
 func version() string {

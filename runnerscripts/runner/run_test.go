@@ -147,7 +147,7 @@ func TestBinaryIsSmallAndStatic(t *testing.T) {
 	}
 }
 
-// fake is a driver and conversation that does what its functions say.
+// fake is a driver and a conversation that call the functions of a test.
 type fake struct {
 	start     func(context.Context, agent.Sink) error
 	prompt    func(ctx context.Context, text string) (rs.QueryCompleted, error)
@@ -307,7 +307,7 @@ func TestSettingThatFailsIsAnErrorEventAndTheConversationGoesOn(t *testing.T) {
 func TestSlowReaderHoldsTheAgentBack(t *testing.T) {
 	s := newSandbox(t, `[{"text":"one two three four five six seven eight"},{"write":{"path":"f","content":"x"}}]`)
 	inR, inW := io.Pipe()
-	outR, outW := io.Pipe() // holds nothing: each line waits for its reader
+	outR, outW := io.Pipe() // no buffer: each line waits for its reader
 	status := make(chan int, 1)
 	go func() {
 		status <- run(t.Context(), inR, outW, io.Discard, []string{rs.ExecuteQuery})

@@ -134,7 +134,7 @@ func TestHistoryMovesToAnotherSandboxAndTheAgentRemembers(t *testing.T) {
 	if rest, ok := strings.CutPrefix(second.Main, first.Main); !ok || rest == "" {
 		t.Error("the transcript does not continue the first one")
 	}
-	// Setting up again without a transcript keeps what is there.
+	// A second setup without a transcript keeps the existing one.
 	call(t, rs.SetupSession, rs.SetupRequest{Session: moved.session()})
 	if again, _ := transcript(t, moved); again.Main != second.Main {
 		t.Error("a second setup changed the transcript")
@@ -155,7 +155,7 @@ func TestRawShowsTheLinesOfTheHistory(t *testing.T) {
 	}
 }
 
-// folded is a conversation as a reader would put it together.
+// folded returns a conversation as a reader puts it together.
 func folded(t *testing.T, events []rs.Event) map[string]string {
 	t.Helper()
 	conv := map[string]string{}
@@ -254,7 +254,7 @@ func TestCrashStepEndsTheRunnerWithItsCodeAndNoResult(t *testing.T) {
 	if got := <-p.status; got != 70 {
 		t.Errorf("exit status %d, want 70", got)
 	}
-	// The next one resumes.
+	// The next process resumes the conversation.
 	s.play(`[{"text":"{{turn}}"}]`)
 	if got := said(converse(t, s, "b").finish()); got != "2" {
 		t.Errorf("after the crash it said %q, want 2", got)
@@ -304,7 +304,7 @@ func TestSetupWritesTheWorkspaceFiles(t *testing.T) {
 		{Path: "run.sh", Content: []byte("#!/bin/sh\n"), Mode: 0o755},
 		{Path: "empty"},
 	}
-	for range 2 { // again on the same session
+	for range 2 { // twice on the same session
 		if _, res := call(t, rs.SetupSession, rs.SetupRequest{Session: s.session(), Files: files}); !res.OK {
 			t.Fatalf("%+v", res.Error)
 		}

@@ -76,8 +76,8 @@ func makeFolders(p primitives.Paths) error {
 	return nil
 }
 
-// writeWorkspace writes the files that the workspace starts with, and nothing
-// outside it. Those that are there may be kept.
+// writeWorkspace writes files into the workspace, and nothing outside of it. With keep it leaves
+// existing files unchanged.
 func writeWorkspace(ctx context.Context, dir string, files []runnerscripts.WorkspaceFile, keep bool) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -114,13 +114,13 @@ func writeFile(root *os.Root, f runnerscripts.WorkspaceFile) error {
 	}
 	err := root.MkdirAll(path.Dir(name), 0o755)
 	if info, serr := root.Stat(name); serr == nil && !info.Mode().IsRegular() {
-		err = errors.New("it is there and not a regular file") // a FIFO would hold up the script
+		err = errors.New("it is there and not a regular file") // a FIFO would block the script
 	}
 	if err == nil {
 		err = root.WriteFile(name, f.Data(), mode)
 	}
 	if err == nil {
-		// The umask does not apply, and a file that was there takes the mode too.
+		// Chmod ignores the umask, and sets the mode of an existing file, too.
 		err = root.Chmod(name, mode)
 	}
 	if err != nil {

@@ -17,12 +17,12 @@ type sink struct {
 	source  runnerscripts.Source
 	// broken ends the script's work when its output has no reader any more.
 	broken context.CancelCauseFunc
-	// admit gets the payload of every event of a driver before it is written. It
-	// returns the query that the event belongs to, and whether to write it. Nil
-	// admits all events, of no query.
+	// admit is called with the payload of every driver event before it is written. It returns the
+	// query that the event belongs to, and whether to write the event. If admit is nil, all events
+	// are written, without a query.
 	admit func(payload any) (query string, ok bool)
 
-	// order is held while it is decided what to write, and while that is written.
+	// order is held from the decision to write an event until it is written.
 	order sync.Mutex
 
 	mu  sync.Mutex
@@ -49,7 +49,7 @@ func (s *sink) EmitAt(at time.Time, conversation string, typ runnerscripts.Event
 	s.write(at, conversation, query, typ, payload)
 }
 
-// Err returns the first error of writing.
+// Err returns the first write error.
 func (s *sink) Err() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -22,7 +22,7 @@ type fixture struct {
 	raw     bool
 }
 
-// newFixture is a session of an agent that offers so much.
+// newFixture returns a session of an agent with the given features.
 func newFixture(t *testing.T, offers string) *fixture {
 	t.Helper()
 	self, err := os.Executable()
@@ -66,7 +66,7 @@ func (f *fixture) prompt(c agent.Conversation, text string) runnerscripts.QueryC
 	return done
 }
 
-// promptAsync runs a query while the test does something else.
+// promptAsync runs a query in the background. The returned function waits for its end.
 func (f *fixture) promptAsync(c agent.Conversation, text string) func() (runnerscripts.QueryCompleted, error) {
 	type outcome struct {
 		done runnerscripts.QueryCompleted
@@ -94,7 +94,7 @@ func (f *fixture) said() string {
 	return agenttest.Said(f.t, f.out.All())
 }
 
-// sameTranscript fails the test if the transcript tells another conversation.
+// sameTranscript fails the test unless the transcript has the same conversation as the live events.
 func (f *fixture) sameTranscript() runnerscripts.Transcript {
 	f.t.Helper()
 	out := agenttest.NewRecorder()
@@ -163,7 +163,7 @@ func TestUsageIsThatOfTheQueryAloneAlsoAfterAResume(t *testing.T) {
 	f := newFixture(t, "resume")
 	c := f.start()
 	f.prompt(c, "cost")
-	// The agent says that the session cost 1.5, 2.5, 3.5 dollars.
+	// The agent reports session costs of 1.5, 2.5 and 3.5 dollars.
 	want := runnerscripts.Usage{InputTokens: 100, OutputTokens: 20, CacheReadTokens: 7, CostUSD: 1}
 	if got := f.prompt(c, "cost").Usage; got != want {
 		t.Errorf("usage %+v", got)
@@ -186,7 +186,7 @@ func TestInterruptStopsTheQuery(t *testing.T) {
 	c := f.start()
 	wait := f.promptAsync(c, "hang")
 	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeAgentMessage))
-	for range 2 { // again does nothing
+	for range 2 { // the second call does nothing
 		if err := c.Interrupt(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -215,10 +215,10 @@ func TestAPromptWaitsForTheInterruptOfTheLastOne(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "modes,resume")
 	c := f.start()
-	inner(c).stopping.Add(1) // one is on its way
+	inner(c).stopping.Add(1) // pretend that an interrupt is being sent
 	wait := f.promptAsync(c, "say something")
 	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeUserMessage))
-	for range 20 { // each of which the agent answers
+	for range 20 { // the agent answers each call
 		for _, mode := range []string{"code", "ask"} {
 			if err := c.SetMode(t.Context(), mode); err != nil {
 				t.Fatal(err)
@@ -305,13 +305,13 @@ func TestModeAndModelAreSetTheWayThatTheAgentOffers(t *testing.T) {
 	})
 }
 
-// inner is the conversation whose record is kept.
+// inner returns the conversation that a recorded one wraps.
 func inner(c agent.Conversation) *conversation { return c.(recorded).Conversation.(*conversation) }
 
 func TestASilentProgramIsEnded(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "resume")
-	f.driver.silence = 20 * time.Second // a busy machine may take long to begin
+	f.driver.silence = 20 * time.Second // a busy machine may take long to start
 	c := f.start()
 	wait := f.promptAsync(c, "hang")
 	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeAgentMessage))
@@ -333,7 +333,7 @@ func TestASilentProgramIsEnded(t *testing.T) {
 func TestPermissionThatWaitsIsNoSilence(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "")
-	f.driver.silence = 20 * time.Second // a busy machine may take long to ask, and to go on
+	f.driver.silence = 20 * time.Second // a busy machine may take long to ask, and to continue
 	c := f.start()
 	wait := f.promptAsync(c, "ask")
 	req := f.asked()
@@ -342,7 +342,7 @@ func TestPermissionThatWaitsIsNoSilence(t *testing.T) {
 	peer := conv.peer
 	conv.mu.Unlock()
 	peer.heard.Store(time.Now().Add(-2 * f.driver.silence).UnixNano())
-	// Until it is looked at: after the answer, too, its silence counts from then on.
+	// While the agent waits for an answer, the driver restarts the silence timer. Wait for that.
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for end := time.Now().Add(time.Minute); peer.silence() > f.driver.silence; <-tick.C {

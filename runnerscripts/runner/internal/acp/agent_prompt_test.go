@@ -11,7 +11,7 @@ import (
 	acpsdk "github.com/coder/acp-go-sdk"
 )
 
-// Prompt plays what the first word of the prompt names.
+// Prompt plays the scene that the first word of the prompt names.
 func (a *testAgent) Prompt(ctx context.Context, r acpsdk.PromptRequest) (acpsdk.PromptResponse, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -72,13 +72,13 @@ func (p *play) say(ctx context.Context, text string) {
 	p.update(ctx, acpsdk.UpdateAgentMessageText(text))
 }
 
-// line prints a line as it is.
+// line prints a line unchanged.
 func (p *play) line(text string) {
 	_, err := p.agent.out.Write([]byte(text + "\n"))
 	p.err = errors.Join(p.err, err)
 }
 
-// rawUpdate sends an update that acp-go-sdk has no words for.
+// rawUpdate sends an update that acp-go-sdk does not support.
 func (p *play) rawUpdate(update string) {
 	p.line(fmt.Sprintf(`{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":%q,"update":%s}}`, p.id, update))
 }
@@ -155,7 +155,7 @@ func plan(ctx context.Context, p *play) {
 	))
 }
 
-// cost says what a query cost: tokens of the query, dollars of the session.
+// cost reports the usage of a query: its tokens, and the dollars of the session.
 func cost(_ context.Context, p *play) {
 	earlier, err := p.agent.kept(p.id)
 	p.err = errors.Join(p.err, err)
@@ -165,7 +165,7 @@ func cost(_ context.Context, p *play) {
 
 func unknown(ctx context.Context, p *play) {
 	p.rawUpdate(`{"sessionUpdate":"of_a_newer_version","x":{"y":1}}`)
-	p.line(`{"jsonrpc":"2.0","method":"_vendor/extension","params":{"z":1}}`) // which may be ignored
+	p.line(`{"jsonrpc":"2.0","method":"_vendor/extension","params":{"z":1}}`) // clients may ignore it
 	p.line(`{"jsonrpc":"2.0","method":"vendor/notice","params":{"name":"vendor/notice"}}`)
 	p.say(ctx, "still here")
 }
@@ -180,7 +180,7 @@ func garbage(ctx context.Context, p *play) {
 	p.say(ctx, "still here")
 }
 
-// work asks whether it may work on a file, and says what the answer was.
+// work asks for permission to work on a file, and reports the answer.
 func (p *play) work(ctx context.Context, word, file string) {
 	kind := acpsdk.ToolKindRead
 	if word == "edit" {
@@ -188,11 +188,11 @@ func (p *play) work(ctx context.Context, word, file string) {
 	}
 	p.update(ctx, acpsdk.StartToolCall("call-work", "work on "+file, acpsdk.WithStartKind(kind),
 		acpsdk.WithStartLocations([]acpsdk.ToolCallLocation{{Path: file}})))
-	// Some agents do not say again what they have said.
+	// Some agents do not repeat in the request what they have reported before.
 	p.permission(ctx, acpsdk.ToolCallUpdate{ToolCallId: "call-work"})
 }
 
-// ask asks for permission and says what the answer was.
+// ask asks for permission and reports the answer.
 func ask(ctx context.Context, p *play) {
 	title := "do it"
 	p.permission(ctx, acpsdk.ToolCallUpdate{ToolCallId: "call-ask", Title: &title, Kind: acpsdk.Ptr(acpsdk.ToolKindExecute)})

@@ -20,8 +20,8 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 )
 
-// agentVariable makes the test's own program an agent: it says what the agent
-// offers.
+// agentVariable is the variable that makes the test binary an agent. Its value lists the agent's
+// features.
 const agentVariable = "ACP_TEST_AGENT"
 
 func TestMain(m *testing.M) {
@@ -35,8 +35,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// testAgent is an agent of ACP, made with acp-go-sdk's own side for agents. What
-// it does depends on the first word of a prompt.
+// testAgent is an ACP agent, built with the agent side of acp-go-sdk. The first word of a prompt
+// selects what it does.
 type testAgent struct {
 	offers string
 	conn   *acpsdk.AgentSideConnection
@@ -50,7 +50,7 @@ type testAgent struct {
 	loggedIn bool
 }
 
-// lockedWriter keeps lines whole that are written from several sides.
+// lockedWriter keeps the lines of concurrent writers whole.
 type lockedWriter struct {
 	mu sync.Mutex
 	w  io.Writer
@@ -71,7 +71,7 @@ func runAgent(offers string) {
 	in, feed := io.Pipe()
 	a.conn = acpsdk.NewAgentSideConnection(a, out, in)
 	a.conn.SetLogger(slog.New(slog.DiscardHandler))
-	_, err := io.Copy(feed, os.Stdin) // not before the connection is set
+	_, err := io.Copy(feed, os.Stdin) // not before a.conn is set
 	_ = feed.CloseWithError(err)
 	<-a.conn.Done()
 }
@@ -231,7 +231,7 @@ func (a *testAgent) Cancel(_ context.Context, n acpsdk.CancelNotification) error
 	return nil
 }
 
-// keep and kept are the agent's memory: the prompts of a session, in its home.
+// keep and kept write and read the agent's memory: the prompts of a session, in a file in its home.
 func (a *testAgent) keep(id acpsdk.SessionId, prompts []string) error {
 	file := filepath.Join(os.Getenv("HOME"), "test-agent", string(id))
 	return errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(strings.Join(prompts, "\n")), 0o600))

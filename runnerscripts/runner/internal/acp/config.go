@@ -83,7 +83,7 @@ type History struct {
 	SessionID string
 	// Prompts is the number of prompts in it, for the ids of blocks.
 	Prompts int
-	// Cost is its cost so far, in dollars, if the agent counts costs by session.
+	// Cost is the conversation's cost in dollars, if the agent counts costs by session.
 	Cost float64
 	// Updates is the number of old updates that the agent still repeats after it has reported
 	// the session as loaded.

@@ -45,7 +45,7 @@ type conversation struct {
 	peer     *peer
 	over     bool // no process may be started any more
 	loading  bool // the agent repeats the old conversation
-	repeated int  // number of repeated updates so far
+	repeated int  // number of repeated updates
 	progress chan struct{}
 	query    *query
 	stopped  []*question                     // rejected by an interrupt that must be sent before the answer
@@ -150,7 +150,7 @@ func knownStop(r runnerscripts.StopReason) bool {
 	return false
 }
 
-// ask sends a prompt and waits for any end of it.
+// ask sends a prompt and waits until it ends for any reason.
 func (c *conversation) ask(ctx context.Context, p *peer, q *query, text string) (acpsdk.PromptResponse, error) {
 	type outcome struct {
 		reply acpsdk.PromptResponse
@@ -198,7 +198,7 @@ func (c *conversation) ask(ctx context.Context, p *peer, q *query, text string) 
 			return acpsdk.PromptResponse{StopReason: acpsdk.StopReasonCancelled}, nil
 		case <-watch.C:
 			if c.waits() {
-				p.heard.Store(time.Now().UnixNano()) // restart the silence timer when the agent need not wait any more
+				p.heard.Store(time.Now().UnixNano()) // restart the silence timer
 				continue
 			}
 			if p.silence() > c.cfg.Silence {
@@ -230,7 +230,7 @@ func (c *conversation) sendInterrupt(ctx context.Context, p *peer) {
 	c.sending.Go(func() {
 		defer c.stopping.Done()
 		_ = p.Notify(acpsdk.AgentMethodSessionCancel, acpsdk.CancelNotification{SessionId: p.session}) // an ended program needs no interrupt
-		c.withdrawAll()                                                                                // after the interrupt: otherwise the agent would go on with the answer
+		c.withdrawAll()                                                                                // after the interrupt: otherwise the agent would continue with the answer
 	})
 }
 

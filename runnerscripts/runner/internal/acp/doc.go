@@ -1,7 +1,6 @@
-// Package acp drives agents that speak the Agent Client Protocol on their
-// standard input and output. [Driver] is the driver of any such agent, whose
-// program the session names; a driver of one particular agent calls [Start] and
-// says with a [Config] where that agent differs.
+// Package acp drives agents that speak the Agent Client Protocol on their standard input and
+// output. [Driver] is the driver of any such agent, whose program the session names. The driver of
+// a particular agent calls [Start] with a [Config] that describes how that agent differs.
 //
 // The events of this project have the names and payloads of ACP, so most are passed on
 // unchanged. The driver adds the IDs of blocks, which ACP lacks; the end of tool calls that the

@@ -26,10 +26,10 @@ type Driver struct {
 
 var _ agent.Driver = Driver{}
 
-// settings are agent.config of a session.
+// settings is the content of agent.config.
 type settings struct {
-	// AuthMethod is the id of one of the agent's ways to log in, for agents that
-	// need one before each session. Empty means none.
+	// AuthMethod is the id of one of the agent's login methods, for agents that need a login before
+	// each session. Empty means no login.
 	AuthMethod string `json:"auth_method,omitempty"`
 }
 
@@ -79,8 +79,8 @@ func (Driver) Recipe() runnerscripts.Recipe {
 	}
 }
 
-// Setup looks for the program and restores the transcript. What the agent itself
-// remembers is in files of its own, which this driver does not know.
+// Setup looks for the program and restores the transcript. The agent's own memory is in files that
+// this driver does not know.
 func (Driver) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runnerscripts.SetupData, error) {
 	if _, err := check(req.Session); err != nil {
 		return runnerscripts.SetupData{}, err
@@ -98,7 +98,7 @@ func (Driver) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runner
 	return runnerscripts.SetupData{}, agent.RestoreFile(record.File(req.Session), req.Transcript.Main)
 }
 
-// launch is the command that starts the program.
+// launch returns the command that starts the program.
 func launch(s runnerscripts.Session) (child.Command, error) {
 	env := environment(s)
 	argv, err := child.Find(s.Agent.Command, env)
@@ -111,7 +111,7 @@ func launch(s runnerscripts.Session) (child.Command, error) {
 	return child.Command{Args: argv, Dir: s.Paths.Workspace, Env: env}, nil
 }
 
-// environment is the program's whole environment.
+// environment returns the program's whole environment.
 func environment(s runnerscripts.Session) []string {
 	return child.Environ(map[string]string{"HOME": s.Paths.Home}, agent.GatewayVariables(s), s.Agent.Env)
 }
@@ -165,7 +165,7 @@ func (Driver) Replay(ctx context.Context, _ runnerscripts.Session, t runnerscrip
 	return record.Replay(ctx, t.Main, out)
 }
 
-// decodeStrict decodes JSON that has no unknown fields.
+// decodeStrict decodes JSON and refuses unknown fields.
 func decodeStrict(data json.RawMessage, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.DisallowUnknownFields()

@@ -106,7 +106,7 @@ func TestRequestsThatAreNotSupportedAreAnswered(t *testing.T) {
 	}
 }
 
-// slowSink is slow at first: what the agent says meanwhile must wait for it.
+// slowSink blocks for a while at the first message. The agent's further output must wait for it.
 type slowSink struct {
 	*agenttest.Recorder
 	first sync.Once
@@ -219,7 +219,7 @@ func TestCloseEndsARunningQuery(t *testing.T) {
 	c := f.start()
 	wait := f.promptAsync(c, "ask")
 	f.asked()
-	for range 2 { // again does nothing
+	for range 2 { // the second call does nothing
 		if err := c.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -299,8 +299,7 @@ func TestRecordThatACrashCutIsReadAndGoesOn(t *testing.T) {
 	f.sameTranscript()
 }
 
-// FuzzUpdate: nothing that an agent can say may panic or leave an event that
-// cannot be read.
+// FuzzUpdate checks that no update of the agent causes a panic or an unreadable event.
 func FuzzUpdate(f *testing.F) {
 	for _, s := range []string{
 		`{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"x"}}`,

@@ -96,7 +96,7 @@ func (c *conversation) modeThatAsks(o options) (string, error) {
 }
 
 // hasMode reports whether a mode is available. It returns true if the agent does not list its
-// modes.
+// modes, or lists them as a configuration option.
 func (o options) hasMode(mode string) bool {
 	return o.modes == nil || slices.ContainsFunc(o.modes.AvailableModes, func(m acpsdk.SessionMode) bool {
 		return string(m.Id) == mode

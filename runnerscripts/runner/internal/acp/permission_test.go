@@ -45,7 +45,7 @@ func TestPermissionIsAnsweredByKindOrOption(t *testing.T) {
 			if got := f.said(); !strings.Contains(got, `"optionId":"`+tt.want+`"`) || !strings.Contains(got, tt.decision.Message) {
 				t.Errorf("the agent got %s", got)
 			}
-			// The agent says nothing of the call's end.
+			// The agent does not report the end of the call.
 			if call := agenttest.Fold(t, f.out.All()).Blocks[1].Tool; call.Status != runnerscripts.ToolFailed {
 				t.Errorf("call: %s", agenttest.Show(t, call))
 			}
@@ -87,7 +87,7 @@ func TestARejectionThatInterruptsStopsTheQuery(t *testing.T) {
 	if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
 		t.Errorf("ended with %q, %v", done.StopReason, err)
 	}
-	// It ends its turn as soon as it has an answer, so that must not come first.
+	// The agent ends its turn as soon as it has an answer, so the interrupt must come first.
 	if got := f.said(); strings.Contains(got, "selected") {
 		t.Errorf("the agent got %s", got)
 	}

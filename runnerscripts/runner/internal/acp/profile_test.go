@@ -111,7 +111,7 @@ func TestToolsForFilesStayInTheWorkspace(t *testing.T) {
 	}
 }
 
-// allow runs a query that asks one thing.
+// allow runs a query that asks for one permission, and allows it.
 func (f *fixture) allow(c agent.Conversation, text string) {
 	f.t.Helper()
 	n := len(agenttest.Payloads[runnerscripts.PermissionRequest](f.t, f.out.All(), runnerscripts.TypePermissionRequest))

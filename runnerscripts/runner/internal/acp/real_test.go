@@ -15,8 +15,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// newRealFixture is a session of OpenCode, a real agent that speaks ACP, with a
-// scripted model. The driver knows nothing of the agent but its command.
+// newRealFixture returns a session of OpenCode, a real ACP agent, with a scripted model. The driver
+// knows only the agent's command.
 func newRealFixture(t *testing.T) (*fixture, *llmapi.Server) {
 	t.Helper()
 	f, api := newSession(t)
@@ -34,7 +34,7 @@ func newRealFixture(t *testing.T) (*fixture, *llmapi.Server) {
 	return f, api
 }
 
-// newSession is a session without an agent yet, and a scripted model.
+// newSession returns a session without an agent, and a scripted model.
 func newSession(t *testing.T) (*fixture, *llmapi.Server) {
 	t.Helper()
 	api, err := llmapi.Start(t.Context(), llmapi.Config{})
@@ -49,19 +49,19 @@ func newSession(t *testing.T) (*fixture, *llmapi.Server) {
 	return &fixture{t: t, session: agenttest.NewSession(t, agent.NewUUID(), name), out: agenttest.NewRecorder()}, api
 }
 
-// waitAsked waits for the n-th permission request.
+// waitAsked waits for the permission request with index n.
 func (f *fixture) waitAsked(n int) runnerscripts.PermissionRequest {
 	f.t.Helper()
 	f.out.Wait(f.t.Context(), f.t, func(runnerscripts.Event) bool { return len(f.requests()) > n })
 	return f.requests()[n]
 }
 
-// TestRealAgentIsGuardedAndGetsItsServers has what the suite of drivers does not: the guard,
-// and servers that are brought along or get a secret.
+// TestRealAgentIsGuardedAndGetsItsServers tests what the driver suite does not: the guard, and MCP
+// servers that have files or get a secret.
 func TestRealAgentIsGuardedAndGetsItsServers(t *testing.T) {
 	t.Parallel()
 	f, api := newRealFixture(t)
-	f.session.Agent.PermissionMode = "build" // which asks, because of the configuration
+	f.session.Agent.PermissionMode = "build" // a mode that asks, because of the configuration
 	mcp := f.withServers()
 	c := f.start()
 
@@ -79,8 +79,8 @@ func TestRealAgentIsGuardedAndGetsItsServers(t *testing.T) {
 	f.sameTranscript()
 }
 
-// TestRealAgentOutlivesAFailureOfItsModel has Gemini CLI, which cannot load its session
-// again if it was ended after such a failure.
+// TestRealAgentOutlivesAFailureOfItsModel tests Gemini CLI, which cannot load its session again if
+// it was ended after such a failure.
 func TestRealAgentOutlivesAFailureOfItsModel(t *testing.T) {
 	t.Parallel()
 	f, api := newSession(t)
@@ -100,7 +100,7 @@ func TestRealAgentOutlivesAFailureOfItsModel(t *testing.T) {
 	}
 }
 
-// withServers gives the session MCP servers of each kind, which get a secret.
+// withServers gives the session an MCP server of each kind, with a secret.
 func (f *fixture) withServers() []*agenttest.MCP {
 	f.t.Helper()
 	servers := []*agenttest.MCP{agenttest.StdioMCP(f.t, "calc"), agenttest.HTTPMCP(f.t, "web"), agenttest.BundledMCP(f.t, "brought")}
@@ -110,7 +110,7 @@ func (f *fixture) withServers() []*agenttest.MCP {
 	for _, m := range servers {
 		f.profile.MCPServers = append(f.profile.MCPServers, m.Server)
 	}
-	// One that ends at once does no harm.
+	// A server that ends at once does no harm.
 	f.profile.MCPServers = append(f.profile.MCPServers, runnerscripts.MCPServer{Name: "broken", Command: []string{"false"}})
 	if _, err := f.driver.Setup(f.t.Context(), runnerscripts.SetupRequest{Session: f.session, Profile: f.profile}); err != nil {
 		f.t.Fatal(err)
@@ -118,8 +118,7 @@ func (f *fixture) withServers() []*agenttest.MCP {
 	return servers
 }
 
-// callMCP lets the model call the tool of a server, which is allowed if it is asked
-// for.
+// callMCP makes the model call the tool of a server, and allows the call if the agent asks.
 func (f *fixture) callMCP(c agent.Conversation, m *agenttest.MCP, tool string) {
 	f.t.Helper()
 	asked := len(f.requests())
@@ -154,8 +153,8 @@ func (f *fixture) requests() []runnerscripts.PermissionRequest {
 	return agenttest.Payloads[runnerscripts.PermissionRequest](f.t, f.out.All(), runnerscripts.TypePermissionRequest)
 }
 
-// lastOf is the last request to a model that offers tools: agents ask for titles,
-// too.
+// lastOf returns the last request to the model that offers tools. Agents also send requests for
+// titles.
 func lastOf(t *testing.T, api *llmapi.Server) llmapi.Request {
 	t.Helper()
 	var last llmapi.Request

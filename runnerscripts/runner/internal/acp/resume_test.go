@@ -58,7 +58,7 @@ func TestWhatCannotGoOnIsRefused(t *testing.T) {
 	}
 }
 
-// sameTranscriptAs compares the transcript with the live conversation of another.
+// sameTranscriptAs compares the transcript with the live conversation of another fixture.
 func (f *fixture) sameTranscriptAs(live *fixture) runnerscripts.Transcript {
 	f.t.Helper()
 	f.out = live.out

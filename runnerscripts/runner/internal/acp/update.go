@@ -16,15 +16,15 @@ type translator struct {
 	wholeThoughts bool
 
 	mu       sync.Mutex
-	prompts  int // so far
+	prompts  int // number of prompts in the conversation
 	promptID string
-	blocks   int                     // of the prompt so far
-	open     runnerscripts.EventType // kind of the block that grows; empty if none does
+	blocks   int                     // number of blocks of the prompt
+	open     runnerscripts.EventType // kind of the growing block; empty if there is none
 	message  string                  // the agent's own id of that block, if it has one
 	draft    []draft                 // the blocks since the last tool call
 	calls    map[string]knownCall
-	cost     float64 // of the session, as the agent last said it
-	spent    float64 // of the query that runs
+	cost     float64 // of the session, as the agent last reported it
+	spent    float64 // of the running query
 }
 
 // knownCall is a reported tool call.
@@ -244,7 +244,7 @@ func (t *translator) takeBack() bool {
 	return len(blocks) > 0
 }
 
-// usageUpdate is ACP's: how full the context is, and what the session cost so far.
+// usageUpdate is ACP's usage update: how full the context is, and the cost of the session.
 type usageUpdate struct {
 	runnerscripts.UsageUpdate
 	Cost *struct {
@@ -253,7 +253,7 @@ type usageUpdate struct {
 	} `json:"cost,omitempty"`
 }
 
-// dollars returns the cost of the session so far, if known.
+// dollars returns the cost of the session, if known.
 func (u usageUpdate) dollars() (float64, bool) {
 	if u.Cost == nil || u.Cost.Currency != "USD" {
 		return 0, false
@@ -277,7 +277,7 @@ func (t *translator) usage(u Update) error {
 	return nil
 }
 
-// costOfQuery returns the cost of the query so far as reported by the agent, in dollars.
+// costOfQuery returns the cost of the running query as reported by the agent, in dollars.
 func (t *translator) costOfQuery() float64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

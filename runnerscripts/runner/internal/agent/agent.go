@@ -41,11 +41,10 @@ type Driver interface {
 // Conversation is a started agent. Prompt is called once at a time; the other
 // methods may be called at any time, also while Prompt runs.
 type Conversation interface {
-	// Prompt runs one query to its end and emits what happens, the user's own
-	// message included. It returns how the query ended; an interrupted one is
-	// StopCancelled, not an error. The runner emits query_started,
-	// query_completed and query_failed around it. After an error that is a
-	// ScriptFailure the conversation can go on, unless its code is FailAgent.
+	// Prompt runs one query to its end and emits what happens, the user's own message included. It
+	// returns how the query ended; an interrupted one is StopCancelled, not an error. The runner
+	// emits query_started, query_completed and query_failed around it. After an error that is a
+	// ScriptFailure the conversation can continue, unless its code is FailAgent.
 	Prompt(ctx context.Context, id, text string) (runnerscripts.QueryCompleted, error)
 
 	// Interrupt stops the running query and returns without waiting for its

@@ -7,13 +7,13 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// RawLine is a copy of an agent's line as the payload of a TypeRaw event: a JSON
-// string if it is no JSON.
+// RawLine returns a copy of an agent's line as the payload of a TypeRaw event. A line that is no
+// JSON becomes a JSON string.
 func RawLine(line []byte) json.RawMessage {
 	if json.Valid(line) {
 		return bytes.Clone(line)
 	}
-	data, _ := json.Marshal(string(line)) // a string always has a JSON
+	data, _ := json.Marshal(string(line)) // marshaling a string never fails
 	return data
 }
 

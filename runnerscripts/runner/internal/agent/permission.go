@@ -44,9 +44,8 @@ type pendingPermission[Q any] struct {
 	question     Q
 }
 
-// Request calls live; unless it returns false, Request emits and stores the request. A request
-// whose live runs after the WithdrawAll of its ended query is never stored. A nil live means
-// true.
+// Request emits and stores a request, unless live returns false. A request whose live runs after
+// the WithdrawAll of its ended query is never stored. A nil live means true.
 func (p *Permissions[Q]) Request(conversation string, r runnerscripts.PermissionRequest, q Q, live func() bool) bool {
 	p.telling.Lock()
 	defer p.telling.Unlock()

@@ -83,7 +83,7 @@ func checkApart(files []runnerscripts.WorkspaceFile) error {
 	return nil
 }
 
-// writeBelow replaces a file of any type.
+// writeBelow writes a file below root. It replaces a file of any type.
 func writeBelow(root *os.Root, f runnerscripts.WorkspaceFile) error {
 	mode := f.Mode.Perm()
 	if mode == 0 {
@@ -101,8 +101,8 @@ func writeBelow(root *os.Root, f runnerscripts.WorkspaceFile) error {
 	return root.Chmod(f.Path, mode) // independent of the umask
 }
 
-// SkillFiles are the files of skills in the Agent Skills format, each skill in a
-// folder below dir.
+// SkillFiles returns the files of skills in the Agent Skills format, each skill in a folder below
+// dir.
 func SkillFiles(dir string, skills []runnerscripts.Skill) []runnerscripts.WorkspaceFile {
 	var files []runnerscripts.WorkspaceFile
 	for _, s := range skills {
@@ -126,8 +126,8 @@ func Below(dir string, files []runnerscripts.WorkspaceFile) []runnerscripts.Work
 	return moved
 }
 
-// Markdown is a file of Markdown with YAML frontmatter. Values are written as JSON,
-// which is YAML too; those that are empty are left out.
+// Markdown returns a Markdown file with YAML frontmatter. It writes values as JSON, which is YAML
+// too, and leaves out empty values.
 func Markdown(name string, front map[string]any, body string) runnerscripts.WorkspaceFile {
 	var b strings.Builder
 	b.WriteString("---\n")
@@ -138,7 +138,7 @@ func Markdown(name string, front map[string]any, body string) runnerscripts.Work
 		var value strings.Builder
 		enc := json.NewEncoder(&value)
 		enc.SetEscapeHTML(false)
-		if err := enc.Encode(front[key]); err == nil { // it was decoded from JSON
+		if err := enc.Encode(front[key]); err == nil { // never fails: it was decoded from JSON
 			fmt.Fprintf(&b, "%s: %s", key, value.String())
 		}
 	}

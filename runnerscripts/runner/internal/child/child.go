@@ -97,7 +97,7 @@ func Start(c Command, handle func(line []byte)) (*Process, error) {
 	if err := p.cmd.Start(); err != nil {
 		return nil, errors.Join(err, stdin.Close(), r.Close(), w.Close(), errR.Close(), errW.Close())
 	}
-	_, _ = w.Close(), errW.Close() // the program has its own
+	_, _ = w.Close(), errW.Close() // the program has its own copies
 	read := make(chan error, 1)
 	if c.Read == nil {
 		c.Read = func(r io.Reader) error { return readLines(r, c.MaxLine, handle) }

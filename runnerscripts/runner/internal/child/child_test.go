@@ -44,7 +44,7 @@ func TestLinesGoInAndOut(t *testing.T) {
 		t.Errorf("line %q", got)
 	}
 	p.Close()
-	p.Close() // again does nothing
+	p.Close() // a second Close does nothing
 	if how := p.Crash(); how != "it ended" {
 		t.Errorf("after the end of its input: %s", how)
 	}
@@ -84,7 +84,7 @@ func TestWhatAProgramPrintedLastIsReadByASlowReaderToo(t *testing.T) {
 	n := 0
 	p, err := Start(Command{Args: []string{"/bin/sh", "-c", "i=0; while [ $i -lt 600 ]; do i=$((i+1)); printf '%093d\n' $i; done"}}, func([]byte) {
 		if n++; n == 1 {
-			<-time.After(drainTime + drainTime/2) // longer than a silent pipe is waited for
+			<-time.After(drainTime + drainTime/2) // longer than a silent pipe is read
 		}
 	})
 	if err != nil {
@@ -119,7 +119,7 @@ func TestCloseKillsAProgramThatIgnoresEndOfInputAndTerm(t *testing.T) {
 	p, lines := shell(t, Command{}, "trap '' TERM INT HUP; sleep 600 & echo ready; while :; do sleep 1; done")
 	<-lines
 	p.Close()
-	// Those whose parent has gone are there until the system has taken notice.
+	// Orphans stay in the group until the system has reaped them.
 	tick, timeout := time.NewTicker(10*time.Millisecond), time.After(time.Minute)
 	defer tick.Stop()
 	for err := error(nil); !errors.Is(err, syscall.ESRCH); err = syscall.Kill(-p.PID(), 0) {
@@ -139,7 +139,7 @@ func TestOrphanThatHoldsTheOutputDoesNotBlockTheEnd(t *testing.T) {
 	if _, err := exec.LookPath("setsid"); err != nil {
 		t.Fatalf("install setsid (util-linux), which this test needs: %v", err)
 	}
-	// One that is not in a group of its own yet would be ended with the program's.
+	// Wait until the child has left the group: before that, it would be killed with the program.
 	apart := filepath.Join(t.TempDir(), "apart")
 	p, lines := shell(t, Command{}, fmt.Sprintf(
 		"setsid sh -c 'echo $$; : > %[1]s; exec sleep 600' & until [ -e %[1]s ]; do sleep 0.01; done; exit 3", apart))

@@ -14,15 +14,15 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/testneed"
 )
 
-// apartVariable is set in a process that runs the test in an id namespace of its own.
+// apartVariable is set in a process that runs the test in a PID namespace of its own.
 const apartVariable = "AGENTENV_TEST_CHILD_APART"
 
-// The bystander gets the id of the program as soon as the system gives it away.
+// The bystander gets the ID of the program as soon as the system frees it.
 func TestAnotherProcessWithAReusedIDIsNotKilled(t *testing.T) {
 	t.Parallel()
 	testneed.Root(t, "only root may say which id is next")
 	if os.Getenv(apartVariable) == "" {
-		// Ids of its own: nobody else takes them, or is given them again.
+		// In a new PID namespace no other process takes or reuses the IDs.
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.timeout=2m")
 		cmd.Env = append(os.Environ(), apartVariable+"=1")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
@@ -34,7 +34,7 @@ func TestAnotherProcessWithAReusedIDIsNotKilled(t *testing.T) {
 	if _, err := exec.LookPath("setsid"); err != nil {
 		t.Fatalf("install setsid (util-linux), which this test needs: %v", err)
 	}
-	// What is left holds both outputs for as long as it may, and nobody is in the group.
+	// The orphan holds both outputs for as long as possible, and the group is empty.
 	apart := filepath.Join(t.TempDir(), "apart")
 	p, lines := shell(t, Command{}, "setsid sh -c 'echo $$; : > "+apart+"; exec sleep 600' & until [ -e "+apart+" ]; do sleep 0.01; done")
 	left, err := strconv.Atoi(<-lines)
@@ -50,14 +50,14 @@ func TestAnotherProcessWithAReusedIDIsNotKilled(t *testing.T) {
 	other.answers()
 }
 
-// bystander is a program that has nothing to do with anything.
+// bystander is an unrelated program.
 type bystander struct {
 	t   *testing.T
 	in  io.Writer
 	out *bufio.Reader
 }
 
-// takeID starts a program that leads a group with this id, once it is free.
+// takeID starts a program that leads a group with this ID, as soon as the ID is free.
 func takeID(t *testing.T, id int) *bystander {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); {
@@ -88,7 +88,7 @@ func takeID(t *testing.T, id int) *bystander {
 	return nil
 }
 
-// answers fails unless it lives.
+// answers fails the test unless the bystander is alive.
 func (b *bystander) answers() {
 	b.t.Helper()
 	if _, err := io.WriteString(b.in, "there\n"); err != nil {

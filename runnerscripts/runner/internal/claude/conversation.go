@@ -43,7 +43,7 @@ type conversation struct {
 	replies   map[string]func(controlResponse) // by request ID; called on the reader's goroutine
 	query     *query
 	unasked   unasked
-	turns     int    // number of results so far
+	turns     int    // number of results
 	model     string // empty: the program's default
 	mode      string
 	hasStates bool // the program reports its states
@@ -63,7 +63,7 @@ type query struct {
 	finished   bool
 	overBudget bool        // it was stopped because of its cost
 	refused    int         // the HTTP status that stopped it; zero for none
-	result     *resultLine // the last turn's
+	result     *resultLine // result of the last turn
 	usage      runnerscripts.Usage
 	done       chan struct{}
 }

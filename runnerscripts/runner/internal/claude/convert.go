@@ -28,7 +28,7 @@ func (Driver) Convert(s runnerscripts.Session, c handoff.Conversation) (runnersc
 	return runnerscripts.Transcript{Main: w.text.String()}, nil
 }
 
-// Restores says converted: the driver writes the files of the program.
+// Restores returns RestoredConverted: the driver writes the files of the program.
 func (Driver) Restores() runnerscripts.Restored { return runnerscripts.RestoredConverted }
 
 // writer builds a transcript.
@@ -80,7 +80,7 @@ func (w *writer) call(i int, it handoff.Item) {
 	name, input := it.Call.Name, it.Call.Input
 	if command, ok := it.Call.Command(); ok {
 		name = "Bash"
-		input, _ = json.Marshal(map[string]string{"command": command}) // a string has always a JSON
+		input, _ = json.Marshal(map[string]string{"command": command}) // marshaling a string never fails
 	}
 	w.answer(i, it, "tool_use", map[string]any{"type": "tool_use", "id": id, "name": name, "input": input})
 	result := map[string]any{"type": "tool_result", "tool_use_id": id, "content": it.Call.Output}

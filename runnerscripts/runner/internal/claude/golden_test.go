@@ -18,8 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// offline is a conversation whose program says nothing; its lines come from the
-// test.
+// offline returns a conversation whose program prints nothing. The test provides the lines.
 func offline(t testing.TB, out *agenttest.Recorder) *conversation {
 	return offlineOf(silent(t, "exec cat >/dev/null", func([]byte) {}), out)
 }
@@ -35,7 +34,7 @@ func offlineOf(p *child.Process, out *agenttest.Recorder) *conversation {
 	}
 }
 
-// silent starts a shell program; it is ended with the test.
+// silent starts a shell program, which ends with the test.
 func silent(t testing.TB, script string, handle func([]byte)) *child.Process {
 	t.Helper()
 	p, err := child.Start(child.Command{Args: []string{"/bin/sh", "-c", script}}, handle)
@@ -107,8 +106,7 @@ func TestRecordedTranscriptsMakeTheSameConversationAsTheLines(t *testing.T) {
 			}
 			agenttest.SameConversation(t, live.All(), withoutPrompt)
 
-			// Without the file beside it, the result of the call tells whose
-			// transcript it is.
+			// Without the metadata file, the result of the call names the subagent.
 			if len(tr.Subagents) > 0 {
 				tr.Subagents[0].Meta = ""
 				again := agenttest.NewRecorder()
@@ -145,8 +143,8 @@ func TestTranscriptEventsHaveTheRecordedTimes(t *testing.T) {
 	}
 }
 
-// olderVersion is a recorded line as a version prints it that tells no states and
-// no cost of a turn alone; nil if it would not print it.
+// olderVersion returns a recorded line as a version prints it that reports neither states nor the
+// cost of a single turn. It returns nil if that version does not print the line.
 func olderVersion(t *testing.T, line string) []byte {
 	t.Helper()
 	var l map[string]json.RawMessage
@@ -179,7 +177,7 @@ func TestVersionWithoutStatesEndsTheQueryWithItsResult(t *testing.T) {
 		default:
 			t.Fatalf("turn %d did not end", turn)
 		}
-		// Its figures are cumulative, so the same ones again are a turn for free.
+		// The figures are cumulative, so the same figures again mean a turn without cost.
 		if free := q.usage.InputTokens == 0 && q.usage.CostUSD == 0; free != (turn == 1) {
 			t.Errorf("turn %d cost %+v", turn, q.usage)
 		}
@@ -217,8 +215,7 @@ func TestUnknownRequestOfTheProgramIsAnsweredWithAnError(t *testing.T) {
 	}
 }
 
-// FuzzLine: nothing that the program can print may panic or leave an event that
-// cannot be read.
+// FuzzLine checks that no line of the program causes a panic or an unreadable event.
 func FuzzLine(f *testing.F) {
 	for _, r := range recorded {
 		for line := range strings.Lines(readTestdata(f, r.name, "lines.jsonl")) {

@@ -74,7 +74,7 @@ func (f *fixture) setup() {
 	}
 }
 
-// homeFile is the path of a file in the session's home.
+// homeFile returns the path of a file in the session's home.
 func (f *fixture) homeFile(name string) string { return filepath.Join(f.session.Paths.Home, name) }
 
 // nothingAsked fails the test if there was a permission request.
@@ -85,7 +85,7 @@ func (f *fixture) nothingAsked() {
 	}
 }
 
-// logs are the messages of the logs of that level.
+// logs returns the messages of the logs of that level.
 func (f *fixture) logs(level string) []string {
 	var list []string
 	for _, l := range agenttest.Payloads[runnerscripts.Log](f.t, f.out.All(), runnerscripts.TypeLog) {
@@ -106,7 +106,7 @@ func (f *fixture) prompt(c agent.Conversation, text string) runnerscripts.QueryC
 	return done
 }
 
-// promptAsync runs a query while the test does something else.
+// promptAsync runs a query in the background. The returned function waits for its end.
 func (f *fixture) promptAsync(c agent.Conversation, text string) func() (runnerscripts.QueryCompleted, error) {
 	type outcome struct {
 		done runnerscripts.QueryCompleted
@@ -123,7 +123,7 @@ func (f *fixture) promptAsync(c agent.Conversation, text string) func() (runners
 	}
 }
 
-// workspaceFile is the path of a file in the workspace.
+// workspaceFile returns the path of a file in the workspace.
 func (f *fixture) workspaceFile(name string) string {
 	return filepath.Join(f.session.Paths.Workspace, name)
 }
@@ -133,7 +133,7 @@ func (f *fixture) exists(name string) bool {
 	return err == nil
 }
 
-// transcript reads the history back, with its events.
+// transcript reads the history and its events.
 func (f *fixture) transcript() (runnerscripts.Transcript, *agenttest.Recorder) {
 	f.t.Helper()
 	out := agenttest.NewRecorder()
@@ -144,7 +144,7 @@ func (f *fixture) transcript() (runnerscripts.Transcript, *agenttest.Recorder) {
 	return tr, out
 }
 
-// lastRequest is the last request of the agent to the model.
+// lastRequest returns the last request of the agent to the model.
 func (f *fixture) lastRequest() llmapi.Request {
 	f.t.Helper()
 	all := f.api.Requests()

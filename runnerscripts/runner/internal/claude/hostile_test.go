@@ -49,7 +49,7 @@ exec sleep 600`))
 	}
 }
 
-// After a crash between two prompts the program is started again first.
+// After a crash between two prompts, the driver first starts the program again.
 func TestInterruptWhileTheProgramIsStartedAgainIsNotLost(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -73,8 +73,8 @@ done`)
 		t.Fatal(err)
 	}
 	<-c.process.Done()
-	c.mode = "" // so that the second start is told, too
-	// As the runner does: an interrupt comes with an event.
+	c.mode = "" // so that the second start also reports the mode
+	// The runner, too, calls Interrupt while an event is emitted.
 	c.out = hooked{Recorder: out, hook: func() {
 		if err := c.Interrupt(t.Context()); err != nil {
 			t.Error(err)
@@ -99,7 +99,7 @@ func TestNoProgramIsStartedAfterClose(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// A setting that had found the program dead just before.
+	// SetMode may find the program dead just before Close, and then start it.
 	if _, err := c.start(t.Context()); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
 		t.Errorf("error %v", err)
 	}

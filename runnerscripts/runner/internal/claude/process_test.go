@@ -18,8 +18,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
 )
 
-// answering makes a shell program that answers the first control request, as
-// Claude Code does, and goes on with more.
+// answering writes a shell program that answers the first control request, as Claude Code does, and
+// then runs more.
 func answering(t *testing.T, more string) []string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "program")
@@ -162,7 +162,7 @@ func TestProgramThatEndsWellWithoutAResultFailsTheQuery(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // it is started again for the second
+	for range 2 { // the second prompt restarts it
 		if _, err := c.Prompt(t.Context(), "q", "hello"); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "send the prompt again") {
 			t.Errorf("error %v", err)
 		}

@@ -44,7 +44,7 @@ var (
 	}
 )
 
-// checkProfile refuses what the program would not understand and ignore.
+// checkProfile refuses what the program would silently ignore.
 func checkProfile(p runnerscripts.Profile) error {
 	for i, c := range p.Commands {
 		if err := agent.CheckFrontmatter("Claude Code", fmt.Sprintf("profile.commands[%d]", i), c.Frontmatter, commandKeys...); err != nil {

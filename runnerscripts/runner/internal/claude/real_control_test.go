@@ -228,7 +228,7 @@ func TestModeAndModelChangeMidway(t *testing.T) {
 	if err := c.SetModel(t.Context(), "claude-sonnet-4-5"); err != nil {
 		t.Fatal(err)
 	}
-	f.prompt(c, "write-file `notes.txt`") // would ask in the first mode
+	f.prompt(c, "write-file `notes.txt`") // the first mode would ask
 	if got := f.lastRequest().Model; got != "claude-sonnet-4-5" {
 		t.Errorf("the second model is %q", got)
 	}
@@ -278,7 +278,7 @@ func TestFailureOfTheAPIFailsTheQueryWithItsStatus(t *testing.T) {
 	}
 }
 
-// The program would try for three minutes.
+// The program itself would retry for three minutes.
 func TestAKeyThatIsRefusedEndsTheQueryAtTheSecondTry(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -18,10 +18,10 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// secret is in the agent's environment, and must be in no file.
+// secret is in the agent's environment. No file may contain it.
 const secret = "sesame-9417"
 
-// evilWorkspace writes what a cloned repository could bring.
+// evilWorkspace writes files that a cloned repository could bring.
 func (f *fixture) evilWorkspace() {
 	agenttest.WriteFile(f.t, f.workspaceFile(".claude/settings.json"),
 		`{"hooks":{"SessionStart":[{"hooks":[{"type":"command","command":"touch evil-hook-ran"}]}]},
@@ -31,10 +31,10 @@ func (f *fixture) evilWorkspace() {
 	agenttest.WriteFile(f.t, f.workspaceFile(".claude/commands/evil.md"), "---\ndescription: EVIL-COMMAND\n---\n\nplain-text")
 }
 
-// pluginFiles are a plugin with a command, a hook and an MCP server.
+// pluginFiles returns the files of a plugin with a command, a hook and an MCP server.
 func pluginFiles(t *testing.T, name string, m *agenttest.MCP) []runnerscripts.WorkspaceFile {
 	t.Helper()
-	server := m.Server // with arguments, since the program leaves out a server that it has already
+	server := m.Server // with arguments, because the program leaves out a server that it already has
 	config, err := json.Marshal(map[string]any{"mcpServers": map[string]any{
 		server.Name: map[string]any{"command": server.Command[0], "args": []string{"of", "a", "plugin"}, "env": server.Env},
 	}})
@@ -51,7 +51,7 @@ func pluginFiles(t *testing.T, name string, m *agenttest.MCP) []runnerscripts.Wo
 	}
 }
 
-// everything is a profile with something in every field, and its MCP servers.
+// everything fills every field of the fixture's profile, and returns its MCP servers.
 func everything(f *fixture) map[string]*agenttest.MCP {
 	all := map[string]*agenttest.MCP{
 		"calc": agenttest.StdioMCP(f.t, "calc"), "web": agenttest.HTTPMCP(f.t, "web"), "own": agenttest.BundledMCP(f.t, "own"),
@@ -88,7 +88,7 @@ func everything(f *fixture) map[string]*agenttest.MCP {
 	return all
 }
 
-// One start for all the fields, since a start is what takes time.
+// One start tests all fields, because starts are slow.
 func TestEveryFieldOfAProfileWorks(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -150,7 +150,7 @@ func TestEveryFieldOfAProfileWorks(t *testing.T) {
 	agenttest.SameConversation(t, f.out.All(), stored.All())
 }
 
-// sees fails the test unless the model was sent the texts.
+// sees fails the test unless the request to the model contains the texts.
 func (f *fixture) sees(r llmapi.Request, texts ...string) {
 	f.t.Helper()
 	var body any
@@ -165,7 +165,7 @@ func (f *fixture) sees(r llmapi.Request, texts ...string) {
 	}
 }
 
-// toolAnswers runs a query that calls a tool, and checks what the model is told.
+// toolAnswers runs a query that calls a tool, and checks the result that the model receives.
 func (f *fixture) toolAnswers(c agent.Conversation, text, answer string) {
 	f.t.Helper()
 	f.prompt(c, text)
@@ -222,7 +222,7 @@ func (f *fixture) noFileHasTheSecret() {
 	files := 0
 	err := filepath.WalkDir(f.session.Paths.Session, func(name string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) && name != f.session.Paths.Session {
-			return nil // the program, which still runs, has removed it
+			return nil // the running program has removed it
 		}
 		if err != nil || !d.Type().IsRegular() {
 			return err

@@ -29,7 +29,7 @@ func TestPluginOfAMarketplaceIsInstalledAndRemoved(t *testing.T) {
 	}
 	f.profile.Plugins[0].Name = "sold"
 	f.setup()
-	f.setup() // it can be called again
+	f.setup() // a second call is allowed
 	c := f.start()
 	f.prompt(c, "/sold:hello you")
 	f.sees(f.lastRequest(), "plain-text of a plugin for you", "SKILL-OF-A-PLUGIN")
@@ -39,7 +39,7 @@ func TestPluginOfAMarketplaceIsInstalledAndRemoved(t *testing.T) {
 	}
 	f.profile.Plugins = nil
 	f.setup()
-	f.session.SessionID = agent.NewUUID() // the old conversation mentions it
+	f.session.SessionID = agent.NewUUID() // the old conversation mentions the plugin
 	f.prompt(f.start(), "plain-text")
 	if body := string(f.lastRequest().Body); strings.Contains(body, "SKILL-OF-A-PLUGIN") {
 		t.Error("the plugin of the last profile is still there")
@@ -227,7 +227,7 @@ func TestFileToolsOutsideOfTheWorkspaceAreRefused(t *testing.T) {
 			if logs := f.logs("warn"); len(logs) != len(calls) || !strings.Contains(logs[0], "Read "+outside+"/old was not allowed") {
 				t.Errorf("logs: %q", logs)
 			}
-			wait := f.promptAsync(c, "write-file `inside.txt`") // is asked for as ever
+			wait := f.promptAsync(c, "write-file `inside.txt`") // the program asks for this as before
 			if err := c.Respond(t.Context(), f.asked().ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); err != nil {
 				t.Fatal(err)
 			}
@@ -240,7 +240,7 @@ func TestFileToolsOutsideOfTheWorkspaceAreRefused(t *testing.T) {
 	}
 }
 
-// call is a prompt that has the model call a tool.
+// call returns a prompt that makes the model call a tool.
 func call(t *testing.T, tool string, input map[string]string) string {
 	t.Helper()
 	data, err := json.Marshal(input)

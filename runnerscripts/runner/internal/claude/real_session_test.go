@@ -27,7 +27,7 @@ func TestResumeInAnotherFolderWithTheTranscriptRestored(t *testing.T) {
 	f.session.Paths = agenttest.NewSession(t, agent.NewUUID(), programName).Paths
 	f.out = agenttest.NewRecorder()
 	setup := runnerscripts.SetupRequest{Session: f.session, Transcript: &before}
-	for range 2 { // it can be called again
+	for range 2 { // a second call is allowed
 		data, err := Driver{}.Setup(t.Context(), setup)
 		if err != nil || !strings.HasPrefix(data.AgentVersion, "2.") {
 			t.Fatalf("setup: %+v, %v", data, err)
@@ -52,8 +52,8 @@ func TestResumeInAnotherFolderWithTheTranscriptRestored(t *testing.T) {
 func TestFileTruncatedByACrashDoesNotBreakTheSession(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
-		end   func(transcript string) string // what a crash made of the file
-		texts int                            // that the model is sent then
+		end   func(transcript string) string // returns the file after a crash
+		texts int                            // number of texts that the model then receives
 	}{
 		"without a message": {func(string) string { return `{"type":"queue-operation","operation":"enqueue"}` + "\n" }, 1},
 		"empty":             {func(string) string { return "" }, 1},

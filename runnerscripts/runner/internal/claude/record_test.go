@@ -16,10 +16,9 @@ import (
 
 var recordRuns = flag.Bool("record", false, "record testdata anew, from the real program")
 
-// recorded are the runs whose lines are in testdata: what the program printed
-// (*.lines.jsonl), the messages of its transcript (*.main.jsonl, and
-// *.sub.jsonl with *.meta.json of the subagent), and the events that these make
-// (*.golden.jsonl).
+// recorded lists the runs whose lines are in testdata: the program's output (*.lines.jsonl), the
+// messages of its transcript (*.main.jsonl, and *.sub.jsonl with *.meta.json of the subagent), and
+// the events that these become (*.golden.jsonl).
 var recorded = []struct {
 	name string
 	run  func(f *fixture, c agent.Conversation)
@@ -56,7 +55,7 @@ var recorded = []struct {
 	}},
 }
 
-// recordedProfile is the profile of the run of that name.
+// recordedProfile returns the profile of the run "profile".
 func recordedProfile(t *testing.T) runnerscripts.Profile {
 	t.Helper()
 	return runnerscripts.Profile{
@@ -74,7 +73,7 @@ func (f *fixture) answer(c agent.Conversation, d runnerscripts.PermissionDecisio
 	}
 }
 
-// TestRecord runs the real program only with -record.
+// TestRecordedRunsCanBeRecordedAnew runs the real program only with -record.
 func TestRecordedRunsCanBeRecordedAnew(t *testing.T) {
 	for _, r := range recorded {
 		if !*recordRuns {
@@ -102,8 +101,8 @@ func TestRecordedRunsCanBeRecordedAnew(t *testing.T) {
 	}
 }
 
-// save writes what was recorded, with the folders of the session and the address
-// of the model replaced.
+// save writes the recorded data, with the folders of the session and the address of the model
+// replaced.
 func (f *fixture) save(name string) {
 	f.t.Helper()
 	var lines bytes.Buffer
@@ -135,8 +134,8 @@ func (f *fixture) write(name, kind, text string) {
 	}
 }
 
-// messagesOf leaves out the records that are not translated: the program's own
-// prompts are in them.
+// messagesOf leaves out the records that are not translated. They contain the program's own
+// prompts.
 func messagesOf(t *testing.T, transcript string) string {
 	t.Helper()
 	var b strings.Builder

@@ -37,7 +37,7 @@ func subagentsDir(s runnerscripts.Session) (string, error) {
 	return filepath.Join(dir, s.SessionID, "subagents"), err
 }
 
-// projectDir is the folder of the sessions of one workspace.
+// projectDir returns the folder of the sessions of one workspace.
 func projectDir(s runnerscripts.Session) (string, error) {
 	workspace, err := filepath.EvalSymlinks(s.Paths.Workspace)
 	if err != nil {

@@ -191,7 +191,7 @@ type draft struct {
 type piece struct {
 	index int
 	typ   string
-	text  strings.Builder // text so far
+	text  strings.Builder // text reported by the pieces
 }
 
 // draft returns the conversation's draft of a message, and replaces the draft of an earlier

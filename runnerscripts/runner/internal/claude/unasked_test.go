@@ -12,18 +12,18 @@ import (
 )
 
 const (
-	unaskedPatience = 3 * time.Minute // far above what it takes
+	unaskedPatience = 3 * time.Minute // far above the time that a test needs
 	untilGo         = "until [ -e go ]; do sleep 0.1; done"
 )
 
-// leaveBehind runs a query that leaves a command in the background, which ends when the
-// workspace has a file named "go".
+// leaveBehind runs a query that leaves a background command, which ends when the workspace has a
+// file named "go".
 func (f *fixture) leaveBehind(c agent.Conversation) runnerscripts.QueryCompleted {
 	f.t.Helper()
 	return f.prompt(c, "call-tool `Bash {\"command\":\""+untilGo+"\",\"run_in_background\":true}`")
 }
 
-// wakeUp ends that command and waits until the program has done what it leads to.
+// wakeUp ends that command and waits until the program has finished the turn that this triggers.
 func (f *fixture) wakeUp(c agent.Conversation) {
 	f.t.Helper()
 	if err := os.WriteFile(f.workspaceFile("go"), nil, 0o600); err != nil {
@@ -55,7 +55,7 @@ func TestAnUnpromptedTurnCountsForTheNextQuery(t *testing.T) {
 		t.Fatal("the model was not asked")
 	}
 	got = got.Add(f.prompt(c, "plain-text").Usage)
-	got = got.Add(f.prompt(c, "plain-text").Usage) // counts nothing twice
+	got = got.Add(f.prompt(c, "plain-text").Usage) // a second query counts nothing twice
 	var want runnerscripts.Usage
 	for _, r := range f.api.Requests() {
 		want = want.Add(runnerscripts.Usage{
@@ -79,7 +79,7 @@ func TestABudgetHoldsOnWhenItsQueryHasEnded(t *testing.T) {
 	if done := f.prompt(c, "wake-up `"+untilGo+"`"); done.StopReason != runnerscripts.StopEndTurn || done.Usage.CostUSD >= f.profile.BudgetUSD {
 		t.Fatalf("the query ended with %+v", done)
 	}
-	f.wakeUp(c) // it would not end by itself
+	f.wakeUp(c) // the turn would not end by itself
 	if logs := f.logs("warn"); len(logs) != 1 || !strings.Contains(logs[0], "in the background") {
 		t.Errorf("logs: %q", logs)
 	}
@@ -104,7 +104,7 @@ func TestWhatATurnHasCostIsNoReasonToStopTheNextOne(t *testing.T) {
 	c.stateIs("running")
 	c.keepBudget(0, 1)
 	c.turnEnded(resultLine{})
-	c.keepBudget(0, 1) // it was asked for before the result
+	c.keepBudget(0, 1) // requested before the result
 	c.stateIs(stateIdle)
 	if n := len(agenttest.Payloads[runnerscripts.Log](t, out.All(), runnerscripts.TypeLog)); n != 1 {
 		t.Errorf("%d warnings", n)

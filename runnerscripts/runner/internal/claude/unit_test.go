@@ -10,8 +10,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// The names are those that the program gives; the long ones were computed with
-// its own arithmetic, JavaScript's.
+// The names are the program's own. The long ones were computed with JavaScript's arithmetic, which
+// the program uses.
 func TestSlugIsTheProgramsNameOfAFolder(t *testing.T) {
 	tests := map[string]string{
 		"/a b.c/Ünïcödé/🙂x":                 "-a-b-c--n-c-d----x",

@@ -6,8 +6,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// expand returns the prompt for a slash command in text, else text. Codex has no slash commands
-// of its own.
+// expand returns the prompt for a slash command in text, or text if it has none. Codex has no slash
+// commands for clients.
 func expand(commands []runnerscripts.SlashCommand, text string) string {
 	const placeholder = "$ARGUMENTS"
 	for _, c := range commands {
@@ -24,7 +24,7 @@ func expand(commands []runnerscripts.SlashCommand, text string) string {
 	return text
 }
 
-// offerCommands tells the slash commands, in the shape of ACP.
+// offerCommands reports the slash commands in the format of ACP.
 func (c *conversation) offerCommands() {
 	if len(c.profile.Commands) == 0 {
 		return

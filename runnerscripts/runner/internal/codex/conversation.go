@@ -16,8 +16,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/jsonrpc"
 )
 
-// conversation is a thread of Codex. It has one process at a time, which stays between prompts
-// and is restarted after a crash.
+// conversation is a thread of Codex. It keeps one process between prompts and restarts it after a
+// crash.
 type conversation struct {
 	session runnerscripts.Session
 	profile runnerscripts.Profile
@@ -33,8 +33,8 @@ type conversation struct {
 
 	permissions agent.Permissions[question]
 
-	// reading is held while a line of the program is handled, and by others that use the
-	// reader's state. Lock it before c.mu.
+	// reading is held while handle handles a line, and by other users of the reader's state. Lock
+	// it before mu.
 	reading     sync.Mutex
 	translate   *translator
 	meter       meter
@@ -47,8 +47,8 @@ type conversation struct {
 	over   bool // no process may be started any more
 	thread string
 	query  *query
-	// working maps the threads of running subagents to their turns; a turn is empty before its
-	// start.
+	// working maps the threads of running subagents to the IDs of their turns. An ID is empty until
+	// the turn starts.
 	working map[string]string
 	model   string // empty: the program's own choice
 	usual   string // the program's own choice
@@ -82,7 +82,7 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 		c.query = nil
 		c.mu.Unlock()
 	}()
-	// From here on an interrupt reaches the query, even while this call takes time.
+	// Interrupt already reaches the query while running starts a process.
 	p, err := c.running(ctx)
 	if err != nil {
 		return runnerscripts.QueryCompleted{}, err
@@ -118,7 +118,7 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 	return done, err
 }
 
-// ended reports the unfinished work of a program that has ended.
+// ended ends the pending permission requests and the unfinished work of a program that has ended.
 func (c *conversation) ended(p *jsonrpc.Peer) {
 	c.permissions.WithdrawAll()
 	c.starting.Lock()
@@ -126,16 +126,16 @@ func (c *conversation) ended(p *jsonrpc.Peer) {
 	c.mu.Lock()
 	last := c.peer == p
 	c.mu.Unlock()
-	if last { // otherwise it was done before the next process started
+	if last { // otherwise start did so before it started the next process
 		c.reading.Lock()
 		defer c.reading.Unlock()
 		c.translate.endAll()
 	}
 }
 
-// endCommands ends the commands left running by an interrupt, and waits until the program has
-// reported their ends and output. Commands that it does not report in time are reported as
-// failed.
+// endCommands ends the commands that an interrupt left running, and waits until the program has
+// reported their ends and output. It reports commands as failed if the program does not report them
+// in time.
 func (c *conversation) endCommands(ctx context.Context, p *jsonrpc.Peer, q *query) {
 	ctx, cancel := context.WithTimeout(ctx, interruptTime)
 	defer cancel()
@@ -154,8 +154,8 @@ func (c *conversation) endCommands(ctx context.Context, p *jsonrpc.Peer, q *quer
 	c.translate.endTurn(time.Time{}, runnerscripts.MainConversation)
 }
 
-// interruptTime is far above the milliseconds that ending commands takes. An interrupted query
-// must end sooner than the five seconds after which the environment kills the agent.
+// interruptTime limits endCommands, which normally takes milliseconds. It is shorter than the grace
+// period of five seconds after which the environment kills the agent.
 const interruptTime = 3 * time.Second
 
 // turnParams returns the parameters of a turn with the current settings.
@@ -167,12 +167,13 @@ func (c *conversation) turnParams(text string) map[string]any {
 		"input":    []any{textInput(text)},
 	}
 	if m, err := findMode(c.mode); err == nil {
-		// Both stay in force for later turns, and sending them again costs time.
+		// Send both only when they change: they stay in force for later turns, and sending them
+		// costs time.
 		if m.id != c.toldMode {
 			params["approvalPolicy"], params["sandboxPolicy"] = m.approval, m.policy
 			c.toldMode = m.id
 		}
-		// It overrides other settings, so send it only when it matters.
+		// The collaboration mode overrides other settings, so send it only when it matters.
 		if m.plans || c.planned {
 			params["collaborationMode"] = m.collaboration(cmp.Or(c.model, c.usual))
 		}
@@ -200,7 +201,7 @@ func (c *conversation) threadID() string {
 	return c.thread
 }
 
-// running returns the process, and restarts it if it has ended.
+// running returns the process. It starts a new process if the last one has ended.
 func (c *conversation) running(ctx context.Context) (*jsonrpc.Peer, error) {
 	c.starting.Lock()
 	defer c.starting.Unlock()
@@ -245,7 +246,7 @@ func (c *conversation) start(ctx context.Context) (*jsonrpc.Peer, error) {
 	return p, nil
 }
 
-// startProcess starts a process for the conversation, unless that is closed.
+// startProcess starts a process, unless the conversation is closed.
 func (c *conversation) startProcess(cmd child.Command) (*jsonrpc.Peer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -261,8 +262,8 @@ func (c *conversation) startProcess(cmd child.Command) (*jsonrpc.Peer, error) {
 	return p, nil
 }
 
-// Interrupt stops the running query. If the program does not work on the prompt yet, the
-// interrupt is sent when it does.
+// Interrupt stops the running query. If its turn has not started, the interrupt stays pending until
+// then.
 func (c *conversation) Interrupt(context.Context) error {
 	c.mu.Lock()
 	if c.query != nil {
@@ -287,8 +288,9 @@ func (c *conversation) interruptSubagents(p *jsonrpc.Peer) {
 	}
 }
 
-// tellInterrupt sends a pending interrupt if the turn has started. If the turn cannot be
-// interrupted yet, tellInterrupt is called again at its next message.
+// tellInterrupt sends a pending interrupt if the turn has started. If the program refuses it
+// because the turn cannot be interrupted yet, the interrupt stays pending until the next message of
+// the turn.
 func (c *conversation) tellInterrupt() {
 	c.mu.Lock()
 	q, p := c.query, c.peer
@@ -328,7 +330,7 @@ func (c *conversation) SetMode(_ context.Context, mode string) error {
 	return nil
 }
 
-// SetModel changes the model, even of a running turn.
+// SetModel changes the model, also of a running turn.
 func (c *conversation) SetModel(ctx context.Context, model string) error {
 	if model == "" {
 		return agent.Invalid("name the model that shall be used")
@@ -356,7 +358,7 @@ func (c *conversation) SetModel(ctx context.Context, model string) error {
 	return nil
 }
 
-// giveUp prevents further starts and returns the last process; busy says that a prompt runs.
+// giveUp prevents further starts. It returns the last process, and whether a query is running.
 func (c *conversation) giveUp() (p *jsonrpc.Peer, busy bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -375,7 +377,7 @@ func (c *conversation) Close() error {
 	c.life.Close(func() {
 		p, busy := c.giveUp()
 		if busy {
-			// At the end of its input it would finish the turn first.
+			// At EOF on its standard input, the program would finish the turn first.
 			p.Signal(syscall.SIGTERM)
 		}
 		p.Close()

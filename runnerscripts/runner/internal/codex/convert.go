@@ -22,9 +22,9 @@ func (Driver) Convert(s runnerscripts.Session, c handoff.Conversation) (runnersc
 	meta := map[string]any{
 		"id": w.thread, "session_id": w.thread, "timestamp": handoff.Stamp(w.at), "cwd": s.Paths.Workspace,
 		"originator": "agentenv", "cli_version": testedVersion, "source": "vscode",
-		"history_mode": "paginated", // which keeps the items that people are shown
+		"history_mode": "paginated", // which stores the items for the user
 	}
-	// Codex refuses to resume a thread with another provider than its first.
+	// Codex refuses to resume a thread with a provider other than its first.
 	config, err := settings(s, runnerscripts.Profile{})
 	if err != nil {
 		return runnerscripts.Transcript{}, err
@@ -45,10 +45,10 @@ func (Driver) Convert(s runnerscripts.Session, c handoff.Conversation) (runnersc
 	return runnerscripts.Transcript{Main: w.text.String()}, nil
 }
 
-// Restores says converted: the driver writes the files of the program.
+// Restores returns RestoredConverted: the driver writes the program's own files.
 func (Driver) Restores() runnerscripts.Restored { return runnerscripts.RestoredConverted }
 
-// rollout is a rollout that is being written.
+// rollout builds the text of a rollout.
 type rollout struct {
 	session       runnerscripts.Session
 	ids           handoff.IDs
@@ -61,7 +61,7 @@ type rollout struct {
 
 func (w *rollout) line(typ string, payload any) {
 	record := map[string]any{"timestamp": handoff.Stamp(w.at), "type": typ, "payload": payload}
-	if w.lines > 0 { // the first line has no separator
+	if w.lines > 0 { // the first line has no ordinal
 		record["ordinal"] = w.lines
 	}
 	w.lines++
@@ -144,7 +144,7 @@ func (w *rollout) completed(item map[string]any) {
 	})
 }
 
-// compact is JSON without spaces.
+// compact returns raw without spaces, or unchanged if it is no JSON.
 func compact(raw json.RawMessage) json.RawMessage {
 	var b bytes.Buffer
 	if json.Compact(&b, raw) != nil {

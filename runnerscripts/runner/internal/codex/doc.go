@@ -1,24 +1,24 @@
-// Package codex drives Codex through "codex app-server", which speaks JSON-RPC
-// over standard input and output. It is the only place that knows this program:
-// its requests and notifications, its settings, and the format of its rollouts,
-// as it calls its transcripts. Facts about it that shape the code:
+// Package codex drives Codex through "codex app-server", which speaks JSON-RPC over standard input
+// and output. Only this package knows that program: its requests and notifications, its settings,
+// and the format of its rollouts, which is Codex's name for transcripts. Facts about Codex that
+// shape the code:
 //
-//   - It chooses the id of a conversation, a "thread", by itself. Which thread a
-//     session has is in a file beside the rollouts.
-//   - Its messages have no "jsonrpc" field; its own requests count from 0 in each
-//     process, in a space of their own.
-//   - A turn can be interrupted only from its start on, not from the reply to the
-//     request for it. A command that ran then goes on, as a background terminal.
-//   - A rollout holds the finished items nearly in the form of the live ones, but not
-//     the tools that were rejected or interrupted: those are found in the requests to
-//     the model.
+//   - Codex chooses the ID of a conversation, which it calls a thread. The driver stores the
+//     thread of a session in a file beside the rollouts.
+//   - Its messages have no "jsonrpc" field. Each process numbers its own requests from 0,
+//     independently of the client's requests.
+//   - A turn can be interrupted only after its start, not right after the reply to the request
+//     for it. A command that runs during an interrupt continues as a background terminal.
+//   - A rollout holds the finished items nearly in the form of the live ones. It has no items
+//     for rejected or interrupted tool calls: the driver finds those in the recorded exchange
+//     with the model.
 //   - Token counts are cumulative over the thread, also after a resume.
-//   - It has its own sandbox around commands, which the sandbox of the session
-//     makes needless, and which does not work in every container.
-//   - Hooks run only after a user has looked at them. It stores their hash for that,
-//     lists the hash, and accepts it from the client that starts the thread.
-//   - Calls that a hook or a rule about commands refuses appear in the requests to the
-//     model alone, in no conversation.
-//   - It has no slash commands of its own for clients; this package expands them.
-//   - MCP servers get only the variables of its environment that their settings name.
+//   - Codex runs commands in its own sandbox. The session's sandbox makes it unnecessary, and
+//     it does not work in every container.
+//   - Codex runs a hook only after a user has reviewed it, for which it stores the hook's hash.
+//     Codex lists the hashes, and accepts them from the client that starts the thread.
+//   - Tool calls that a hook or a command rule refuses appear only in the exchange with the
+//     model, in no conversation.
+//   - Codex has no slash commands for clients; this package expands them.
+//   - MCP servers get only those variables of Codex's environment that their settings name.
 package codex

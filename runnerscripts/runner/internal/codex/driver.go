@@ -9,7 +9,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// startTime is far above the fraction of a second that the program takes to start.
+// startTime limits the start of the program, which normally takes a fraction of a second.
 const startTime = 90 * time.Second
 
 // Driver drives Codex. The zero value is ready to use.
@@ -19,8 +19,7 @@ type Driver struct {
 
 var _ agent.Driver = Driver{}
 
-// Setup writes the profile, and restores the transcript, into the session's own
-// folder of Codex.
+// Setup writes the profile and restores the transcript into the session's Codex folder.
 func (Driver) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runnerscripts.SetupData, error) {
 	if err := check(req.Session, req.Profile); err != nil {
 		return runnerscripts.SetupData{}, err
@@ -45,7 +44,7 @@ func (Driver) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runner
 	return data, restore(req.Session, *req.Transcript)
 }
 
-// Start starts the program; a session that has a transcript goes on.
+// Start starts the program. It resumes a session that has a transcript.
 func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out agent.Sink) (agent.Conversation, error) {
 	if err := check(req.Session, req.Profile); err != nil {
 		return nil, err
@@ -71,7 +70,7 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 	return c, nil
 }
 
-// Transcript reads the session's history.
+// Transcript returns the session's history.
 func (Driver) Transcript(ctx context.Context, req runnerscripts.TranscriptRequest, out agent.Sink) (runnerscripts.Transcript, error) {
 	if err := check(req.Session, runnerscripts.Profile{}); err != nil {
 		return runnerscripts.Transcript{}, err

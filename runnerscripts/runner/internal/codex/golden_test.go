@@ -16,8 +16,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// offline is a conversation without a program; its lines come from the test. Its
-// thread is the one that they name first.
+// offline returns a conversation without a program; the test provides the lines. handleAll replaces
+// its thread by the first one in the lines.
 func offline(out *agenttest.Recorder) *conversation {
 	return &conversation{
 		out: out, translate: newTranslator(out), thread: "main",
@@ -25,7 +25,7 @@ func offline(out *agenttest.Recorder) *conversation {
 	}
 }
 
-// handleAll hands recorded lines to a conversation.
+// handleAll passes recorded lines to a conversation.
 func handleAll(t testing.TB, c *conversation, lines string) {
 	t.Helper()
 	for line := range strings.Lines(lines) {
@@ -72,7 +72,7 @@ func TestRecordedLinesMakeTheseEvents(t *testing.T) {
 	}
 }
 
-// recordedTranscript is the one of a recorded run.
+// recordedTranscript returns the transcript of a recorded run.
 func recordedTranscript(t *testing.T, name string) runnerscripts.Transcript {
 	t.Helper()
 	tr := runnerscripts.Transcript{Main: readTestdata(t, name, "main.jsonl")}
@@ -125,8 +125,7 @@ func TestTranscriptEventsHaveTheRecordedTimes(t *testing.T) {
 	}
 }
 
-// FuzzLine: nothing that the program can print may panic or leave an event that
-// cannot be read.
+// FuzzLine checks that no line of the program causes a panic or an unreadable event.
 func FuzzLine(f *testing.F) {
 	for _, r := range recorded {
 		for _, kind := range []string{"lines.jsonl", "main.jsonl"} {
@@ -139,7 +138,7 @@ func FuzzLine(f *testing.F) {
 		out := agenttest.NewRecorder()
 		c := offline(out)
 		c.query = &query{done: make(chan struct{})}
-		if !isRequest(line) { // those are answered, which takes a program
+		if !isRequest(line) { // the answer to a request needs a program
 			c.handle(&jsonrpc.Peer{}, line)
 			c.handle(&jsonrpc.Peer{}, line)
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// testModel is one of Codex's own catalogue, so that it offers all its tools.
+// testModel is a model of Codex's own catalogue, so that Codex offers all its tools.
 const testModel = "gpt-5.5"
 
 // fixture is a session of the real Codex with a scripted model.
@@ -51,12 +51,12 @@ func newFixture(t *testing.T) *fixture {
 	f.session.Agent.Command = []string{testagents.Codex(t)}
 	f.session.Agent.Model = testModel
 	f.session.Agent.Env = map[string]string{envBaseURL: api.URL + "/v1", envKey: "test-key"}
-	// One retry is enough to see it.
+	// One retry is enough to test retries.
 	f.session.Agent.Config = []byte(`{"model_providers":{"openai-key":{"request_max_retries":1,"stream_max_retries":1}}}`)
 	return f
 }
 
-// start sets the session up and starts the conversation; it is closed at the end of
+// start sets the session up and starts the conversation. It closes the conversation at the end of
 // the test.
 func (f *fixture) start() agent.Conversation {
 	f.t.Helper()
@@ -91,7 +91,7 @@ func (f *fixture) prompt(c agent.Conversation, text string) runnerscripts.QueryC
 	return done
 }
 
-// promptAsync runs a query while the test does something else.
+// promptAsync starts a query and returns a function that waits for its end.
 func (f *fixture) promptAsync(c agent.Conversation, text string) func() (runnerscripts.QueryCompleted, error) {
 	type outcome struct {
 		done runnerscripts.QueryCompleted
@@ -108,7 +108,7 @@ func (f *fixture) promptAsync(c agent.Conversation, text string) func() (runners
 	}
 }
 
-// asked waits for the first permission request.
+// asked waits for the first permission request and returns it.
 func (f *fixture) asked() runnerscripts.PermissionRequest {
 	f.t.Helper()
 	e := f.out.Wait(f.t.Context(), f.t, agenttest.OfType(runnerscripts.TypePermissionRequest))
@@ -123,8 +123,8 @@ func (f *fixture) answer(c agent.Conversation, d runnerscripts.PermissionDecisio
 	}
 }
 
-// promptAndAnswer runs a query and answers each permission request of it. It
-// returns how many there were.
+// promptAndAnswer runs a query and answers each of its permission requests with d. It returns the
+// number of requests.
 func (f *fixture) promptAndAnswer(c agent.Conversation, text string, d runnerscripts.PermissionDecision) int {
 	f.t.Helper()
 	before := len(f.out.All())
@@ -155,7 +155,7 @@ func (f *fixture) promptAndAnswer(c agent.Conversation, text string, d runnerscr
 	}
 }
 
-// workspaceFile is the path of a file in the workspace.
+// workspaceFile returns the path of a file in the workspace.
 func (f *fixture) workspaceFile(name string) string {
 	return filepath.Join(f.session.Paths.Workspace, name)
 }
@@ -165,7 +165,7 @@ func (f *fixture) exists(name string) bool {
 	return err == nil
 }
 
-// transcript reads the history back, with its events.
+// transcript returns the stored history and its events.
 func (f *fixture) transcript() (runnerscripts.Transcript, *agenttest.Recorder) {
 	f.t.Helper()
 	out := agenttest.NewRecorder()
@@ -176,15 +176,14 @@ func (f *fixture) transcript() (runnerscripts.Transcript, *agenttest.Recorder) {
 	return tr, out
 }
 
-// sameAsTranscript fails unless the conversation so far is the one in the
-// transcript.
+// sameAsTranscript fails unless the reported conversation is the one in the transcript.
 func (f *fixture) sameAsTranscript() {
 	f.t.Helper()
 	_, stored := f.transcript()
 	agenttest.SameConversation(f.t, f.out.All(), stored.All())
 }
 
-// lastRequest is the last request of the agent to the model.
+// lastRequest returns the agent's last request to the model.
 func (f *fixture) lastRequest() llmapi.Request {
 	f.t.Helper()
 	all := f.api.Requests()
@@ -206,7 +205,7 @@ func (f *fixture) waitForFile(name string) {
 	}
 }
 
-// waitForEnd waits until a process, which is not the test's own child, has ended.
+// waitForEnd waits until a process has ended that is not a child of the test.
 func waitForEnd(t *testing.T, pid string) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)

@@ -95,7 +95,7 @@ func (h *history) replay(ctx context.Context, rollout string) error {
 	})
 }
 
-// subagents replays the subagents that an item has started, right after it.
+// subagents replays the subagents that an item started, right after the item.
 func (h *history) subagents(ctx context.Context, p payload) error {
 	if p.Type != "item_completed" {
 		return nil
@@ -178,8 +178,7 @@ func (h *history) response(at time.Time, p payload) {
 	}
 }
 
-// lostCall returns an item for a rejected or interrupted tool call, which has none in the
-// rollout.
+// lostCall returns an item for a rejected or interrupted tool call. The rollout has no item for it.
 func (h *history) lostCall(p payload) (item, bool) {
 	i := item{ID: p.CallID, Type: itemCommand, Cwd: h.cwd}
 	switch p.Name {
@@ -228,7 +227,7 @@ func storedItem(data json.RawMessage) (item, error) {
 	return i, err
 }
 
-// camel converts a name to the spelling of the live protocol.
+// camel converts a name in snake_case to the camelCase of the live protocol.
 func camel(name string) string {
 	first, rest, _ := strings.Cut(name, "_")
 	for rest != "" {
@@ -307,7 +306,7 @@ func (c storedCommand) reshape(live map[string]any) {
 	live["commandActions"] = actions
 }
 
-// storedChange is the change of one file.
+// storedChange is the change of one file in a rollout.
 type storedChange struct {
 	Type     string  `json:"type"`
 	Content  string  `json:"content"`
@@ -326,7 +325,7 @@ func (c storedChange) live(path string) change {
 	return out
 }
 
-// milliseconds converts a Unix time in milliseconds; zero becomes at.
+// milliseconds converts a Unix time in milliseconds. It returns at for zero.
 func milliseconds(ms int64, at time.Time) time.Time {
 	if ms == 0 {
 		return at
@@ -334,8 +333,8 @@ func milliseconds(ms int64, at time.Time) time.Time {
 	return time.UnixMilli(ms).UTC()
 }
 
-// eachRecord reads a rollout. It skips invalid lines, such as a last line that a crash has
-// truncated.
+// eachRecord calls handle for each record of a rollout. It skips invalid lines, such as a last line
+// that a crash has truncated.
 func eachRecord(rollout string, handle func(record, payload) error) error {
 	lines := runnerscripts.NewLineReader(strings.NewReader(rollout), 0)
 	for {

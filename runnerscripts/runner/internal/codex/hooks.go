@@ -28,7 +28,7 @@ type hookCommand struct {
 	Timeout int    `json:"timeout,omitempty"` // in seconds
 }
 
-// hooksText is the content of Codex's hooks.json; empty if there are none.
+// hooksText returns the content of Codex's hooks.json, or "" if there are no hooks.
 func hooksText(p runnerscripts.Profile) string {
 	events := map[string][]hookGroup{}
 	add := func(h runnerscripts.Hook) {

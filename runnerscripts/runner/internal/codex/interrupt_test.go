@@ -10,8 +10,9 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// interrupted makes a program whose first turn runs a command and is interrupted, as
-// Codex does it, and that goes on with more. The request to end commands has the id 5.
+// interrupted returns the command of a program whose first turn runs a command and is interrupted,
+// as in Codex. The program runs the script asks before the interrupt and the script more after it.
+// The request to end commands has the ID 5.
 func interrupted(t *testing.T, asks, more string) []string {
 	t.Helper()
 	return answering(t, `note() { say '{"method":"'"$1"'","params":{"threadId":"`+fakeThread+`",'"$2"'}}'; }
@@ -33,7 +34,7 @@ const (
 	programEnds = "read -r end\n"
 )
 
-// interruptCommand runs a query of such a program and interrupts it.
+// interruptCommand starts such a program, runs a query and interrupts it.
 func interruptCommand(t *testing.T, argv []string) (*conversation, *agenttest.Recorder) {
 	t.Helper()
 	c, out, err := startProgram(t, argv)
@@ -44,8 +45,8 @@ func interruptCommand(t *testing.T, argv []string) (*conversation, *agenttest.Re
 	return c, out
 }
 
-// interruptQuery begins a query and interrupts it when the program has said something
-// that is logged. then is called before the end is awaited.
+// interruptQuery starts a query and interrupts it after the program's first log message. It calls
+// then before it waits for the end of the query.
 func interruptQuery(t *testing.T, c *conversation, out *agenttest.Recorder, then func()) {
 	t.Helper()
 	ended := make(chan error, 1)
@@ -109,7 +110,7 @@ func TestNothingIsToldOfAnInterruptedCommandAfterTheEndOfTheQuery(t *testing.T) 
 	}
 }
 
-// The program never tells of the end of a command that has not begun.
+// The program never reports the end of a command that has not started.
 func TestInterruptedCommandThatWasNotAllowedYetIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	_, out := interruptCommand(t, interrupted(t,
@@ -119,7 +120,8 @@ func TestInterruptedCommandThatWasNotAllowedYetIsNotWaitedFor(t *testing.T) {
 	place := func(typ runnerscripts.EventType) int {
 		return slices.IndexFunc(out.All(), agenttest.OfType(typ))
 	}
-	// Its question is withdrawn when the turn has ended, before anything is waited for.
+	// The end of the turn must report the failure, before the permission request is withdrawn.
+	// endCommands would report it after that.
 	if place(runnerscripts.TypeToolCallUpdate) > place(runnerscripts.TypePermissionResolved) {
 		t.Errorf("events:\n%s", agenttest.Describe(out.All()))
 	}
@@ -136,7 +138,7 @@ func TestCallOfATurnThatHasEndedIsNotEndedAgain(t *testing.T) {
 	tr.completed(runnerscripts.MainConversation, n)
 	endedOnce(t, out.All(), "")
 
-	// Another call may have the same id: some models count theirs anew in each turn.
+	// A later call may have the same ID: some models restart their numbering in each turn.
 	tr.started(runnerscripts.MainConversation, n)
 	tr.completed(runnerscripts.MainConversation, n)
 	calls := agenttest.Payloads[runnerscripts.ToolCall](t, out.All(), runnerscripts.TypeToolCallUpdate)

@@ -19,11 +19,11 @@ const (
 	agentName = "codex"
 	// programName is the program's usual name in PATH.
 	programName = "codex"
-	// programTitle is what people call it.
+	// programTitle is the program's display name.
 	programTitle = "Codex"
 )
 
-// check refuses unsupported settings instead of ignoring them.
+// check returns an error for unsupported settings instead of ignoring them.
 func check(s runnerscripts.Session, p runnerscripts.Profile) error {
 	if !agent.IsUUID(s.SessionID) {
 		return agent.Invalid("give session_id as a UUID, not %q", s.SessionID)
@@ -64,8 +64,9 @@ func program(a runnerscripts.Agent, env []string) ([]string, error) {
 	return argv, nil
 }
 
-// native returns the platform's own program instead of npm's start script, which would need
-// Node, time and memory for nothing. Each platform has its own package.
+// native replaces npm's start script by the executable that the script would start, which saves
+// Node, time and memory. npm has a package with the executable for each platform. native returns
+// file if it finds no executable.
 func native(file string) string {
 	script, err := filepath.EvalSymlinks(file)
 	if err != nil || filepath.Base(script) != "codex.js" {
@@ -91,8 +92,8 @@ func native(file string) string {
 	return file
 }
 
-// version returns the version of the program's package. A program without a package is
-// asked, which shows that it can run here.
+// version returns the version of the program's npm package. If there is none, version asks the
+// program, which also shows that it runs here.
 func version(ctx context.Context, s runnerscripts.Session) (string, error) {
 	env := environment(s)
 	argv, err := program(s.Agent, env)
@@ -100,7 +101,7 @@ func version(ctx context.Context, s runnerscripts.Session) (string, error) {
 		return "", err
 	}
 	if v := child.PackagedVersion(argv, npmPackage); v != "" {
-		v, _, _ = strings.Cut(v, "-"+runtime.GOOS+"-") // the package of a platform appends its name
+		v, _, _ = strings.Cut(v, "-"+runtime.GOOS+"-") // a platform's package appends the platform
 		return v, nil
 	}
 	out, err := child.Version(ctx, argv, env)
@@ -119,11 +120,11 @@ func startFailure(err error) error {
 		"in a version near %s: %v", testedVersion, err)
 }
 
-// launch returns the command that starts the program. It disables what the program would do
-// unasked from its start: reports, updates, and the catalogues of plugins and apps, which it
-// fetches from the network. Flags make it give up when it cannot reach the model, instead of
-// retrying forever, and say whether it may use the .codex folder of the workspace, whose
-// settings, hooks and MCP servers run.
+// launch returns the command that starts the program. Its flags disable what the program would do
+// on its own: reports, updates, and fetching the catalogues of plugins and apps from the network.
+// They make the program fail if it cannot reach the model, instead of retrying forever. They also
+// say whether the program may use the workspace's .codex folder, whose settings, hooks and MCP
+// servers run.
 func launch(s runnerscripts.Session, p runnerscripts.Profile) (child.Command, error) {
 	env := append(environment(s), headerVariables(s, p)...)
 	argv, err := program(s.Agent, env)
@@ -142,7 +143,7 @@ func launch(s runnerscripts.Session, p runnerscripts.Profile) (child.Command, er
 	return child.Command{Args: argv, Dir: s.Paths.Workspace, Env: env}, nil
 }
 
-// environment is the program's whole environment.
+// environment returns the program's complete environment.
 func environment(s runnerscripts.Session) []string {
 	return child.Environ(map[string]string{
 		"HOME":       s.Paths.Home,
@@ -153,10 +154,10 @@ func environment(s runnerscripts.Session) []string {
 
 func configDir(s runnerscripts.Session) string { return filepath.Join(s.Paths.Home, ".codex") }
 
-// makeFolders makes the folders that the program's settings name.
+// makeFolders creates the folder that CODEX_HOME names.
 func makeFolders(s runnerscripts.Session) error { return os.MkdirAll(configDir(s), 0o700) }
 
-// The environment variables that choose the model if agent.config does not.
+// The environment variables that configure the model's API if agent.config does not.
 const (
 	envKey     = "OPENAI_API_KEY"
 	envBaseURL = "OPENAI_BASE_URL"
@@ -174,8 +175,8 @@ func ownedSettings() map[string]string {
 	}
 }
 
-// settings returns the program's settings for the session: agent.config, in the format of
-// Codex's config.toml, over the profile's and a few of the driver.
+// settings returns the program's settings for the session, in the format of Codex's config.toml.
+// agent.config overrides the settings of the profile and of the driver.
 func settings(s runnerscripts.Session, p runnerscripts.Profile) (map[string]any, error) {
 	var own map[string]any
 	if len(s.Agent.Config) > 0 {
@@ -208,7 +209,8 @@ func settings(s runnerscripts.Session, p runnerscripts.Profile) (map[string]any,
 	return all, nil
 }
 
-// trust returns TOML that says whether the workspace is trusted.
+// trust returns the TOML value of the setting "projects", which says whether the workspace is
+// trusted.
 func trust(s runnerscripts.Session) string {
 	level := "untrusted"
 	if s.Agent.TrustWorkspace {
@@ -221,7 +223,7 @@ func trust(s runnerscripts.Session) string {
 	return "{" + strings.Join(projects, ", ") + "}"
 }
 
-// workspaceNames are the names under which Codex may look up the workspace.
+// workspaceNames returns the paths under which Codex may look up the workspace.
 func workspaceNames(s runnerscripts.Session) []string {
 	names := []string{s.Paths.Workspace}
 	if resolved, err := filepath.EvalSymlinks(s.Paths.Workspace); err == nil && resolved != s.Paths.Workspace {
@@ -230,7 +232,7 @@ func workspaceNames(s runnerscripts.Session) []string {
 	return names
 }
 
-// merge copies over into all, and merges objects recursively.
+// merge copies the entries of over into all. It merges objects recursively.
 func merge(all, over map[string]any) {
 	for k, v := range over {
 		below, isObject := all[k].(map[string]any)

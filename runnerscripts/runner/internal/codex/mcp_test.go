@@ -65,7 +65,7 @@ func TestMCPServersThatDoNotStartAreToldAndTheSessionGoesOn(t *testing.T) {
 		{Name: "unreachable", URL: "http://127.0.0.1:1/mcp"},
 	}
 	c := f.start()
-	f.prompt(c, "subagent") // which starts them again
+	f.prompt(c, "subagent") // the subagent starts the servers again
 	if done := f.prompt(c, "plain-text"); done.StopReason != runnerscripts.StopEndTurn {
 		t.Errorf("stop reason %q", done.StopReason)
 	}
@@ -104,7 +104,7 @@ func TestInterruptDoesNotWaitForAnMCPServer(t *testing.T) {
 	}
 }
 
-// turnRuns reports whether the program works on a prompt.
+// turnRuns reports whether the turn of a query has started.
 func (c *conversation) turnRuns() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -7,7 +7,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// mode is a permission mode: when Codex asks, and what commands may do without asking.
+// mode is a permission mode: when Codex asks the user, and what commands may do without asking.
 type mode struct {
 	id       string
 	approval string // an approval policy of Codex
@@ -19,9 +19,9 @@ type mode struct {
 // askMode asks for everything except known read-only commands.
 const askMode = "untrusted"
 
-// modes returns the permission modes. Codex's own sandbox for commands is off in the modes that
-// ask before each action or never, because the session has a sandbox. The other modes depend on
-// it, and it does not work in every container.
+// modes returns the permission modes. The modes that ask before each action or never ask turn off
+// Codex's own sandbox for commands, because the session has a sandbox. The other modes depend on
+// Codex's sandbox, which does not work in every container.
 func modes() []mode {
 	fullAccess := map[string]any{"type": "dangerFullAccess"}
 	return []mode{
@@ -38,7 +38,7 @@ func modes() []mode {
 	}
 }
 
-// collaboration returns Codex's setting for whether it makes a plan.
+// collaboration returns Codex's collaboration mode, which says whether the agent makes a plan.
 func (m mode) collaboration(model string) map[string]any {
 	kind := "default"
 	if m.plans {

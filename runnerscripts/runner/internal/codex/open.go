@@ -21,11 +21,10 @@ type threadReply struct {
 	Model string `json:"model"`
 }
 
-// open makes a started program ready for prompts: it opens the session's thread,
-// or a new one if it has none.
+// open prepares a started program for prompts: it opens the session's thread, or a new thread if
+// the session has none.
 func (c *conversation) open(ctx context.Context, p *jsonrpc.Peer) error {
-	// The experimental part of the protocol has the requests that end commands
-	// and change a running turn.
+	// The requests that end commands and change a running turn are experimental.
 	hello := map[string]any{
 		"clientInfo":   map[string]any{"name": "agentenv", "title": "agentenv", "version": "1"},
 		"capabilities": map[string]any{"experimentalApi": true, "requestAttestation": false},
@@ -36,7 +35,7 @@ func (c *conversation) open(ctx context.Context, p *jsonrpc.Peer) error {
 	if err := p.Call(ctx, jsonrpc.Request{Method: "initialize", Params: hello, Result: &server}); err != nil {
 		return openFailure(ctx, err)
 	}
-	_ = p.Notify("initialized", nil) // a write error shows in the next request
+	_ = p.Notify("initialized", nil) // the next request reports a write error
 
 	thread, resume, err := storedThread(c.session)
 	if err != nil {
@@ -90,7 +89,7 @@ func (c *conversation) open(ctx context.Context, p *jsonrpc.Peer) error {
 	return nil
 }
 
-// loggedIn fails if the program needs a login for its own provider and has none.
+// loggedIn returns an error if the program needs a login for its own provider and has none.
 func loggedIn(ctx context.Context, p *jsonrpc.Peer) error {
 	var reply struct {
 		Account  json.RawMessage `json:"account"`
@@ -109,7 +108,8 @@ func loggedIn(ctx context.Context, p *jsonrpc.Peer) error {
 	return nil
 }
 
-// threadParams returns the parameters for opening a new or old thread. The trusted hooks run.
+// threadParams returns the parameters for opening a new or stored thread. trusted is the state of
+// the hooks that may run.
 func (c *conversation) threadParams(trusted map[string]any) (map[string]any, error) {
 	config, err := settings(c.session, c.profile)
 	if err != nil {
@@ -134,14 +134,14 @@ func (c *conversation) threadParams(trusted map[string]any) (map[string]any, err
 	if s := c.session.Agent.SystemPrompt; s != "" {
 		params["developerInstructions"] = s
 	}
-	// A resumed thread would keep its first provider.
+	// Without modelProvider, a resumed thread would keep its first provider.
 	if provider, ok := config["model_provider"].(string); ok {
 		params["modelProvider"] = provider
 	}
 	return params, nil
 }
 
-// openFailure returns why a program did not become ready.
+// openFailure returns the error for a program that did not become ready.
 func openFailure(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return err
@@ -153,7 +153,8 @@ func openFailure(ctx context.Context, err error) error {
 	return startFailure(err)
 }
 
-// agentVersion is the version in "agentenv/0.169.0 (Debian 12; x86_64) ...".
+// agentVersion returns the version in a user agent such as "agentenv/0.169.0 (Debian 12; x86_64)
+// ...".
 func agentVersion(userAgent string) string {
 	first, _, _ := strings.Cut(userAgent, " ")
 	_, v, _ := strings.Cut(first, "/")

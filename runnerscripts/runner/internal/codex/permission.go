@@ -41,7 +41,7 @@ type elicited struct {
 	Tool string `json:"tool_name"`
 }
 
-// elicitedCall asks whether a tool of the server may be called.
+// elicitedCall is the kind of a request to call a tool of the server.
 const elicitedCall = "mcp_tool_call"
 
 // userQuestion is a question of the agent to the user.
@@ -49,7 +49,7 @@ type userQuestion struct {
 	Question string `json:"question"`
 }
 
-// The requests of the program that are passed on.
+// The requests of the program that may be passed on to the user.
 const (
 	askCommand = "item/commandExecution/requestApproval"
 	askFiles   = "item/fileChange/requestApproval"
@@ -57,7 +57,7 @@ const (
 	askUser    = "item/tool/requestUserInput"
 )
 
-// The ids of the answers.
+// The IDs of the permission options.
 const (
 	optionAllow   = "allow"
 	optionSession = "allow_session"
@@ -111,7 +111,8 @@ func (c *conversation) answered(q question, call runnerscripts.ToolCall) bool {
 		if reason, refuses := c.guard.Refuses(call); refuses {
 			agent.EmitRefused(c.out, q.conv, call, reason)
 			q.steer(reason)
-			_ = q.peer.Answer(q.requestID, decision("decline")) // if the program has ended, Done says so
+			// An error means that the program has ended, which Done reports.
+			_ = q.peer.Answer(q.requestID, decision("decline"))
 			return true
 		}
 	}
@@ -124,8 +125,8 @@ func (c *conversation) answered(q question, call runnerscripts.ToolCall) bool {
 
 func decision(d string) map[string]any { return map[string]any{"decision": d} }
 
-// steer sends the reason of a rejection as a user message, because a rejection has no message.
-// It must be sent first, or the model would continue without it.
+// steer sends the reason of a rejection as a user message, because a rejection has no message. Call
+// steer before the rejection, or the model would continue without the reason.
 func (q question) steer(text string) {
 	_, _ = q.peer.Send("turn/steer", map[string]any{
 		"threadId": q.params.ThreadID, "expectedTurnId": q.params.TurnID, "input": []any{textInput(text)},
@@ -161,7 +162,7 @@ func (c *conversation) callAsked(q question, params json.RawMessage) runnerscrip
 	return call
 }
 
-// withdraw withdraws the question of a request.
+// withdraw withdraws the permission request for a request of the program.
 func (c *conversation) withdraw(requestID string) {
 	c.mu.Lock()
 	p := c.peer
@@ -242,7 +243,7 @@ func (question) serverAnswer(o runnerscripts.PermissionOption, d runnerscripts.P
 	return elicitation("accept", map[string]any{}, nil)
 }
 
-// userAnswer returns the user's answer to the agent. updated_input holds it as {"answers": {id
+// userAnswer returns the user's answers to the agent. updated_input holds them as {"answers": {id
 // of the question: text}}.
 func (q question) userAnswer(o runnerscripts.PermissionOption, d runnerscripts.PermissionDecision) (any, error) {
 	answers := map[string]any{}

@@ -17,8 +17,8 @@ import (
 
 const fakeThread = "01a1fed7-0aff-79a1-9809-ddee53f8d0f2"
 
-// answering makes a shell program that opens a thread, as Codex does, and goes on
-// with more. The request for the first turn has the id 3; the turn is "t".
+// answering returns the command of a shell program that opens a thread, as Codex does, and then
+// runs the script more. The request for the first turn has the ID 3; the turn is "t".
 func answering(t *testing.T, more string) []string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "program")
@@ -34,7 +34,7 @@ say '{"id":2,"result":{"thread":{"id":"`+fakeThread+`"},"model":"m"}}'
 	return []string{"/bin/sh", file}
 }
 
-// fakeSession is a session whose agent is another program.
+// fakeSession returns a session whose agent is the command argv.
 func fakeSession(t *testing.T, argv []string) runnerscripts.Session {
 	t.Helper()
 	s := agenttest.NewSession(t, agent.NewUUID(), agentName)
@@ -176,7 +176,7 @@ read -r end`))
 	}
 }
 
-// A turn can be interrupted only from some time after its request on.
+// A turn cannot be interrupted right after the request for it.
 func TestInterruptBeforeTheTurnIsSentAtItsStart(t *testing.T) {
 	t.Parallel()
 	fifo := filepath.Join(t.TempDir(), "fifo")
@@ -240,7 +240,7 @@ func TestNoProgramIsStartedAfterClose(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// A setting that had found the program dead just before.
+	// A concurrent SetModel does this if it saw the end of the program before Close.
 	if _, err := c.start(t.Context()); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
 		t.Errorf("error %v", err)
 	}

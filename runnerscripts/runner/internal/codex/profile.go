@@ -23,7 +23,7 @@ const (
 	policyFile   = ".codex/rules/agentenv.rules" // for commands
 )
 
-// checkProfile returns an error that names a feature that Codex lacks.
+// checkProfile returns an error if the profile needs a feature that Codex lacks.
 func checkProfile(p runnerscripts.Profile) error {
 	for i, c := range p.Commands {
 		if err := checkFrontmatter(fmt.Sprintf("profile.commands[%d]", i), c.Frontmatter, keyHint); err != nil {
@@ -47,8 +47,7 @@ func checkProfile(p runnerscripts.Profile) error {
 	return checkTools(p)
 }
 
-// The keys of frontmatter that Codex or this driver has a meaning for; their values
-// are texts.
+// The frontmatter keys that Codex or this driver supports. Their values are strings.
 const (
 	keyHint   = "argument-hint"
 	keyEffort = "model_reasoning_effort"
@@ -66,8 +65,8 @@ func checkFrontmatter(where string, front map[string]any, known string) error {
 	return nil
 }
 
-// profileFiles are the files of a profile in Codex's own layout, by paths relative
-// to the session's home.
+// profileFiles returns the files of a profile in Codex's layout. Their paths are relative to the
+// session's home.
 func profileFiles(p runnerscripts.Profile) []runnerscripts.WorkspaceFile {
 	files := agent.SkillFiles(skillsFolder, p.Skills)
 	add := func(name, text string) {
@@ -84,7 +83,7 @@ func profileFiles(p runnerscripts.Profile) []runnerscripts.WorkspaceFile {
 	return files
 }
 
-// role returns a subagent in Codex's format, which calls it a role.
+// role returns the file of a subagent, which Codex calls a role.
 func role(a runnerscripts.Subagent) string {
 	var b strings.Builder
 	set := func(key, value string) {
@@ -135,10 +134,9 @@ func profileSettings(s runnerscripts.Session, p runnerscripts.Profile, own map[s
 	return all, nil
 }
 
-// reviewed asks the program for the skills and hooks that it has read from the profile, and
-// fails if one is missing. It returns the hooks to run in the form in which the program stores
-// hooks reviewed by a user: the profile's, and those of a trusted workspace. The program lists
-// no others.
+// reviewed asks the program for the skills and hooks that it has read, and fails if one of the
+// profile is missing. It returns the hooks to run, in the form in which the program stores reviewed
+// hooks: the hooks of the profile and of a trusted workspace. The program lists no others.
 func (c *conversation) reviewed(ctx context.Context, p *jsonrpc.Peer) (map[string]any, error) {
 	where := map[string]any{"cwds": []string{c.session.Paths.Workspace}}
 	if len(c.profile.Skills) > 0 {
@@ -209,7 +207,7 @@ type hookList struct {
 	} `json:"data"`
 }
 
-// trust returns the state that makes all hooks run. profiles is the number of hooks in the
+// trust returns the state that makes all listed hooks run. profiles is the number of hooks in the
 // profile.
 func (l hookList) trust(profiles int) (map[string]any, error) {
 	state := map[string]any{}

@@ -16,7 +16,7 @@ import (
 	"github.com/agentenv-dev/agentenv/session"
 )
 
-// bodies are those of the requests to the model since the first n.
+// bodies returns the bodies of the requests to the model after the first n.
 func (f *fixture) bodies(n int) []string {
 	var list []string
 	for _, r := range f.api.Requests()[n:] {
@@ -29,7 +29,7 @@ func contains(list []string, text string) bool {
 	return slices.ContainsFunc(list, func(s string) bool { return strings.Contains(s, text) })
 }
 
-// readWorkspace is the content of a file; empty if there is none.
+// readWorkspace returns the content of a file in the workspace, or "" if there is none.
 func (f *fixture) readWorkspace(name string) string {
 	f.t.Helper()
 	data, err := agent.ReadIfExists(f.workspaceFile(name))
@@ -39,7 +39,7 @@ func (f *fixture) readWorkspace(name string) string {
 	return data
 }
 
-// One program has all of it, since each start takes time.
+// One program tests the whole profile, because each start takes time.
 func TestProfileIsInForce(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -106,7 +106,7 @@ func TestProfileIsInForce(t *testing.T) {
 	f.withoutProfile()
 }
 
-// profileSubagent has the subagent of the profile at work.
+// profileSubagent runs the subagent of the profile.
 func (f *fixture) profileSubagent(c agent.Conversation) {
 	f.t.Helper()
 	n := len(f.api.Requests())
@@ -130,7 +130,7 @@ func (f *fixture) profileSubagent(c agent.Conversation) {
 
 const codexSpawn = "multi_agent_v1/spawn_agent"
 
-// withoutProfile takes the profile from the session: nothing of it stays.
+// withoutProfile sets the session up without its profile, and checks that no file of it remains.
 func (f *fixture) withoutProfile() {
 	f.t.Helper()
 	if _, err := (Driver{}).Setup(f.t.Context(), runnerscripts.SetupRequest{Session: f.session}); err != nil {
@@ -150,7 +150,7 @@ func TestMCPServersOfTheProfileAreCalled(t *testing.T) {
 	f := newFixture(t)
 	f.session.Agent.Env["TOKEN"] = theSecret
 	stdio, bundled, web := agenttest.StdioMCP(t, "calc"), agenttest.BundledMCP(t, "bundled"), agenttest.HTTPMCP(t, "web")
-	// It starts slowly, and the first prompt has its tools all the same.
+	// The server starts slowly. The first prompt must have its tools nevertheless.
 	stdio.Server.Command = []string{"/bin/sh", "-c", "sleep 2; exec " + stdio.Server.Command[0]}
 	stdio.Server.Env["TOKEN"], stdio.Server.Env["PLAIN"] = "${TOKEN}", "it's plain"
 	bundled.Server.Env["KEY"] = "it's \"${TOKEN}\"$PATH"
@@ -196,7 +196,7 @@ func TestMCPServersOfTheProfileAreCalled(t *testing.T) {
 	f.sameAsTranscript()
 }
 
-// noFileHas fails if a file of the session has a text.
+// noFileHas fails if a file of the session contains text.
 func (f *fixture) noFileHas(text string) {
 	f.t.Helper()
 	for _, dir := range f.session.Paths.All() {
@@ -219,7 +219,7 @@ func (f *fixture) noFileHas(text string) {
 func TestDeniedToolsAreNotAvailable(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.PermissionMode = "full-access" // which asks nothing
+	f.session.Agent.PermissionMode = "full-access" // this mode never asks
 	calc := agenttest.StdioMCP(t, "calc")
 	off := agenttest.StdioMCP(t, "off")
 	f.profile = runnerscripts.Profile{
@@ -304,7 +304,7 @@ func TestWorkspacesHooksRunOnlyIfItIsTrusted(t *testing.T) {
 			f.profile.Hooks = []runnerscripts.Hook{{Event: "Stop", Command: "touch profile-hook-ran"}}
 			f.prompt(f.start(), "plain-text")
 			if trusted {
-				f.waitForFile("mcp-ran") // the program waits for the servers of a profile alone
+				f.waitForFile("mcp-ran") // the program waits only for the profile's servers
 			}
 			for name, want := range map[string]bool{"profile-hook-ran": true, "workspace-hook-ran": trusted, "mcp-ran": trusted} {
 				if f.exists(name) != want {

@@ -21,16 +21,16 @@ type turn struct {
 	DurationMS int64      `json:"durationMs"`
 }
 
-// The ends of turns.
+// The statuses of ended turns.
 const (
 	turnDone        = "completed"
 	turnInterrupted = "interrupted"
 )
 
-// turnError is why a turn failed.
+// turnError says why a turn failed.
 type turnError struct {
 	Message string          `json:"message"`
-	Info    json.RawMessage `json:"codexErrorInfo"` // a name, or an object with one
+	Info    json.RawMessage `json:"codexErrorInfo"` // a kind, or an object keyed by it
 	Details string          `json:"additionalDetails"`
 }
 
@@ -96,7 +96,7 @@ type usageNote struct {
 	} `json:"tokenUsage"`
 }
 
-// tokens counts them; the cached ones are a part of the input.
+// tokens has token counts. InputTokens includes the cached and the cache-write tokens.
 type tokens struct {
 	TotalTokens      int64 `json:"totalTokens"`
 	InputTokens      int64 `json:"inputTokens"`
@@ -105,7 +105,7 @@ type tokens struct {
 	OutputTokens     int64 `json:"outputTokens"`
 }
 
-// item is a finished or running part of a turn; the fields of its type are set.
+// item is a finished or running part of a turn. Only the fields of its type are set.
 type item struct {
 	Type string `json:"type"`
 	ID   string `json:"id"`
@@ -142,7 +142,7 @@ type item struct {
 	raw json.RawMessage
 }
 
-// UnmarshalJSON also keeps the raw item, which is shown for unknown types.
+// UnmarshalJSON also keeps the raw item, which the translator reports for unknown types.
 func (i *item) UnmarshalJSON(data []byte) error {
 	type plain item
 	if err := json.Unmarshal(data, (*plain)(i)); err != nil {
@@ -152,7 +152,7 @@ func (i *item) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// The types of items that are translated in a way of their own.
+// The types of items that have their own translation.
 const (
 	itemUser      = "userMessage"
 	itemAgent     = "agentMessage"
@@ -176,7 +176,7 @@ const (
 	statusCompleted  = "completed"
 )
 
-// action is what Codex believes that a part of a command does.
+// action is Codex's guess at what a part of a command does.
 type action struct {
 	Type    string `json:"type"` // "read", "listFiles", "search", "unknown"
 	Command string `json:"command"`
@@ -187,7 +187,7 @@ type action struct {
 type change struct {
 	Path string     `json:"path"`
 	Kind changeKind `json:"kind"`
-	// Diff is a unified diff without a header; of a new or deleted file its text.
+	// Diff is a unified diff without a header, or the text of a new or deleted file.
 	Diff string `json:"diff"`
 }
 

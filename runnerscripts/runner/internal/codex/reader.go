@@ -12,13 +12,13 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/jsonrpc"
 )
 
-// handle handles a line of the program. It runs on the reader's goroutine, one line at a time.
-// An unknown line is not an error.
+// handle handles a line that the program printed. It runs on the reader's goroutine, one line at a
+// time. An unknown line is not an error.
 func (c *conversation) handle(p *jsonrpc.Peer, line []byte) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
 	if !utf8.Valid(line) {
-		// Parts of it are passed on as they are.
+		// Parts of the line are passed on unchanged, so they must be valid UTF-8.
 		line = bytes.ToValidUTF8(line, []byte("\uFFFD"))
 	}
 	if c.raw {
@@ -49,8 +49,8 @@ func decode[T any](params json.RawMessage, handle func(T)) error {
 	return nil
 }
 
-// received handles a notification. A notification of an unknown thread waits for the end of the
-// tool call that started the thread.
+// received handles a notification. It queues a notification of an unknown thread until the tool
+// call that started the thread has ended.
 func (c *conversation) received(m jsonrpc.Message, line []byte) {
 	if len(m.Params) == 0 {
 		m.Params = json.RawMessage("{}")
@@ -73,22 +73,22 @@ func (c *conversation) received(m jsonrpc.Message, line []byte) {
 	}
 }
 
-// mostEarly bounds the waiting notifications.
+// mostEarly limits the number of queued notifications.
 const mostEarly = 1000
 
-// receiveEarly handles the waiting notifications whose thread is now known.
+// receiveEarly handles the queued notifications whose thread is now known.
 func (c *conversation) receiveEarly() {
 	waiting := c.early
 	c.early = nil
 	for _, line := range waiting {
 		var m jsonrpc.Message
-		_ = json.Unmarshal(line, &m) // it was decoded before
+		_ = json.Unmarshal(line, &m) // the line was decoded before
 		c.received(m, line)
 	}
 }
 
-// notified handles a notification. Unlisted notifications are redundant, or from a newer
-// version.
+// notified handles a notification. It ignores unlisted methods: they are redundant, or from a
+// newer version.
 func (c *conversation) notified(method string, params json.RawMessage) error {
 	switch method {
 	case "turn/started":
@@ -146,8 +146,8 @@ func (c *conversation) alive(n note) {
 	}
 }
 
-// itemCompleted handles a finished item. If the item has started a subagent, the subagent works
-// from now on.
+// itemCompleted handles a finished item. If the item started subagents, itemCompleted marks them as
+// working.
 func (c *conversation) itemCompleted(n itemNote) {
 	c.alive(n.note)
 	c.translate.completed(c.conv(n.note), n)
@@ -183,12 +183,12 @@ func (c *conversation) turnCompleted(n turnNote) {
 		asked[a.params.ItemID] = true
 	}
 	c.translate.endTurnBut(time.Time{}, c.conv(n.note), func(call runnerscripts.ToolCall) bool {
-		// endCommands will report the output of a running command. A command that has not
-		// started has no other end.
+		// Keep a running command open: endCommands will report its output. End a command that still
+		// waits for permission: the program never reports its end.
 		return own && n.Turn.Status == turnInterrupted && isCommand(call) && !asked[call.ToolCallID]
 	})
 	if n.Turn.Status != turnInterrupted {
-		clear(c.translate.failed) // commands in the background will still end
+		clear(c.translate.failed) // background commands still report their ends
 	}
 	c.translate.endSubagent(time.Time{}, n.ThreadID, n.Turn.Status == turnDone, n.Turn.DurationMS)
 	c.mu.Lock()
@@ -203,7 +203,7 @@ func (c *conversation) turnCompleted(n turnNote) {
 	c.settle()
 }
 
-// settle signals a query whose turn has ended when none of its commands runs any more.
+// settle signals q.quiet if the turn of the query has ended and none of its commands is running.
 func (c *conversation) settle() {
 	if c.translate.runsCommand(runnerscripts.MainConversation) {
 		return
@@ -218,8 +218,9 @@ func (c *conversation) settle() {
 	}
 }
 
-// finishQueryLocked ends the query when its turn has ended and no subagent works any more. If the
-// turn did not complete, it does not wait for subagents. The caller holds c.mu.
+// finishQueryLocked finishes the query if its turn has ended and no subagent is working. It does
+// not wait for subagents if the query was cancelled or the turn did not complete. The caller holds
+// c.mu.
 func (c *conversation) finishQueryLocked() {
 	q := c.query
 	if q == nil || q.finished || q.end == nil {
@@ -237,7 +238,7 @@ func (c *conversation) used(n usageNote) {
 	cost := c.meter.add(n)
 	c.mu.Lock()
 	main := n.ThreadID == c.thread
-	// A count of another turn of this thread is the cost before a resume.
+	// Ignore a count for another turn of this thread: it is the cost before a resume.
 	if q := c.query; q != nil && (!main || n.TurnID == q.turn) {
 		q.usage = q.usage.Add(cost)
 	}
@@ -257,8 +258,8 @@ func (c *conversation) serverStarted(n serverNote) {
 	c.log("error", fmt.Sprintf("correct the MCP server %q in profile.mcp_servers or agent.config: it did not start: %s", n.Name, n.Error), nil)
 }
 
-// failing reports that the program retries the model's API; the end of the turn reports
-// the last failure.
+// failing reports that the program retries a request to the model's API. The end of the turn
+// reports the last failure.
 func (c *conversation) failing(n errorNote, raw json.RawMessage) {
 	if n.WillRetry {
 		_, status := n.Error.kind()

@@ -17,7 +17,7 @@ func TestPermissionDecides(t *testing.T) {
 		decision runnerscripts.PermissionDecision
 		status   runnerscripts.ToolStatus
 		stop     runnerscripts.StopReason
-		told     string // what the model is told
+		told     string // what the model receives
 	}{
 		{
 			"allowed once",
@@ -128,7 +128,7 @@ func TestAnotherInputThanTheOneThatIsAskedForIsRefused(t *testing.T) {
 	if !agenttest.HasCode(err, runnerscripts.FailUnsupported) || !strings.Contains(err.Error(), "updated_input") {
 		t.Errorf("error %v", err)
 	}
-	// The question still waits.
+	// The permission request is still pending.
 	if err := c.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce}); err != nil {
 		t.Error(err)
 	}
@@ -140,7 +140,7 @@ func TestAnotherInputThanTheOneThatIsAskedForIsRefused(t *testing.T) {
 func TestQuestionOfTheAgentIsAnswered(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.PermissionMode = "plan" // it asks in this one only
+	f.session.Agent.PermissionMode = "plan" // the agent asks questions only in this mode
 	c := f.start()
 	wait := f.promptAsync(c, "ask-user")
 	req := f.asked()
@@ -175,7 +175,7 @@ func TestModeAndModelChangeMidway(t *testing.T) {
 	if err := c.SetModel(t.Context(), "another-model"); err != nil {
 		t.Fatal(err)
 	}
-	f.prompt(c, "run-command `touch notes.txt`") // would ask in the first mode
+	f.prompt(c, "run-command `touch notes.txt`") // the first mode would ask
 	if got := f.lastRequest().Model; got != "another-model" {
 		t.Errorf("the second model is %q", got)
 	}

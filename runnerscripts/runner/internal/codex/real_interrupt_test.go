@@ -70,7 +70,7 @@ func TestInterruptEndsTheRunningCommandAndTellsItsOutput(t *testing.T) {
 		t.Fatal(err)
 	}
 	wait := f.promptAsync(c, "run-command `echo partial output; exec sh -c 'echo $$ > fifo; exec tail -f /dev/null'`")
-	line, err := os.ReadFile(fifo) // waits for the command to run
+	line, err := os.ReadFile(fifo) // blocks until the command runs
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,8 +88,8 @@ func TestInterruptEndsTheRunningCommandAndTellsItsOutput(t *testing.T) {
 	endedOnce(t, f.out.All(), "partial output\n")
 }
 
-// endedOnce fails unless one tool call has failed, with that output, and nothing more
-// is told of it.
+// endedOnce fails unless the events contain exactly one update of a tool call, which has failed
+// with that output.
 func endedOnce(t *testing.T, events []runnerscripts.Event, output string) {
 	t.Helper()
 	calls := agenttest.Payloads[runnerscripts.ToolCall](t, events, runnerscripts.TypeToolCallUpdate)

@@ -10,7 +10,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// through makes the agent reach everything but the scripted model through a proxy.
+// through makes the agent use a proxy for everything but the scripted model.
 func (f *fixture) through(p *agenttest.Proxy) {
 	for _, key := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"} {
 		f.session.Agent.Env[key] = p.URL
@@ -35,7 +35,7 @@ func TestNoHostButThatOfTheModelIsContacted(t *testing.T) {
 	}
 }
 
-// It shows that the proxy of the test above would have seen them.
+// This shows that the proxy of TestNoHostButThatOfTheModelIsContacted would have seen other hosts.
 func TestModelElsewhereIsReachedThroughTheProxy(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -54,7 +54,7 @@ func TestModelElsewhereIsReachedThroughTheProxy(t *testing.T) {
 func TestModelThatCannotBeReachedFailsTheQuery(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	// Not a port that was free a moment ago: a test beside this one may get it.
+	// Do not use a port that was free a moment ago: a parallel test may get it.
 	f.session.Agent.Env[envBaseURL] = "http://127.0.0.1:1/v1"
 	c := f.start()
 	_, err := c.Prompt(t.Context(), "q", "plain-text")

@@ -13,13 +13,12 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/jsonrpc"
 )
 
-// move gives the session other folders and restores the transcript there, as it is
-// done in another sandbox.
+// move gives the session other folders and restores the transcript there, as in another sandbox.
 func (f *fixture) move(tr runnerscripts.Transcript) {
 	f.t.Helper()
 	f.session.Paths = agenttest.NewSession(f.t, f.session.SessionID, agentName).Paths
 	f.out = agenttest.NewRecorder()
-	for range 2 { // it can be called again
+	for range 2 { // Setup may be called again
 		data, err := Driver{}.Setup(f.t.Context(), runnerscripts.SetupRequest{Session: f.session, Transcript: &tr})
 		if err != nil || data.AgentVersion != testedVersion {
 			f.t.Fatalf("setup: %+v, %v", data, err)
@@ -80,8 +79,8 @@ func TestForkGoesOnApartFromTheSessionItCameFrom(t *testing.T) {
 	}
 }
 
-// The databases beside the rollouts are indexes of them; they must not bring back
-// what the restored transcript does not have.
+// The databases beside the rollouts are only indexes. They must not restore prompts that the
+// restored transcript does not have.
 func TestOlderTranscriptTakesThePlaceOfANewerOne(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -104,8 +103,8 @@ func TestOlderTranscriptTakesThePlaceOfANewerOne(t *testing.T) {
 func TestFileTruncatedByACrashDoesNotBreakTheSession(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
-		end   func(transcript string) string // what a crash made of the file
-		texts int                            // that the model is sent then
+		end   func(transcript string) string // the file after a crash
+		texts int                            // number of texts in the next request to the model
 	}{
 		"empty":       {func(string) string { return "" }, 1},
 		"half a line": {func(s string) string { return s + `{"timestamp":"2026-01-01T00:00:00.000Z","type":"resp` }, 2},
@@ -226,7 +225,7 @@ func TestNoTranscriptYetIsAnEmptyOne(t *testing.T) {
 }
 
 func TestNothingIsWrittenIntoTheUsersFolders(t *testing.T) {
-	// The session has its own.
+	// The session has its own folders, so the user's must stay empty.
 	t.Setenv("CODEX_HOME", t.TempDir())
 	t.Setenv("HOME", t.TempDir())
 	f := newFixture(t)

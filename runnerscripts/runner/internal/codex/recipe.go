@@ -11,9 +11,9 @@ const (
 	minimumVersion = "0.169.0"
 )
 
-// Recipe installs the program from npm, which selects the package of the platform. That program
-// runs without Node; see native. It brings its own search tool; it also calls git, and git
-// fetches with the certificates.
+// Recipe returns how to install the program from npm, which selects the platform's package. The
+// program runs without Node (see native) and includes a search tool. It calls git, which needs the
+// certificates to fetch.
 func (Driver) Recipe() runnerscripts.Recipe {
 	return runnerscripts.Recipe{
 		Agent:   agentName,

@@ -11,8 +11,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// The pinned package is installed as the recipe installs it: a script for Node, and
-// the program in a package of the platform beside or below it.
+// npm installs the pinned package as the recipe does: a script for Node, and the program in the
+// platform's package beside or below it.
 func TestProgramIsStartedWithoutTheScriptThatNeedsNode(t *testing.T) {
 	script, err := filepath.Abs("../../../../e2e/agents/node_modules/.bin/codex")
 	if err != nil {

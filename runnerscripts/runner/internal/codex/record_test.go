@@ -16,9 +16,9 @@ import (
 
 var recordRuns = flag.Bool("record", false, "record testdata anew, from the real program")
 
-// recorded are the runs whose lines are in testdata: what the program printed
-// (*.lines.jsonl), its rollout without its own prompts (*.main.jsonl, and
-// *.sub.jsonl of the subagent), and the events that these make (*.golden.txt).
+// recorded are the runs whose lines are in testdata: the output of the program (*.lines.jsonl), its
+// rollout without its own prompts (*.main.jsonl, and *.sub.jsonl of the subagent), and the
+// resulting events (*.golden.txt).
 var recorded = []struct {
 	name string
 	run  func(f *fixture, c agent.Conversation)
@@ -60,7 +60,7 @@ var recorded = []struct {
 	}},
 }
 
-// It runs the real program only with -record.
+// TestRecordedRunsCanBeRecordedAnew runs the real program only with -record.
 func TestRecordedRunsCanBeRecordedAnew(t *testing.T) {
 	for _, r := range recorded {
 		if !*recordRuns {
@@ -90,7 +90,7 @@ func TestRecordedRunsCanBeRecordedAnew(t *testing.T) {
 	}
 }
 
-// recordedProfile is a profile with all that shows in the conversation.
+// recordedProfile sets a profile with everything that affects the events of a conversation.
 func (f *fixture) recordedProfile() {
 	f.session.Agent.PermissionMode = "full-access"
 	f.profile = runnerscripts.Profile{
@@ -105,8 +105,8 @@ func (f *fixture) recordedProfile() {
 	}
 }
 
-// save writes what was recorded, with the folders of the session and the address
-// of the model replaced. Replies are left out, and what tells of the machine.
+// save writes the recorded files, with the folders of the session and the address of the model
+// replaced. It omits replies, and notifications about the machine.
 func (f *fixture) save(name string) {
 	f.t.Helper()
 	var lines strings.Builder
@@ -142,8 +142,8 @@ func (f *fixture) write(name, kind, text string) {
 	}
 }
 
-// translated leaves out the records that are not translated, and the program's own
-// prompts: the model's instructions are in them.
+// translated returns the rollout without the records that are not translated, and without the
+// program's own prompts, which contain the model's instructions.
 func translated(t *testing.T, rollout string) string {
 	t.Helper()
 	var b strings.Builder

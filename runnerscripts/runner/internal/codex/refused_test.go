@@ -68,7 +68,7 @@ func TestProfileThatCodexHasNothingForIsRefusedByName(t *testing.T) {
 	}
 }
 
-// Some rules are known to the program alone.
+// Only the program checks some rules.
 func TestProfileThatCodexDoesNotTakeFailsTheStart(t *testing.T) {
 	t.Parallel()
 	for name, tt := range map[string]struct {

@@ -12,13 +12,13 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
 )
 
-// serverStart limits the start of an MCP server, for which the first prompt waits.
+// serverStart limits the start of an MCP server. The first prompt waits for the servers.
 const serverStart = 30 * time.Second
 
-// serverName matches Codex's valid names of MCP servers.
+// serverName matches the names that Codex accepts for MCP servers.
 var serverName = agent.Pattern{Expr: `^[A-Za-z0-9_-]+$`}
 
-// serverSettings returns the MCP servers of a profile in the format of Codex's config. It
+// serverSettings returns the MCP servers of a profile in the format of Codex's config. The result
 // contains the names of variables, never their values.
 func serverSettings(s runnerscripts.Session, p runnerscripts.Profile) (map[string]any, error) {
 	servers := map[string]any{}
@@ -49,7 +49,7 @@ func serverSettings(s runnerscripts.Session, p runnerscripts.Profile) (map[strin
 	return servers, nil
 }
 
-// references are the variables that a value refers to.
+// references returns the names of the variables to which a value refers.
 func references(value string) []string {
 	var names []string
 	for _, m := range agent.Variable.Get().FindAllStringSubmatch(value, -1) {
@@ -103,7 +103,7 @@ func shellValue(value string) string {
 	return b.String()
 }
 
-// httpServer is a server with a URL, the ith of the profile.
+// httpServer returns the settings of a server with a URL, the i-th of the profile.
 func httpServer(m runnerscripts.MCPServer, i int) map[string]any {
 	plain, secret := map[string]string{}, map[string]string{}
 	for n, name := range slices.Sorted(maps.Keys(m.Headers)) {
@@ -120,11 +120,11 @@ func httpServer(m runnerscripts.MCPServer, i int) map[string]any {
 	return map[string]any{"url": m.URL, "http_headers": plain, "env_http_headers": secret}
 }
 
-// headerVariable returns the variable for the value of the nth header of the ith server: Codex
-// can expand only whole values.
+// headerVariable returns the name of the variable for the value of the n-th header of the i-th
+// server. Codex can expand only whole values.
 func headerVariable(i, n int) string { return fmt.Sprintf("AGENTENV_MCP_%d_HEADER_%d", i, n) }
 
-// headerVariables are those variables, for the program's environment.
+// headerVariables returns the assignments of these variables for the program's environment.
 func headerVariables(s runnerscripts.Session, p runnerscripts.Profile) []string {
 	env := environment(s)
 	var list []string

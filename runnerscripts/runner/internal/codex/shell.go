@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// unwrap returns the script of a command that starts a shell, as most commands of Codex do,
-// else the command itself.
+// unwrap returns the script of a command that starts a shell, as most commands of Codex do. It
+// returns other commands unchanged.
 func unwrap(command string) string {
 	words, ok := split(command)
 	if !ok {
@@ -26,8 +26,8 @@ func script(words []string, otherwise string) string {
 	return otherwise
 }
 
-// split splits a command into words as a shell does, as far as quotes go. It
-// reports whether the quotes were complete.
+// split splits a command into words by the shell's rules for quotes and backslashes. It reports
+// whether all quotes are closed.
 func split(command string) ([]string, bool) {
 	var words []string
 	var word strings.Builder

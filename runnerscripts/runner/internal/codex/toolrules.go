@@ -12,37 +12,38 @@ import (
 // The tools of Codex that a profile can allow or deny.
 const (
 	toolCommand = "exec_command"
-	toolBash    = "Bash" // what hooks call it
+	toolBash    = "Bash" // the name of exec_command in hooks
 	toolPatch   = "apply_patch"
 	toolSearch  = "web_search"
 	toolImage   = "view_image"
 	toolAsk     = "request_user_input"
 	toolAgents  = "spawn_agent"
-	toolMCP     = "mcp__" // then the server, and "__" and the tool
+	toolMCP     = "mcp__" // followed by SERVER or SERVER__TOOL
 )
 
-// toolRules are the allowed and denied tools of a profile in Codex's terms. Codex needs a
-// different mechanism for almost each tool.
+// toolRules are the allowed and denied tools of a profile in Codex's terms. Codex needs a different
+// mechanism for almost every tool.
 type toolRules struct {
-	// policy is about commands, in the language of Codex's own rules.
+	// policy has the rules for commands, in Codex's rules language.
 	policy string
-	// settings turn tools off.
+	// settings disable tools.
 	settings map[string]any
 	servers  []serverRule
 	// noPatches says that a hook refuses file changes.
 	noPatches bool
-	// accepted are the requests of Codex that are allowed without asking the user.
+	// accepted has the methods of the requests that are allowed without asking the user.
 	accepted map[string]bool
 }
 
-// serverRule is about the tools of an MCP server.
+// serverRule allows or denies tools of an MCP server.
 type serverRule struct {
-	name    string // as the profile has it
+	name    string // as in the profile
 	field   string // of the profile
 	allowed bool
 }
 
-// checkTools refuses names that are no tools of Codex, and rules that it cannot express.
+// checkTools returns an error for names that are no tools of Codex, and for rules that Codex cannot
+// express.
 func checkTools(p runnerscripts.Profile) error {
 	known := []string{toolCommand, toolBash, toolPatch, toolSearch, toolImage, toolAsk, toolAgents}
 	for field, names := range map[string][]string{fieldAllowed: p.AllowedTools, fieldDenied: p.DeniedTools} {
@@ -71,7 +72,8 @@ const (
 	fieldDenied  = "denied_tools"
 )
 
-// toolPattern splits "Bash(git log *)".
+// toolPattern splits "Bash(git log *)" into the tool and the pattern. ok is false if there is no
+// pattern.
 func toolPattern(name string) (tool, pattern string, ok bool) {
 	tool, pattern, ok = strings.Cut(name, "(")
 	if !ok {
@@ -95,7 +97,7 @@ func commandWords(pattern string) []string {
 	return words
 }
 
-// toolRulesOf are the rules of a profile that was checked.
+// toolRulesOf returns the rules of a checked profile.
 func toolRulesOf(p runnerscripts.Profile) toolRules {
 	r := toolRules{settings: map[string]any{}, accepted: map[string]bool{}}
 	for _, name := range p.AllowedTools {
@@ -127,12 +129,12 @@ func toolRulesOf(p runnerscripts.Profile) toolRules {
 	return r
 }
 
-// addPolicy adds a rule about commands.
+// addPolicy adds a rule for commands.
 func (r *toolRules) addPolicy(pattern, decision string) {
 	r.policy += fmt.Sprintf("prefix_rule(pattern=%s, decision=%q)\n", jsonOf(commandWords(pattern)), decision)
 }
 
-// withoutTool are the settings that take a tool from the agent.
+// withoutTool returns the settings that remove a tool from the agent.
 func withoutTool(tool string) map[string]any {
 	switch tool {
 	case toolSearch:
@@ -147,8 +149,8 @@ func withoutTool(tool string) map[string]any {
 	return map[string]any{"features": map[string]any{"shell_tool": false}}
 }
 
-// serverTool finds the MCP server that "mcp__SERVER__TOOL" is about; the tool is
-// empty for all of them.
+// serverTool splits "mcp__SERVER__TOOL" into one of the servers and a tool. tool is empty if the
+// name means all tools of the server.
 func serverTool(name string, servers []string) (server, tool string, ok bool) {
 	name = strings.TrimPrefix(name, toolMCP)
 	for _, s := range servers {

@@ -20,7 +20,7 @@ func (t *translator) startCall(at time.Time, conv string, i item) {
 	t.emit(at, conv, runnerscripts.TypeToolCall, call)
 }
 
-// open returns the index of an open tool call, or a negative number.
+// open returns the index of an open tool call, or -1.
 func (t *translator) open(conv, id string) int {
 	return slices.IndexFunc(t.calls, func(c openCall) bool { return c.conv == conv && c.call.ToolCallID == id })
 }
@@ -41,8 +41,8 @@ func (t *translator) runsCommand(conv string) bool {
 	return slices.ContainsFunc(t.calls, func(c openCall) bool { return c.conv == conv && isCommand(c.call) })
 }
 
-// endCall reports the end of a tool call, unless the end of its turn has done so: that query is
-// over, and a late report would be attributed to the next query.
+// endCall reports the end of a tool call, unless the end of its turn has done so: a late report
+// would be attributed to the next query.
 func (t *translator) endCall(at time.Time, conv string, i item) {
 	switch n := t.open(conv, i.ID); {
 	case n >= 0:
@@ -79,7 +79,7 @@ func (t *translator) openTool(conv, name string) runnerscripts.ToolCall {
 	return runnerscripts.ToolCall{}
 }
 
-// toolCall describes the tool call that an item is.
+// toolCall returns the tool call that the item describes.
 func (i item) toolCall() runnerscripts.ToolCall {
 	call := runnerscripts.ToolCall{ToolCallID: i.ID, Name: i.Type, Title: i.Type, Kind: runnerscripts.ToolOther}
 	switch i.Type {
@@ -116,7 +116,7 @@ func (i item) toolCall() runnerscripts.ToolCall {
 	return call
 }
 
-// commandKind returns the kind of a command according to Codex's analysis.
+// commandKind returns the kind and the locations of a command according to Codex's analysis.
 func commandKind(actions []action, cwd string) (runnerscripts.ToolKind, []runnerscripts.Location) {
 	if len(actions) != 1 {
 		return runnerscripts.ToolExecute, nil
@@ -179,18 +179,18 @@ func (c change) content() ([]runnerscripts.ToolCallContent, runnerscripts.Locati
 
 // hunk is a part of a file before and after a change.
 type hunk struct {
-	line      int // of the part, after the change
+	line      int // the first line after the change
 	old, text string
 }
 
-// hunks reads a unified diff without a header.
+// hunks parses a unified diff without a header.
 func hunks(diff string) []hunk {
 	var list []hunk
 	for line := range strings.Lines(diff) {
 		if strings.HasPrefix(line, "@@") {
 			var h hunk
 			var from string
-			_, _ = fmt.Sscanf(line, "@@ %s +%d", &from, &h.line) // zero if it does not say
+			_, _ = fmt.Sscanf(line, "@@ %s +%d", &from, &h.line) // zero if the line has no numbers
 			list = append(list, h)
 			continue
 		}
@@ -211,14 +211,14 @@ func hunks(diff string) []hunk {
 	return list
 }
 
-// mcpResult is what a tool of an MCP server has answered.
+// mcpResult returns the answer of an MCP server's tool.
 func (i item) mcpResult() ([]runnerscripts.ToolCallContent, json.RawMessage) {
 	var result *struct {
 		Content           []runnerscripts.Content `json:"content"`
 		StructuredContent any                     `json:"structuredContent,omitempty"`
 		IsError           bool                    `json:"isError,omitempty"`
 	}
-	// It is null after a failure.
+	// Result is null after a failure.
 	if json.Unmarshal(i.Result, &result) == nil && result != nil {
 		var list []runnerscripts.ToolCallContent
 		for _, c := range result.Content {
@@ -242,7 +242,7 @@ func textContent(text string) []runnerscripts.ToolCallContent {
 	return []runnerscripts.ToolCallContent{{Type: "content", Content: &runnerscripts.Content{Type: "text", Text: text}}}
 }
 
-// jsonOf is the JSON of a value that always has one.
+// jsonOf returns v as JSON. It panics if v has no JSON form.
 func jsonOf(v any) json.RawMessage {
 	data, err := json.Marshal(v)
 	if err != nil {

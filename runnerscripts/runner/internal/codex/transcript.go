@@ -21,7 +21,7 @@ import (
 //	sessions/<year>/<month>/<day>/rollout-<time>-<thread>.jsonl
 //
 // It also has database indexes of all threads, which it rebuilds from the rollouts. The driver
-// stores the thread of the session in agentenv/<session> in that folder.
+// stores the ID of a session's thread in the file agentenv/<session> of the same folder.
 
 func threadFile(s runnerscripts.Session) string {
 	return filepath.Join(configDir(s), "agentenv", s.SessionID)
@@ -31,8 +31,8 @@ func storeThread(s runnerscripts.Session, thread string) error {
 	return agent.RestoreFile(threadFile(s), thread+"\n")
 }
 
-// storedThread returns the session's thread and whether there is anything to
-// resume: a thread without a prompt has no rollout yet.
+// storedThread returns the session's thread and whether it can be resumed: a thread without a
+// prompt has no rollout yet.
 func storedThread(s runnerscripts.Session) (thread string, resume bool, err error) {
 	text, err := agent.ReadIfExists(threadFile(s))
 	thread = strings.TrimSpace(text)
@@ -47,7 +47,7 @@ func storedThread(s runnerscripts.Session) (thread string, resume bool, err erro
 	return thread, resume, err
 }
 
-// findRollout returns the file of a thread; empty if there is none.
+// findRollout returns the path of a thread's rollout, or "" if there is none.
 func findRollout(s runnerscripts.Session, thread string) (string, error) {
 	all, err := rollouts(s)
 	if err != nil {
@@ -61,7 +61,7 @@ func findRollout(s runnerscripts.Session, thread string) (string, error) {
 	return "", nil
 }
 
-// rollouts are the files of all threads, oldest first.
+// rollouts returns the paths of all rollouts, oldest first.
 func rollouts(s runnerscripts.Session) ([]string, error) {
 	var list []string
 	root := filepath.Join(configDir(s), "sessions")
@@ -88,7 +88,7 @@ const (
 	uuidLen       = 36
 )
 
-// threadOf is the thread in the name of a rollout; empty for other files.
+// threadOf returns the thread ID in the name of a rollout, or "" for other files.
 func threadOf(file string) string {
 	name, isRollout := strings.CutPrefix(filepath.Base(file), rolloutPrefix)
 	name, isJSONL := strings.CutSuffix(name, rolloutSuffix)
@@ -98,7 +98,7 @@ func threadOf(file string) string {
 	return name[len(name)-uuidLen:]
 }
 
-// readTranscript reads the history of a session unchanged; it is empty if there is none yet.
+// readTranscript returns the unchanged history of a session, which is empty if there is none yet.
 func readTranscript(s runnerscripts.Session) (runnerscripts.Transcript, error) {
 	var t runnerscripts.Transcript
 	text, err := agent.ReadIfExists(threadFile(s))
@@ -186,9 +186,9 @@ func restoreRollout(s runnerscripts.Session, m meta, text string) error {
 	return agent.RestoreFile(file, text)
 }
 
-// mend reports whether a rollout can be resumed, and repairs it after a crash. It removes a
-// rollout without a first record, on which the program would fail, and terminates a truncated
-// last line, so that the next record does not become part of it.
+// mend repairs a rollout after a crash, and reports whether it can be resumed. It removes a rollout
+// without a first record, on which the program would fail. It terminates a truncated last line, so
+// that the next record does not become part of it.
 func mend(file string) (bool, error) {
 	f, err := os.OpenFile(file, os.O_RDWR|os.O_APPEND, 0)
 	if err != nil {

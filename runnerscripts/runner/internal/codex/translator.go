@@ -34,7 +34,7 @@ type subagent struct{ parent, call string }
 type piece struct {
 	conv, id string
 	typ      runnerscripts.EventType
-	text     strings.Builder // said so far
+	text     strings.Builder // received so far
 }
 
 // openCall is a tool call without an end.
@@ -50,7 +50,7 @@ func newTranslator(out agent.Sink) *translator {
 	}
 }
 
-// conversationOf is the conversation of a thread other than the main one.
+// conversationOf returns the conversation of a thread other than the main one.
 func (t *translator) conversationOf(thread string) string {
 	if a, ok := t.agents[thread]; ok {
 		return a.call
@@ -58,7 +58,7 @@ func (t *translator) conversationOf(thread string) string {
 	return thread
 }
 
-// knows reports whether a thread is that of a subagent.
+// knows reports whether a thread belongs to a known subagent.
 func (t *translator) knows(thread string) bool {
 	_, ok := t.agents[thread]
 	return ok
@@ -73,10 +73,10 @@ func (t *translator) emit(at time.Time, conv string, typ runnerscripts.EventType
 	t.out.EmitAt(at, conv, typ, payload)
 }
 
-// started translates an item that begins.
+// started translates the start of an item.
 func (t *translator) started(conv string, n itemNote) {
 	if isMessage(n.Item.Type) || n.Item.ID == "" {
-		return // a message comes in pieces; an item without an ID is ambiguous
+		return // messages arrive in pieces; an item without an ID is ambiguous
 	}
 	t.startCall(time.Time{}, conv, n.Item)
 }
@@ -91,11 +91,10 @@ func isMessage(typ string) bool {
 	return typ == itemUser || typ == itemHook || typ == itemAgent || typ == itemReasoning || typ == itemPlan
 }
 
-// finish translates a finished item that began and ended at those times; zero
-// means now.
+// finish translates a finished item. began and ended are its times; zero means now.
 func (t *translator) finish(began, ended time.Time, conv string, i item) {
 	if i.ID == "" {
-		return // it cannot be told from others
+		return // the item cannot be distinguished from others
 	}
 	switch i.Type {
 	case itemUser:
@@ -150,7 +149,7 @@ func (t *translator) endSubagent(at time.Time, thread string, completed bool, du
 
 func (t *translator) user(at time.Time, conv string, i item) {
 	var inputs []input
-	_ = json.Unmarshal(i.Content, &inputs) // of a newer version: nothing to show
+	_ = json.Unmarshal(i.Content, &inputs) // another format, of a newer version, shows nothing
 	for n, in := range inputs {
 		c := runnerscripts.Content{Type: in.Type, Text: in.Text, URI: in.URL}
 		switch in.Type {
@@ -174,7 +173,7 @@ func (t *translator) reasoning(at time.Time, conv string, i item) {
 		t.whole(at, conv, runnerscripts.TypeAgentThought, summaryID(i.ID, n), text)
 	}
 	var thoughts []string
-	_ = json.Unmarshal(i.Content, &thoughts) // null where there are none
+	_ = json.Unmarshal(i.Content, &thoughts) // null if there are none
 	for n, text := range thoughts {
 		t.whole(at, conv, runnerscripts.TypeAgentThought, thoughtID(i.ID, n), text)
 	}
@@ -183,7 +182,7 @@ func (t *translator) reasoning(at time.Time, conv string, i item) {
 func summaryID(item string, n int) string { return fmt.Sprintf("%s-s%d", item, n) }
 func thoughtID(item string, n int) string { return fmt.Sprintf("%s-t%d", item, n) }
 
-// delta reports what is new in a block.
+// delta reports the new text of a block.
 func (t *translator) delta(conv string, typ runnerscripts.EventType, id, text string) {
 	if text == "" || id == "" {
 		return
@@ -206,7 +205,7 @@ func (t *translator) piece(conv, id string) *piece {
 	return nil
 }
 
-// whole reports the part of a finished block that its pieces have not reported.
+// whole reports the text of a finished block, unless its pieces have reported exactly that text.
 func (t *translator) whole(at time.Time, conv string, typ runnerscripts.EventType, id, text string) {
 	said := ""
 	if p := t.piece(conv, id); p != nil {
@@ -224,13 +223,13 @@ func (t *translator) chunk(at time.Time, conv string, typ runnerscripts.EventTyp
 	})
 }
 
-// endTurn ends what was left open: unfinished blocks are withdrawn, because the agent does not
-// remember them, and open tool calls fail.
+// endTurn withdraws unfinished blocks, because the agent forgets them, and reports open tool calls
+// as failed.
 func (t *translator) endTurn(at time.Time, conv string) {
 	t.endTurnBut(at, conv, func(runnerscripts.ToolCall) bool { return false })
 }
 
-// endTurnBut is like endTurn, but keeps the tool calls for which goesOn returns true open.
+// endTurnBut is like endTurn, but keeps a tool call open if goesOn returns true for it.
 func (t *translator) endTurnBut(at time.Time, conv string, goesOn func(runnerscripts.ToolCall) bool) {
 	t.blocks = slices.DeleteFunc(t.blocks, func(p *piece) bool {
 		if p.conv != conv {

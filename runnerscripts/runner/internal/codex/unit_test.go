@@ -172,7 +172,7 @@ func TestMeterCountsWhatIsNew(t *testing.T) {
 	}
 }
 
-// The tool call that starts a subagent may end after the subagent has begun.
+// The tool call that starts a subagent may end after the subagent has started.
 func TestNotificationsOfASubagentWaitForItsToolCall(t *testing.T) {
 	t.Parallel()
 	out := agenttest.NewRecorder()

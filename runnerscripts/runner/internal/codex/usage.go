@@ -14,8 +14,8 @@ type meter struct {
 	last map[string]tokens // by thread
 }
 
-// add returns the difference to the previous count. A process that resumes a thread first
-// reports the old count, which belongs to no turn.
+// add returns the usage since the previous count of the thread. A process that resumes a thread
+// first reports the old count, which belongs to no turn.
 func (m *meter) add(n usageNote) runnerscripts.Usage {
 	if m.last == nil {
 		m.last = map[string]tokens{}
@@ -33,7 +33,7 @@ func (m *meter) add(n usageNote) runnerscripts.Usage {
 	}
 }
 
-// outcome returns how a query ended whose turn was t. cancelled says that the query was
+// outcome returns the stop reason of a query with the turn t. cancelled says that the query was
 // interrupted, abandoned that subagents were still working.
 func outcome(t turn, cancelled, abandoned bool) (runnerscripts.StopReason, error) {
 	switch {
@@ -73,7 +73,7 @@ func apiFailure(e turnError) error {
 	return agent.APIFailure(status, e.text(), "in its environment as "+envKey, advice)
 }
 
-// kind is the kind of a failure and the HTTP status behind it, zero if unknown.
+// kind returns the kind of a failure and the HTTP status behind it, zero if unknown.
 func (e turnError) kind() (string, int) {
 	known := map[string]int{
 		"unauthorized": http.StatusUnauthorized, "badRequest": http.StatusBadRequest,
@@ -91,7 +91,7 @@ func (e turnError) kind() (string, int) {
 			return kind, d.Status
 		}
 	}
-	// The body of a reply with status 400 stands alone.
+	// After HTTP status 400, the message is only the body of the reply.
 	var body struct {
 		Error json.RawMessage `json:"error"`
 	}

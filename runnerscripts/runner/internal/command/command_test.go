@@ -26,8 +26,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// echo is a persistent executor: it answers "echo: <prompt>" to each turn, notes
-// what it gets in the file "got", and each start in the file "starts".
+// echo is a persistent executor: it answers "echo: <prompt>" to each turn. It writes its input to
+// the file "got", and a line for each start to the file "starts".
 const echo = `echo start >> starts
 while read -r line; do
 	printf '%s\n' "$line" >> got
@@ -60,7 +60,7 @@ func TestALineOverTheLimitIsErrLimit(t *testing.T) {
 	}
 }
 
-// fixture is a session of an executor that is a shell script.
+// fixture is a session whose executor is a shell script.
 type fixture struct {
 	t       *testing.T
 	driver  Driver
@@ -224,7 +224,7 @@ func TestEventsOfAnExecutorArePassedOn(t *testing.T) {
 	if agenttest.Show(t, kinds) != agenttest.Show(t, want) || f.said() != "one text\n{\"answer\":42}\n" {
 		t.Errorf("blocks %v, it said %q", kinds, f.said())
 	}
-	// What an executor may not tell, because it is the runner's to say.
+	// An executor may not send query_completed, which only the runner reports.
 	logs := agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog)
 	if len(logs) != 1 || !strings.Contains(string(logs[0].Data), "query_completed") {
 		t.Errorf("logs: %+v", logs)
@@ -245,7 +245,7 @@ func TestNoiseOfAPersistentExecutorIsLogged(t *testing.T) {
 func TestStandardErrorOfAnExecutorIsLogged(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "", "")
-	// Without a configuration the program is all that there is.
+	// Without agent.config, agent.command alone describes the executor.
 	f.session.Agent.Config, f.session.Agent.Command = nil, []string{"/bin/sh", "-c", `cat > /dev/null; echo 'here I am' >&2; echo answer`}
 	f.prompt(f.start(), "go")
 	logs := agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog)
@@ -296,7 +296,7 @@ echo '{"type":"turn_complete","result":"done"}'`)
 			c := f.start()
 			result := promptLater(t.Context(), c, "hang")
 			f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeAgentMessage))
-			for range 2 { // again does nothing
+			for range 2 { // the second interrupt does nothing
 				if err := c.Interrupt(t.Context()); err != nil {
 					t.Fatal(err)
 				}

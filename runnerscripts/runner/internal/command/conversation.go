@@ -17,8 +17,9 @@ import (
 // stopTime is how long an executor may take to end after SIGTERM.
 const stopTime = 3 * time.Second
 
-// conversation is a session of an executor. A one_shot executor has one process for each
-// prompt, a persistent one a process that stays until it ends.
+// conversation is a session of an executor. A one_shot executor has a process for each prompt. A
+// persistent executor has one process, which stays between prompts and is restarted if it has
+// ended.
 type conversation struct {
 	session  runnerscripts.Session
 	profile  profile
@@ -29,8 +30,8 @@ type conversation struct {
 	silence  time.Duration
 	life     agent.Life
 
-	prompts int          // so far; of Prompt only
-	heard   atomic.Int64 // when the program last printed something, in nanoseconds
+	prompts int          // including those of the transcript; used only by Prompt
+	heard   atomic.Int64 // when a prompt or a line of output was last handled, in Unix nanoseconds
 
 	mu      sync.Mutex // not held during a write: the program may never read
 	over    bool       // no process may be started any more
@@ -41,7 +42,7 @@ type conversation struct {
 // query is a running prompt.
 type query struct {
 	promptID  string
-	blocks    int           // so far, the prompt included
+	blocks    int           // the number of blocks, including the prompt
 	open      bool          // the last block is unfinished
 	cancelled bool          // it was interrupted
 	stop      chan struct{} // closed when it is interrupted
@@ -85,7 +86,7 @@ func (c *conversation) stopReason(q *query) runnerscripts.StopReason {
 	return runnerscripts.StopEndTurn
 }
 
-// choose returns the running process, or starts one, and the message to send to it.
+// choose returns the process and the message to send to it. It starts a process if none is running.
 func (c *conversation) choose(resumed bool, text string) (*child.Process, any, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -156,7 +157,7 @@ func (c *conversation) await(ctx context.Context, p *child.Process, q *query, se
 	for {
 		select {
 		case <-written:
-			// Complete only after the write: the next message, even a shutdown, would have to
+			// Complete only after the write: otherwise the next message, even a shutdown, would
 			// wait for it.
 			written, completed = nil, turn
 		case <-completed:
@@ -227,8 +228,8 @@ func (c *conversation) SetModel(context.Context, string) error {
 	return agent.Unsupported("give the model in agent.config.config, if this executor has one: it cannot be changed")
 }
 
-// giveUp prevents further starts and returns the last process, or nil; busy says that a prompt
-// runs.
+// giveUp prevents further starts. It returns the last process, or nil, and whether a prompt is
+// running.
 func (c *conversation) giveUp() (p *child.Process, busy bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -13,15 +13,17 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// large is a prompt that exceeds every pipe: its writer blocks until it is read.
+// large is a prompt that is larger than a pipe's buffer: its write blocks until the executor reads
+// it.
 var large = strings.Repeat("x", 256<<10)
 
 const (
-	// begin takes the first byte of a prompt, whose write has begun then, and tells so.
+	// begin reads the first byte of a prompt, and prints an event: the write of the prompt has
+	// begun.
 	begin = `dd bs=1 count=1 of=/dev/null 2>/dev/null
 echo '{"type":"agent_message_chunk","payload":{"content":{"type":"text","text":"I begin"}}}'
 `
-	// flood is more than what the pipe of the output and the runner's buffer hold.
+	// flood prints more than the pipe of the output and the buffer of the runner hold.
 	flood = `head -c 400000 /dev/zero | tr '\0' n | fold -w 1000; echo
 `
 	hang = `exec sleep 600
@@ -30,11 +32,11 @@ echo '{"type":"agent_message_chunk","payload":{"content":{"type":"text","text":"
 `
 )
 
-// running is a conversation with a prompt whose write waits for its executor.
+// running is a conversation with a prompt whose write is blocked.
 type running struct {
 	agent.Conversation
 	endPrompt context.CancelFunc // ends the context of Prompt
-	endStart  context.CancelFunc // ends that of Start
+	endStart  context.CancelFunc // ends the context of Start
 }
 
 func TestPromptThatIsNotReadCanBeStopped(t *testing.T) {
@@ -46,7 +48,7 @@ func TestPromptThatIsNotReadCanBeStopped(t *testing.T) {
 	}
 	stops := map[string]struct {
 		stop   func(running) error
-		reason runnerscripts.StopReason // without an error
+		reason runnerscripts.StopReason // if there is no error
 		fits   func(error) bool
 	}{
 		"interrupt": {
@@ -95,7 +97,7 @@ func TestPromptThatIsNotReadCanBeStopped(t *testing.T) {
 	}
 }
 
-// begun fits what begin prints.
+// begun reports whether e is the event that begin prints.
 func begun(e runnerscripts.Event) bool {
 	return e.Type == runnerscripts.TypeAgentMessage && strings.Contains(string(e.Payload), "I begin")
 }
@@ -144,8 +146,8 @@ func TestExecutorMayPrintALotBeforeItReadsItsPrompt(t *testing.T) {
 	}
 }
 
-// A turn is over when its prompt is read, too: the next one would be in the middle
-// of it. An executor that never reads it can still be interrupted.
+// A turn ends only after its prompt is read: otherwise the next message would be in the middle of
+// it. An executor that never reads the prompt can still be interrupted.
 func TestTurnThatIsCompleteBeforeItsPromptIsRead(t *testing.T) {
 	t.Parallel()
 	t.Run("and is read then", func(t *testing.T) {
@@ -186,7 +188,7 @@ func TestExecutorThatReadsNothingAnyMoreIsClosed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// It takes one page of the line; what is left fills the pipe.
+	// The executor reads one page of the line; the rest fills the pipe.
 	f.prompt(c, strings.Repeat("x", page+pipe-len(empty)-len("\n")))
 	if err := c.Close(); err != nil {
 		t.Error(err)

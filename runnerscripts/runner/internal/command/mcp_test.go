@@ -18,11 +18,13 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// executorVariable makes the test binary an executor that uses its MCP servers.
+// executorVariable is an environment variable that makes the test binary an executor that uses its
+// MCP servers.
 const executorVariable = "COMMAND_TEST_EXECUTOR"
 
-// serveExecutor is an executor, if the test binary was started as one: it lets each
-// MCP server of its invocation add 2 and 3, and prints what they answer.
+// serveExecutor runs an executor if the test binary was started as one, and reports whether it was.
+// The executor calls the tool "add" of each MCP server of its invocation with 2 and 3, and prints
+// the answers.
 func serveExecutor() bool {
 	if os.Getenv(executorVariable) == "" {
 		return false
@@ -43,7 +45,7 @@ const (
 	addLine   = `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"add","arguments":{"a":2,"b":3}}}`
 )
 
-// add calls the tool of the server.
+// add calls the tool "add" of the server.
 func (m mcpServer) add() (string, error) {
 	if m.Type == "http" {
 		return m.post(addLine)

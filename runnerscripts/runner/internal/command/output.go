@@ -27,7 +27,8 @@ type outputLine struct {
 // turnComplete is the type of the line that ends a turn.
 const turnComplete = "turn_complete"
 
-// read reads the program's output, line by line. Empty lines are part of an answer.
+// read reads the program's output, line by line. It keeps empty lines, which are part of a one_shot
+// executor's answer.
 func (c *conversation) read(r io.Reader) error {
 	in := bufio.NewReaderSize(r, 64<<10)
 	var line []byte

@@ -26,7 +26,7 @@ type profile struct {
 	Config json.RawMessage `json:"config,omitempty"`
 	// Lifecycle is one_shot, the default, or persistent.
 	Lifecycle lifecycle `json:"lifecycle,omitempty"`
-	// AgentsDir is where a host finds agents; it is ignored here.
+	// AgentsDir is where a host finds agents. It is unsupported: check refuses it.
 	AgentsDir string `json:"agents_dir,omitempty"`
 }
 
@@ -37,7 +37,7 @@ const (
 	persistent lifecycle = "persistent"
 )
 
-// argv is a program and its arguments; in JSON a string is one without any.
+// argv is a program and its arguments. In JSON, a string is a program without arguments.
 type argv []string
 
 func (a *argv) UnmarshalJSON(data []byte) error {
@@ -89,7 +89,7 @@ func check(s runnerscripts.Session) (profile, error) {
 	return p, nil
 }
 
-// launch is the command that starts the executor.
+// launch returns the command that starts the executor.
 func launch(s runnerscripts.Session, p profile) (child.Command, error) {
 	env := environment(s)
 	args, err := child.Find(p.Command, env)
@@ -102,7 +102,7 @@ func launch(s runnerscripts.Session, p profile) (child.Command, error) {
 	return child.Command{Args: args, Dir: s.Paths.Workspace, Env: env}, nil
 }
 
-// environment is the executor's whole environment.
+// environment returns the executor's whole environment.
 func environment(s runnerscripts.Session) []string {
 	return child.Environ(map[string]string{
 		"HOME":             s.Paths.Home,
@@ -110,10 +110,10 @@ func environment(s runnerscripts.Session) []string {
 	}, agent.GatewayVariables(s), s.Agent.Env)
 }
 
-// schemaVersion is that of the invocation.
+// schemaVersion is the version of the format of the invocation.
 const schemaVersion = "2.2"
 
-// invocation is the first line that an executor gets.
+// invocation is the first line of input for an executor.
 type invocation struct {
 	SchemaVersion  string          `json:"schema_version"`
 	Mode           string          `json:"mode"` // "start" or "resume"
@@ -128,19 +128,19 @@ type parameters struct {
 	Prompt string `json:"prompt"`
 }
 
-// blueprint is an agent as the executor knows it.
+// blueprint describes the agent to the executor.
 type blueprint struct {
 	Name         string               `json:"name"`
 	SystemPrompt string               `json:"system_prompt,omitempty"`
 	MCPServers   map[string]mcpServer `json:"mcp_servers,omitempty"`
 }
 
-// mcpServer is an MCP server that the executor is to use.
+// mcpServer is an MCP server for the executor.
 type mcpServer struct {
 	Type    string            `json:"type"` // "stdio" or "http"
 	Command string            `json:"command,omitempty"`
 	Args    []string          `json:"args,omitempty"`
-	Env     map[string]string `json:"env,omitempty"` // beside the executor's own
+	Env     map[string]string `json:"env,omitempty"` // in addition to the executor's own
 	URL     string            `json:"url,omitempty"`
 	Headers map[string]string `json:"headers,omitempty"`
 }
@@ -151,8 +151,8 @@ type turn struct {
 	Parameters parameters `json:"parameters"`
 }
 
-// newInvocation returns the first line for a process. The values of servers are expanded: the
-// line is not written to a file.
+// newInvocation returns the first line for a process. The values of servers are already expanded,
+// which is safe because the line is not written to a file.
 func newInvocation(s runnerscripts.Session, p profile, servers []runnerscripts.MCPServer, resumed bool, text string) invocation {
 	i := invocation{
 		SchemaVersion: schemaVersion, Mode: "start", SessionID: s.SessionID,

@@ -17,44 +17,46 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/opencode"
 )
 
-// subject is a driver under test, and what the suite must know of its agent. What the agent
-// can do is in the driver's recipe.
+// subject is a driver under test, with what the suite must know about its agent. The driver's
+// recipe lists the features of the agent.
 type subject struct {
-	name   string // in requests
+	name   string // the name of the agent in requests
 	driver agent.Driver
-	find   func(testing.TB) string // the pinned program
-	args   []string                // of it
+	find   func(testing.TB) string // returns the path of the pinned program
+	args   []string                // the program's first arguments
 	// model makes an agent use the scripted model at a URL.
 	model func(t testing.TB, s *runnerscripts.Session, url string)
-	// mode is the one in which a session starts, and silent one that asks for no changes of
-	// files.
+	// mode is the mode in which a session starts. silent is a mode in which the agent does not ask
+	// about file changes.
 	mode, silent string
-	// silentText is what the model is sent in that mode, if the agent asks in it all the same.
+	// silentText is text that the model gets in that mode. It is set if the agent asks even in that
+	// mode.
 	silentText string
-	// other is another model, as SetModel takes it, and otherSent as the API gets it.
+	// other is another model, as SetModel takes it. otherSent is its name in requests to the API.
 	other, otherSent string
-	// forgets: its transcript lacks tool calls that were interrupted.
+	// forgets means that the transcript lacks interrupted tool calls.
 	forgets bool
-	// hidesRetries: it does not report that it asks the model's API again.
+	// hidesRetries means that the agent does not report retries of requests to the model's API.
 	hidesRetries bool
-	// pin is the package in e2e/agents that holds the program, packed the path of a program
-	// in an npm package of the name npm. All are empty if the driver installs none.
+	// pin is the package in e2e/agents that holds the program. packed is the path of a program in
+	// the npm package npm. All three are empty if the driver installs no package.
 	pin, npm, packed string
 
-	// tool is the model's name of the tool "add" of an MCP server: a format.
+	// tool is the model's name of the tool "add" of an MCP server, as a format.
 	tool string
-	// allow is the entry of allowed_tools for the same, denied one of denied_tools.
+	// allow is the entry of allowed_tools for this tool, as a format. denied is an entry of
+	// denied_tools.
 	allow, denied string
-	// hook is an event at which hooks run during a query that calls a tool.
+	// hook is an event that occurs during a query that calls a tool.
 	hook string
-	// search is a prompt that makes the agent show its subagents to the model; empty if
-	// it does so anyhow.
+	// search is a prompt that makes the agent offer its subagents to the model. It is empty if the
+	// agent always offers them.
 	search string
-	// plugin has text in it that reaches the model.
+	// plugin contains pluginText, which must reach the model.
 	plugin runnerscripts.Plugin
 }
 
-// pluginText is in the plugins of the subjects.
+// pluginText is a text in the plugins of the subjects.
 const pluginText = "TEXT-OF-A-PLUGIN"
 
 func subjects() []subject {
@@ -77,7 +79,7 @@ func claudeSubject() subject {
 	}
 }
 
-// codexSubject is the one that starts soonest.
+// codexSubject returns the subject that starts fastest.
 func codexSubject() subject {
 	return subject{
 		name: "codex", driver: codex.Driver{}, find: testagents.Codex, mode: "untrusted", silent: "full-access",
@@ -109,7 +111,8 @@ func geminiSubject() subject {
 	}
 }
 
-// scriptedProvider is the scripted model as a provider of OpenCode.
+// scriptedProvider returns the configuration of an OpenCode provider that serves the scripted
+// model.
 func scriptedProvider(url string) string {
 	const model = `{"tool_call":true,"limit":{"context":128000,"output":8192},"cost":{"input":1,"output":2}}`
 	return fmt.Sprintf(`"provider":{"scripted":{"npm":"@ai-sdk/openai-compatible","options":{"baseURL":"%s/v1","apiKey":"test-key"},`+
@@ -133,13 +136,13 @@ func opencodeSubject() subject {
 	}
 }
 
-// acpSubject is OpenCode as an agent of ACP: the driver knows nothing of it but its command.
+// acpSubject returns OpenCode as an ACP agent: the driver knows only its command.
 func acpSubject() subject {
 	return subject{
 		name: "acp", driver: acp.Driver{}, find: testagents.OpenCode, args: []string{"acp"}, mode: "build", silent: "plan", silentText: "Plan Mode", hidesRetries: true,
 		other: "scripted/large", otherSent: "large",
 		model: func(t testing.TB, s *runnerscripts.Session, url string) {
-			s.Agent.PermissionMode = "build" // which asks, because of the configuration
+			s.Agent.PermissionMode = "build" // the configuration makes it ask
 			config := filepath.Join(s.Paths.Home, "opencode.json")
 			s.Agent.Env = map[string]string{
 				"OPENCODE_CONFIG": config, "OPENCODE_DISABLE_PROJECT_CONFIG": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1",

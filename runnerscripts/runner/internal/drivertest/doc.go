@@ -1,7 +1,7 @@
-// Package drivertest holds the contract suite of the drivers of agents: rules that every
-// driver keeps, each tried with the real program of every agent and a scripted model. All of
-// it is in the tests of this package. A rule of one agent alone is tested beside its driver.
+// Package drivertest holds the contract suite of the agent drivers: rules that every driver must
+// keep. The suite checks each rule with the real program of every agent and a scripted model. All
+// code is in the tests of this package. The rules of a single agent are tested beside its driver.
 //
-// A rule names the features that it shows, and is tried with the agents that have them. The
-// table in docs/agents.md is what that has shown; go test with -update writes it.
+// A rule names the features that it shows. The suite checks it with the agents that have these
+// features. The table in docs/agents.md holds the results; go test with -update writes it.
 package drivertest

@@ -13,7 +13,8 @@ import (
 	"github.com/agentenv-dev/agentenv/session"
 )
 
-// What the first agent is told, and what it and its tools say. The result is not in the call.
+// The prompts for the first agent, and the answers of the agent and its tools. The call does not
+// contain the result.
 const (
 	firstPrompt  = "the secret word is plum: run-command `touch asked && printf tool-result-%d 42`"
 	firstAnswer  = "The command has run."
@@ -30,8 +31,8 @@ func drivers() map[string]agent.Driver {
 	return list
 }
 
-// TestAnotherAgentContinues has every agent begin a conversation and every other one continue
-// it. What counts is what the second one sends its model.
+// TestAnotherAgentContinues starts a conversation with each agent and continues it with each other
+// agent. It checks what the second agent sends to its model.
 func TestAnotherAgentContinues(t *testing.T) {
 	for _, from := range subjects() {
 		t.Run("from "+from.name, func(t *testing.T) {
@@ -50,7 +51,7 @@ func TestAnotherAgentContinues(t *testing.T) {
 	}
 }
 
-// begin leads a conversation and returns its transcript.
+// begin runs a conversation and returns its transcript.
 func begin(r *rig) runnerscripts.Transcript {
 	r.Helper()
 	r.setUp()
@@ -78,7 +79,7 @@ func continues(r *rig, begun runnerscripts.Transcript) {
 	if c, ok := r.driver.(handoff.Converter); ok {
 		want = c.Restores()
 	}
-	for range 2 { // it can be called again
+	for range 2 { // a second setup must work, too
 		data, err := handoff.SetUp(r.Context(), drivers(), runnerscripts.SetupRequest{Session: r.session, Transcript: &begun})
 		if err != nil || data.Restored != (runnerscripts.TranscriptRestored{From: begun.Agent, Way: want}) {
 			r.Fatalf("set up: %+v, %v; want it %s", data, err, want)
@@ -86,7 +87,7 @@ func continues(r *rig, begun runnerscripts.Transcript) {
 	}
 	c := handoff.WithPreface(r.start(), r.session)
 	if want == runnerscripts.RestoredSummary {
-		// Its words are the user's, so that the scripted model does once more what it was told.
+		// The summary is part of the user message, so the scripted model runs the command again.
 		if e := r.answer(c, "remember", runnerscripts.AllowOnce); e.err != nil {
 			r.Fatal(e.err)
 		}
@@ -118,7 +119,7 @@ func continues(r *rig, begun runnerscripts.Transcript) {
 	}
 }
 
-// keepsHistory fails unless the agent's own transcript has what came before.
+// keepsHistory fails unless the agent's own transcript contains the earlier conversation.
 func (r *rig) keepsHistory(c agent.Conversation) {
 	r.Helper()
 	if err := c.Close(); err != nil {
@@ -140,7 +141,7 @@ func (r *rig) keepsHistory(c agent.Conversation) {
 	}
 }
 
-// unescaped is the body of a request with the characters that JSON escapes.
+// unescaped returns the body of a request, with the characters that JSON escapes restored.
 func unescaped(body []byte) string {
 	return strings.NewReplacer(`\u0026`, "&", `\"`, `"`).Replace(string(body))
 }

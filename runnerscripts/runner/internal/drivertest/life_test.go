@@ -44,7 +44,7 @@ func recipe(r *rig) {
 
 func packagedVersion(r *rig) {
 	if r.pin == "" {
-		return // it is in no package that the driver knows
+		return // the driver knows no package of the program
 	}
 	dir := r.TempDir()
 	program, started := filepath.Join(dir, r.packed), filepath.Join(dir, "started")
@@ -121,7 +121,7 @@ func closeRunning(r *rig) {
 	if err := r.api.WaitHeld(r.Context()); err != nil {
 		r.Fatal(err)
 	}
-	for range 2 { // again does nothing
+	for range 2 { // the second call does nothing
 		if err := c.Close(); err != nil {
 			r.Fatal(err)
 		}
@@ -172,7 +172,7 @@ func newProcess(r *rig) {
 	r.sameAsTranscript()
 }
 
-// restored has the transcript in another session, as in another sandbox.
+// restored restores the transcript in another session, as in another sandbox.
 func restored(r *rig) {
 	c := r.talk()
 	r.prompt(c, "the secret word is plum")
@@ -195,7 +195,7 @@ func restored(r *rig) {
 	}
 }
 
-// unreachable has an API whose port is closed.
+// unreachable closes the port of the API.
 func unreachable(r *rig) {
 	r.setUp()
 	if err := r.api.Close(); err != nil {
@@ -229,7 +229,7 @@ func budget(r *rig) {
 	endsEarly(r)
 }
 
-// endsEarly has a query that would go on for ever.
+// endsEarly runs a query that only a limit ends.
 func endsEarly(r *rig) {
 	e, _ := r.unasked(r.talk(), "endless")
 	if e.err != nil || e.done.StopReason != runnerscripts.StopMaxRequests {

@@ -15,15 +15,15 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// broken is a good driver with faults: what is nil is done well.
+// broken is a correct driver with faults. A nil field adds no fault.
 type broken struct {
 	agent.Driver
 	recipe     func(runnerscripts.Recipe) runnerscripts.Recipe
-	setup      func(req runnerscripts.SetupRequest) error           // before it
-	profile    func(*runnerscripts.Session, *runnerscripts.Profile) // of Setup and Start
-	started    func(req *runnerscripts.QueryRequest)                // before Start
-	detach     bool                                                 // Start forgets its context
-	err        func(error) error                                    // of Start and Setup
+	setup      func(req runnerscripts.SetupRequest) error           // runs before Setup
+	profile    func(*runnerscripts.Session, *runnerscripts.Profile) // changes Setup and Start
+	started    func(req *runnerscripts.QueryRequest)                // changes the request of Start
+	detach     bool                                                 // Start ignores its context
+	err        func(error) error                                    // of Setup and Start
 	transcript func(runnerscripts.Transcript) runnerscripts.Transcript
 	sink       func(typ runnerscripts.EventType, payload any) (any, bool) // false drops the event
 	talk       func(brokenConversation) brokenConversation
@@ -102,7 +102,7 @@ func (s brokenSink) EmitAt(at time.Time, conv string, typ runnerscripts.EventTyp
 
 type brokenConversation struct {
 	agent.Conversation
-	again     func() (agent.Conversation, error) // starts another one of the session
+	again     func() (agent.Conversation, error) // starts another conversation of the session
 	prompt    func(context.Context, string) (runnerscripts.QueryCompleted, error)
 	interrupt func(context.Context) error
 	respond   func(context.Context, string, runnerscripts.PermissionDecision) error
@@ -153,7 +153,7 @@ func (c brokenConversation) Close() error {
 	return c.Conversation.Close()
 }
 
-// mutant is a driver with one fault, and the rule that must find it.
+// mutant is a driver with one fault, and the rule that must detect it.
 type mutant struct {
 	name, rule string
 	broken     broken
@@ -233,7 +233,7 @@ func mutants() []mutant {
 		}}},
 		{name: "close leaves the program", rule: "closing ends a running query and the program", broken: broken{talk: func(c brokenConversation) brokenConversation {
 			n := 0
-			c.close = func() error { // the case closes twice, and then its cleanup
+			c.close = func() error { // the case calls Close twice, and the cleanup once
 				if n++; n < 3 {
 					return nil
 				}
@@ -276,7 +276,7 @@ func mutants() []mutant {
 	}, profileMutants())
 }
 
-// profileMutants forget one field each.
+// profileMutants returns mutants that ignore one field each.
 func profileMutants() []mutant {
 	forgets := func(rule string, forget func(*runnerscripts.Session, *runnerscripts.Profile)) mutant {
 		return mutant{name: "not so: " + rule, rule: rule, broken: broken{profile: forget}}
@@ -300,7 +300,7 @@ func profileMutants() []mutant {
 	}
 }
 
-// completed changes how queries end.
+// completed returns a fault that changes the result of queries.
 func completed(change func(*runnerscripts.QueryCompleted)) func(brokenConversation) brokenConversation {
 	return func(c brokenConversation) brokenConversation {
 		c.prompt = func(ctx context.Context, text string) (runnerscripts.QueryCompleted, error) {
@@ -312,7 +312,7 @@ func completed(change func(*runnerscripts.QueryCompleted)) func(brokenConversati
 	}
 }
 
-// decided takes every decision for another one.
+// decided returns a fault that replaces every decision with the given one.
 func decided(kind runnerscripts.PermissionKind) func(brokenConversation) brokenConversation {
 	return func(c brokenConversation) brokenConversation {
 		c.respond = func(ctx context.Context, id string, _ runnerscripts.PermissionDecision) error {
@@ -322,13 +322,13 @@ func decided(kind runnerscripts.PermissionKind) func(brokenConversation) brokenC
 	}
 }
 
-// without drops the events of a type.
+// without returns a fault that drops the events of a type.
 func without(dropped runnerscripts.EventType) func(runnerscripts.EventType, any) (any, bool) {
 	return func(typ runnerscripts.EventType, payload any) (any, bool) { return payload, typ != dropped }
 }
 
-// TestMutants shows that the suite can fail: each driver with one fault breaks the rule that
-// is named for it. TestDrivers shows that the driver without the fault keeps it.
+// TestMutants shows that the suite can fail: each driver with one fault breaks the rule that the
+// mutant names. TestDrivers shows that the driver without the fault keeps the rule.
 func TestMutants(t *testing.T) {
 	byName := map[string]rule{}
 	for _, r := range rules() {
@@ -362,7 +362,7 @@ func TestMutants(t *testing.T) {
 	}
 }
 
-// attempt runs a case that may fail, and returns what it says of it.
+// attempt runs a check that may fail, and returns its failures.
 func attempt(t *testing.T, check func(testing.TB)) []string {
 	t.Helper()
 	rec := &recorder{TB: t}
@@ -375,7 +375,7 @@ func attempt(t *testing.T, check func(testing.TB)) []string {
 	return rec.log
 }
 
-// recorder is a test that may fail.
+// recorder is a testing.TB that records failures, so that a check may fail.
 type recorder struct {
 	testing.TB
 	mu       sync.Mutex
@@ -383,7 +383,7 @@ type recorder struct {
 	cleanups []func()
 }
 
-// do runs f like the testing package does, so that Fatalf ends only it.
+// do runs f on its own goroutine, like the testing package, so that Fatalf ends only f.
 func (r *recorder) do(f func()) {
 	var g sync.WaitGroup
 	g.Go(f)

@@ -10,7 +10,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// profileRules are the rules about the fields of a profile, each with the feature that it
+// profileRules returns the rules about the fields of a profile, each with the feature that it
 // shows.
 func profileRules() []rule {
 	list := []rule{
@@ -37,7 +37,7 @@ func profileRules() []rule {
 	return list
 }
 
-// everything gives the session all that the agent supports.
+// everything sets up a session that uses everything that the agent supports.
 func (r *rig) everything() {
 	r.Helper()
 	r.real()
@@ -52,7 +52,7 @@ func (r *rig) everything() {
 	}
 }
 
-// field is one of a profile, with something in it.
+// field fills one field of a profile.
 type field struct {
 	feature runnerscripts.Feature
 	fill    func(*runnerscripts.Profile)
@@ -83,10 +83,10 @@ func (r *rig) fields() []field {
 	}
 }
 
-// named is a format with the name of an MCP server.
+// named inserts the name of an MCP server into a format.
 func named(format, server string) string { return strings.Replace(format, "%s", server, 1) }
 
-// reaches has the model asked once, and looks at what it was sent.
+// reaches returns a check that a request to the model contains the text.
 func reaches(text string) func(*rig) {
 	return func(r *rig) {
 		c := r.talk()
@@ -120,7 +120,7 @@ func denied(r *rig) {
 	}
 }
 
-// called has the tool of a server called, and allows it if that is asked for.
+// called checks that the agent calls the tool of a server. It allows the call if the agent asks.
 func called(r *rig, n int) {
 	c, server := r.talk(), r.servers[n]
 	e, _ := r.unasked(c, r.call(server.Server.Name))
@@ -132,7 +132,7 @@ func called(r *rig, n int) {
 	}
 }
 
-// call is the prompt that calls the tool of a server.
+// call returns the prompt that calls the tool of a server.
 func (r *rig) call(server string) string {
 	return fmt.Sprintf("call-tool `%s {\"a\":2,\"b\":3}`", named(r.tool, server))
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// update writes the table of agents anew.
+// update makes TestDrivers write the table of agents.
 var update = flag.Bool("update", false, "write the table of docs/agents.md from what the suite shows")
 
 func TestMain(m *testing.M) {
@@ -29,8 +29,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// rig is one case with one agent: a session of the real program, with a scripted model. The
-// cases of a group share all but testing.TB and mark.
+// rig runs one case with one agent: a session of the real program with a scripted model. The cases
+// of a group share everything except testing.TB and mark.
 type rig struct {
 	testing.TB
 	subject
@@ -42,8 +42,8 @@ type rig struct {
 	servers  []*agenttest.MCP // of the profile
 	starts   string           // a file with the process id of each start of the program, one a line
 	out      *agenttest.Recorder
-	shared   agent.Conversation // of the group; nil before its first case
-	mark     int                // how many events came before this case
+	shared   agent.Conversation // the conversation of the group; nil before its first case
+	mark     int                // the number of events before this case
 }
 
 func newRig(t testing.TB, s subject, patience time.Duration) *rig {
@@ -67,7 +67,7 @@ func (r *rig) supports(features ...runnerscripts.Feature) bool {
 	return !slices.ContainsFunc(features, func(f runnerscripts.Feature) bool { return !slices.Contains(has, f) })
 }
 
-// real makes the pinned program the session's, with a scripted model.
+// real gives the session the pinned program and a scripted model.
 func (r *rig) real() {
 	r.Helper()
 	api, err := llmapi.Start(r.base.Context(), llmapi.Config{})
@@ -84,7 +84,7 @@ func (r *rig) real() {
 	r.session.Agent.Command = append([]string{"/bin/sh", "-c", `echo $$ >>` + r.starts + `; exec "$@"`, "sh", r.find(r)}, r.args...)
 }
 
-// setUp is real, and sets the session up.
+// setUp calls real unless it was called, and the Setup of the driver.
 func (r *rig) setUp() {
 	r.Helper()
 	if r.api == nil {
@@ -93,12 +93,12 @@ func (r *rig) setUp() {
 	if _, err := r.driver.Setup(r.Context(), runnerscripts.SetupRequest{Session: r.session, Profile: r.profile}); err != nil {
 		r.Fatalf("set up: %v", err)
 	}
-	if err := os.Remove(r.starts); err != nil && !os.IsNotExist(err) { // to tell its version
+	if err := os.Remove(r.starts); err != nil && !os.IsNotExist(err) { // Setup may run it for its version
 		r.Fatal(err)
 	}
 }
 
-// talk returns the conversation of the group.
+// talk returns the conversation of the group, and starts it for the first case.
 func (r *rig) talk() agent.Conversation {
 	r.Helper()
 	if r.shared == nil {
@@ -108,7 +108,7 @@ func (r *rig) talk() agent.Conversation {
 	return r.shared
 }
 
-// start starts the conversation, which the end of the case closes.
+// start starts a conversation. The cleanup of base closes it.
 func (r *rig) start() agent.Conversation {
 	r.Helper()
 	c, err := r.driver.Start(r.base.Context(), runnerscripts.QueryRequest{Session: r.session, Profile: r.profile}, r.out)
@@ -123,7 +123,7 @@ func (r *rig) start() agent.Conversation {
 	return c
 }
 
-// pids are the process ids of the starts of the program.
+// pids returns the process id of each start of the program.
 func (r *rig) pids() (list []int) {
 	r.Helper()
 	data, err := os.ReadFile(r.starts)
@@ -146,7 +146,7 @@ type ended struct {
 	err  error
 }
 
-// begin runs a query while the case does something else.
+// begin runs a query on a goroutine of its own.
 func (r *rig) begin(c agent.Conversation, text string) <-chan ended {
 	result := make(chan ended, 1)
 	go func() {
@@ -180,7 +180,7 @@ func (r *rig) prompt(c agent.Conversation, text string) runnerscripts.QueryCompl
 	return e.done
 }
 
-// events are those of this case.
+// events returns the events of this case.
 func (r *rig) events() []runnerscripts.Event { return r.out.All()[r.mark:] }
 
 // wait waits for an event of this case.
@@ -195,26 +195,26 @@ func (r *rig) wait(fits func(runnerscripts.Event) bool) runnerscripts.Event {
 	})
 }
 
-// asked waits for a permission request after the first n of this case.
+// asked returns the permission request of this case with the index n, and waits for it.
 func (r *rig) asked(n int) runnerscripts.PermissionRequest {
 	r.Helper()
 	r.wait(func(runnerscripts.Event) bool { return len(r.requests()) > n })
 	return r.requests()[n]
 }
 
-// requests are the permission requests of this case.
+// requests returns the permission requests of this case.
 func (r *rig) requests() []runnerscripts.PermissionRequest {
 	r.Helper()
 	return agenttest.Payloads[runnerscripts.PermissionRequest](r, r.events(), runnerscripts.TypePermissionRequest)
 }
 
-// resolved are the ends of permission requests.
+// resolved returns the permission_resolved events of this case.
 func (r *rig) resolved() []runnerscripts.PermissionResolved {
 	r.Helper()
 	return agenttest.Payloads[runnerscripts.PermissionResolved](r, r.events(), runnerscripts.TypePermissionResolved)
 }
 
-// answer runs a query that asks for permission once, and decides.
+// answer runs a query that asks for permission once, and answers with a decision of that kind.
 func (r *rig) answer(c agent.Conversation, prompt string, kind runnerscripts.PermissionKind) ended {
 	r.Helper()
 	before := len(r.requests())
@@ -225,7 +225,8 @@ func (r *rig) answer(c agent.Conversation, prompt string, kind runnerscripts.Per
 	return r.await(query)
 }
 
-// lastRequest is the last request to the model that offers tools: agents ask for titles, too.
+// lastRequest returns the last request to the model that offers tools. Agents also request titles,
+// without tools.
 func (r *rig) lastRequest() llmapi.Request {
 	r.Helper()
 	for _, q := range slices.Backward(r.api.Requests()) {
@@ -242,7 +243,7 @@ func (r *rig) sent(text string) bool {
 	return slices.ContainsFunc(r.api.Requests(), func(q llmapi.Request) bool { return strings.Contains(string(q.Body), text) })
 }
 
-// initialized are the starts that the driver has told.
+// initialized returns the session_initialized events of the session.
 func (r *rig) initialized() []runnerscripts.SessionInitialized {
 	r.Helper()
 	return agenttest.Payloads[runnerscripts.SessionInitialized](r, r.out.All(), runnerscripts.TypeSessionInitialized)
@@ -253,7 +254,7 @@ func (r *rig) exists(file string) bool {
 	return err == nil
 }
 
-// sameAsTranscript fails unless the conversation so far is the one in the transcript.
+// sameAsTranscript fails unless the transcript has the same conversation.
 func (r *rig) sameAsTranscript() {
 	r.Helper()
 	stored := agenttest.NewRecorder()

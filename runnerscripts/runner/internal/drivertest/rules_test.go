@@ -8,21 +8,22 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// group says which rules share a session of an agent, since a start is what takes time.
+// group says which rules share a session of an agent. They share one because a start takes most of
+// the time.
 type group int
 
 const (
-	alone    group = iota // a session for this rule
-	talking               // of a conversation that goes on
-	profiled              // of a session with everything in its profile that the agent supports
+	alone    group = iota // the rule has a session of its own
+	talking               // the rules share a conversation
+	profiled              // the rules share a session with everything supported in its profile
 )
 
-// rule is something that every driver does, if its agent has the features. Its name is
-// unique. The rules of a group are checked in their order.
+// rule is a requirement for every driver whose agent has the features. Its name is unique. The
+// suite checks the rules of a group in order.
 type rule struct {
 	name     string
 	group    group
-	features []runnerscripts.Feature // that it shows
+	features []runnerscripts.Feature // the features that it shows
 	check    func(r *rig)
 }
 
@@ -56,14 +57,14 @@ func rules() []rule {
 		{"an interrupt withdraws the permission request of a command", talking, []runnerscripts.Feature{interrupt}, func(r *rig) { interruptWithdraws(r, "run-command `touch stopped`") }},
 		{"an interrupt withdraws the permission request of a file", talking, []runnerscripts.Feature{interrupt}, func(r *rig) { interruptWithdraws(r, "write-file `stopped`") }},
 		{"an interrupt right after the prompt is not lost", talking, []runnerscripts.Feature{interrupt}, earlyInterrupt},
-		// What these change stays so.
+		// The changes of these rules persist in the session, so they come last.
 		{"what is allowed for the session is not asked again", talking, []runnerscripts.Feature{runnerscripts.FeatureAllowAlways}, allowedAlways},
 		{"the model changes between prompts", talking, []runnerscripts.Feature{runnerscripts.FeatureModel, runnerscripts.FeatureSetModel}, changedModel},
 	}, profileRules())
 }
 
-// TestDrivers tries every rule with every agent, and compares the table of agents with what
-// that has shown.
+// TestDrivers checks every rule with every agent, and compares the table of agents with the
+// results.
 func TestDrivers(t *testing.T) {
 	table := newTable()
 	t.Cleanup(func() { table.check(t) })

@@ -45,15 +45,15 @@ func capabilities() []capability {
 	}
 }
 
-// table collects what the suite shows.
+// table holds the results of the suite.
 type table struct {
 	mu    sync.Mutex
-	tried map[string]int                            // rules of an agent
-	shown map[string]map[runnerscripts.Feature]bool // false once a rule has failed
+	tried map[string]int                            // the number of checked rules, by agent
+	shown map[string]map[runnerscripts.Feature]bool // by agent; false if a rule has failed
 }
 
-// newTable returns a table that has only what is not tried by this suite: an executor of the
-// user, which its own package tests.
+// newTable returns a table that has only the results of package command, whose executors are tested
+// by that package and not by this suite.
 func newTable() *table {
 	t := &table{tried: map[string]int{}, shown: map[string]map[runnerscripts.Feature]bool{"command": {}}}
 	for _, f := range (command.Driver{}).Recipe().Supports {
@@ -62,7 +62,7 @@ func newTable() *table {
 	return t
 }
 
-// run tries a rule with an agent.
+// run checks a rule with an agent and records the result.
 func (tb *table) run(t *testing.T, s subject, r rule, check func()) {
 	defer func() {
 		tb.mu.Lock()
@@ -79,7 +79,7 @@ func (tb *table) run(t *testing.T, s subject, r rule, check func()) {
 	check()
 }
 
-// String is the table in Markdown.
+// String returns the table in Markdown.
 func (tb *table) String() string {
 	names := []string{"claude", "codex", "opencode", "gemini", "acp", "command"}
 	var text strings.Builder
@@ -126,8 +126,8 @@ func (tb *table) String() string {
 	return text.String()
 }
 
-// check compares the table with the one of the documents, if every rule was tried: a part of
-// the suite shows a part of it.
+// check compares the table with the one in docs/agents.md, or writes it with -update. It does
+// nothing unless every rule was checked: a part of the suite yields a part of the table.
 func (tb *table) check(t *testing.T) {
 	for _, s := range subjects() {
 		r := rig{subject: s}

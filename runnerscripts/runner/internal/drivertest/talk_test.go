@@ -194,8 +194,7 @@ func earlyInterrupt(r *rig) {
 	r.prompt(c, "plain-text")
 }
 
-// unasked runs a query. It allows what the agent asks for, and reports whether there was
-// something.
+// unasked runs a query. It allows what the agent asks for, and reports whether the agent asked.
 func (r *rig) unasked(c agent.Conversation, prompt string) (end ended, asked bool) {
 	r.Helper()
 	before := len(r.requests())
@@ -213,7 +212,7 @@ func (r *rig) unasked(c agent.Conversation, prompt string) (end ended, asked boo
 			r.Fatalf("the query has not ended; there were:\n%s", agenttest.Describe(r.events()))
 		}
 		for all := r.requests(); n < len(all); n++ {
-			// One that is not waiting any more needs no answer.
+			// A request that is no longer pending needs no answer.
 			_ = c.Respond(r.Context(), all[n].ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
 		}
 	}

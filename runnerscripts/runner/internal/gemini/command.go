@@ -11,8 +11,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// commanded is a conversation that implements the profile's slash commands: the driven program
-// does not support custom commands.
+// commanded is a conversation that implements the profile's slash commands, because the program has
+// no custom commands when it is driven through ACP.
 type commanded struct {
 	agent.Conversation
 	commands []runnerscripts.SlashCommand
@@ -22,7 +22,7 @@ func (c commanded) Prompt(ctx context.Context, id, text string) (runnerscripts.Q
 	return c.Conversation.Prompt(ctx, id, expand(c.commands, text))
 }
 
-// expand returns the prompt that a command stands for.
+// expand returns the prompt for a slash command, or text if it is no known command.
 func expand(commands []runnerscripts.SlashCommand, text string) string {
 	rest, ok := strings.CutPrefix(strings.TrimSpace(text), "/")
 	if !ok {

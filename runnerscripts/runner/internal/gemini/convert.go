@@ -32,10 +32,10 @@ func (Driver) Convert(s runnerscripts.Session, c handoff.Conversation) (runnersc
 	return runnerscripts.Transcript{Main: w.String()}, nil
 }
 
-// Restores says converted: the driver writes the files of the program.
+// Restores returns RestoredConverted: the driver writes the program's own files.
 func (Driver) Restores() runnerscripts.Restored { return runnerscripts.RestoredConverted }
 
-// writer is the file of a session that is being written.
+// writer builds the text of a session file.
 type writer struct{ bytes.Buffer }
 
 func (w *writer) line(v any) {
@@ -70,7 +70,8 @@ func (w *writer) call(ids handoff.IDs, i int, it handoff.Item, from string) {
 	name, args := it.Call.Name, it.Call.Input
 	if command, ok := it.Call.Command(); ok {
 		name = shellTool
-		args, _ = json.Marshal(map[string]string{"command": command}) // a string has always a JSON
+		// A string always has a JSON form.
+		args, _ = json.Marshal(map[string]string{"command": command})
 	}
 	id := fmt.Sprintf("%s__%s", name, ids.Hex("call", i, 16))
 	status, key := "success", "output"

@@ -13,13 +13,13 @@ import (
 
 // Driver drives the Gemini CLI. The zero value is ready to use.
 type Driver struct {
-	patience time.Duration // how long the program may take to start; zero means that of package acp
-	silence  time.Duration // how long it may say nothing; zero means that of package acp
+	patience time.Duration // limits the start of the program; zero means the default of acp
+	silence  time.Duration // limits its time without output; zero means the default of acp
 }
 
 var _ agent.Driver = Driver{}
 
-// check refuses unsupported settings instead of ignoring them.
+// check returns an error for unsupported settings instead of ignoring them.
 func check(s runnerscripts.Session) error {
 	a := s.Agent
 	if len(a.Config) > 0 && string(a.Config) != "null" && string(a.Config) != "{}" {
@@ -72,7 +72,7 @@ func (Driver) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runner
 	return data, restore(req.Session, *req.Transcript)
 }
 
-// Start starts the program; a session with a transcript resumes.
+// Start starts the program. It resumes a session that has a transcript.
 func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out agent.Sink) (agent.Conversation, error) {
 	if err := check(req.Session); err != nil {
 		return nil, err
@@ -125,7 +125,8 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 	if !req.Agent.TrustWorkspace {
 		cfg.Modes = map[string]string{modeAutoEdit: modeDefault, modeYOLO: modeDefault}
 		cfg.Allows = allows
-		// The program would change its mode, which it refuses in an untrusted workspace.
+		// For "allow always" the program would change its mode, which it refuses in an untrusted
+		// workspace.
 		cfg.KeepsAlways = func(call runnerscripts.ToolCall) bool { return call.Kind == runnerscripts.ToolEdit }
 	}
 	conv, err := acp.Start(ctx, cfg)
@@ -152,7 +153,7 @@ func mcpServers(req runnerscripts.QueryRequest) ([]runnerscripts.MCPServer, erro
 	return servers, nil
 }
 
-// Transcript reads the session's history.
+// Transcript returns the session's history.
 func (d Driver) Transcript(ctx context.Context, req runnerscripts.TranscriptRequest, out agent.Sink) (runnerscripts.Transcript, error) {
 	if err := check(req.Session); err != nil {
 		return runnerscripts.Transcript{}, err
@@ -181,7 +182,7 @@ const (
 	modePlan     = "plan"
 )
 
-// allows reports whether a mode of the driver allows a call without asking.
+// allows reports whether a permission mode allows a call without asking.
 func allows(mode string, call runnerscripts.ToolCall) bool {
 	return mode == modeYOLO || mode == modeAutoEdit && call.Kind == runnerscripts.ToolEdit
 }

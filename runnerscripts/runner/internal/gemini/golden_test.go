@@ -18,9 +18,8 @@ var (
 	recordRuns = flag.Bool("record", false, "record testdata anew, from the real program")
 )
 
-// recorded are the runs whose lines are in testdata: what the program printed
-// (*.lines.jsonl), its file of the session (*.chat.jsonl), and the events that
-// these make (*.golden.txt).
+// recorded are the runs whose lines are in testdata: the output of the program (*.lines.jsonl), its
+// session file (*.chat.jsonl), and the resulting events (*.golden.txt).
 var recorded = []struct {
 	name string
 	run  func(f *fixture, c agent.Conversation) error
@@ -37,7 +36,7 @@ var recorded = []struct {
 	}},
 }
 
-// answering runs a query that asks one thing.
+// answering runs a query and answers its permission request.
 func (f *fixture) answering(c agent.Conversation, text string, d runnerscripts.PermissionDecision) error {
 	wait := f.promptAsync(c, text)
 	if err := c.Respond(f.t.Context(), f.asked().ID, d); err != nil {
@@ -71,8 +70,8 @@ func TestRecordedRunsCanBeRecordedAnew(t *testing.T) {
 	}
 }
 
-// save writes what was recorded, with the folder of the session and the address of
-// the model replaced.
+// save writes the recorded files, with the folder of the session and the address of the model
+// replaced.
 func (f *fixture) save(name string) {
 	f.t.Helper()
 	var lines bytes.Buffer
@@ -130,7 +129,7 @@ func TestRecordedRunsMakeTheseEvents(t *testing.T) {
 	}
 }
 
-// TestTranscriptEventsHaveTheRecordedTimes: nothing happens when it is read back.
+// TestTranscriptEventsHaveTheRecordedTimes checks that no event has the time of the replay.
 func TestTranscriptEventsHaveTheRecordedTimes(t *testing.T) {
 	t.Parallel()
 	out := agenttest.NewRecorder()
@@ -152,8 +151,7 @@ func TestTranscriptEventsHaveTheRecordedTimes(t *testing.T) {
 	}
 }
 
-// FuzzRecord: nothing that a file can hold may panic or leave an event that cannot
-// be read.
+// FuzzRecord checks that no line of a session file causes a panic or an unreadable event.
 func FuzzRecord(f *testing.F) {
 	for line := range strings.Lines(recordedFile(testdata("write", "chat.jsonl"), sessionFolder)) {
 		f.Add([]byte(line))

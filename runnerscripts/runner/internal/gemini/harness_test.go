@@ -65,13 +65,13 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-// start starts the conversation; it is closed at the end of the test.
+// start starts the conversation, and closes it at the end of the test.
 func (f *fixture) start() agent.Conversation {
 	f.t.Helper()
 	return f.startWith(f.out)
 }
 
-// startWith is start with another sink.
+// startWith is like start, but with another sink.
 func (f *fixture) startWith(out agent.Sink) agent.Conversation {
 	f.t.Helper()
 	c, err := Driver{}.Start(f.t.Context(), runnerscripts.QueryRequest{Session: f.session, Profile: f.profile, Raw: f.raw}, out)
@@ -96,7 +96,7 @@ func (f *fixture) prompt(c agent.Conversation, text string) runnerscripts.QueryC
 	return done
 }
 
-// promptAsync runs a query while the test does something else.
+// promptAsync starts a query and returns a function that waits for its end.
 func (f *fixture) promptAsync(c agent.Conversation, text string) func() (runnerscripts.QueryCompleted, error) {
 	type outcome struct {
 		done runnerscripts.QueryCompleted
@@ -113,13 +113,13 @@ func (f *fixture) promptAsync(c agent.Conversation, text string) func() (runners
 	}
 }
 
-// asked waits for the first permission request.
+// asked waits for the first permission request and returns it.
 func (f *fixture) asked() runnerscripts.PermissionRequest {
 	f.t.Helper()
 	return f.askedAgain(0)
 }
 
-// askedAgain waits for a permission request after n others.
+// askedAgain waits for the permission request after n others and returns it.
 func (f *fixture) askedAgain(n int) runnerscripts.PermissionRequest {
 	f.t.Helper()
 	f.out.Wait(f.t.Context(), f.t, func(runnerscripts.Event) bool { return len(f.requests()) > n })
@@ -131,7 +131,7 @@ func (f *fixture) requests() []runnerscripts.PermissionRequest {
 	return agenttest.Payloads[runnerscripts.PermissionRequest](f.t, f.out.All(), runnerscripts.TypePermissionRequest)
 }
 
-// lastCall is the last tool call.
+// lastCall returns the last tool call.
 func (f *fixture) lastCall() runnerscripts.ToolCall {
 	f.t.Helper()
 	for _, b := range slices.Backward(agenttest.Fold(f.t, f.out.All()).Blocks) {
@@ -152,7 +152,7 @@ func (f *fixture) exists(name string) bool {
 	return err == nil
 }
 
-// transcript reads the history back, with its events.
+// transcript returns the stored history and its events.
 func (f *fixture) transcript() (runnerscripts.Transcript, *agenttest.Recorder) {
 	f.t.Helper()
 	out := agenttest.NewRecorder()
@@ -163,7 +163,7 @@ func (f *fixture) transcript() (runnerscripts.Transcript, *agenttest.Recorder) {
 	return tr, out
 }
 
-// lastRequest is the last request of the agent to the model.
+// lastRequest returns the agent's last request to the model.
 func (f *fixture) lastRequest() llmapi.Request {
 	f.t.Helper()
 	all := f.api.Requests()

@@ -19,12 +19,12 @@ import (
 //	tmp/<project>/chats/session-<minute>-<8 of its id>.jsonl
 //	tmp/<project>/chats/<id>/<subagent>.jsonl
 const (
-	// project is the name of the workspace in the program's folder: the program uses the
-	// project whose marker contains the workspace's path.
+	// project is the program's name for the workspace: the program uses the project whose marker
+	// contains the workspace's path.
 	project       = "session"
 	sessionPrefix = "session-"
 	fileSuffix    = ".jsonl"
-	// keptPrefix starts the name of the session's file. Its minute never comes, because the
+	// keptPrefix starts the name of the session's file. Its minute is in the past, because the
 	// program overwrites a session that began in the current minute.
 	keptPrefix = sessionPrefix + "2000-01-01T00-00-"
 )
@@ -85,8 +85,9 @@ func (c chat) better(other chat) bool {
 	return c.prompts > other.prompts
 }
 
-// findChat finds the session's file among those that the program's starts have left. ok is
-// false if there was no message yet. stubs are the files that the program could not resume.
+// findChat returns the best of the session's files: each start of the program may have created one.
+// ok is false if no file has a prompt. stubs are the files that the program cannot resume, and the
+// links of joinFiles.
 func findChat(s runnerscripts.Session) (found chat, ok bool, stubs []string, err error) {
 	entries, err := os.ReadDir(chatsDir(s))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -125,10 +126,10 @@ func madeFiles(s runnerscripts.Session, id string) ([]string, error) {
 	return filepath.Glob(filepath.Join(chatsDir(s), sessionPrefix+"*-"+id[:8]+fileSuffix))
 }
 
-// joinFiles makes the program write a new session to one file. The program has two recorders,
-// one for messages and one for tool calls, whose files are named by the minute of their start.
-// So they differ if a minute ends between the two starts. The recorders open their files for
-// each line.
+// joinFiles makes the program write a new session to one file. The program has two recorders, one
+// for messages and one for tool calls, and names their files by the minute of their start. The
+// names differ if a minute ends between the two starts. The recorders open their files for each
+// line, so that a link takes effect.
 func joinFiles(s runnerscripts.Session, id string) error {
 	made, err := madeFiles(s, id)
 	if err != nil || len(made) < 2 {
@@ -142,8 +143,8 @@ func joinFiles(s runnerscripts.Session, id string) error {
 	return nil
 }
 
-// mend prepares the session's file, so that the program loads it and does not damage it, and
-// removes the files that earlier starts have left. ok is false if there is nothing to resume.
+// mend prepares the session's file, so that the program loads it and does not damage it. It removes
+// the stubs of earlier starts. ok is false if there is nothing to resume.
 func mend(s runnerscripts.Session) (chat, bool, error) {
 	c, ok, stubs, err := findChat(s)
 	if err != nil {
@@ -176,7 +177,7 @@ func keptFile(s runnerscripts.Session, id string) string {
 	return filepath.Join(chatsDir(s), keptPrefix+id[:8]+fileSuffix)
 }
 
-// readTranscript reads the history of a session unchanged; it is empty if there is none yet.
+// readTranscript returns the unchanged history of a session, which is empty if there is none yet.
 func readTranscript(s runnerscripts.Session) (runnerscripts.Transcript, error) {
 	c, ok, _, err := findChat(s)
 	if err != nil || !ok {
@@ -187,7 +188,7 @@ func readTranscript(s runnerscripts.Session) (runnerscripts.Transcript, error) {
 	return t, err
 }
 
-// readSubagents reads the histories of the subagents of a session.
+// readSubagents returns the histories of a session's subagents.
 func readSubagents(s runnerscripts.Session, id string) ([]runnerscripts.SubagentTranscript, error) {
 	dir := filepath.Join(chatsDir(s), id)
 	entries, err := os.ReadDir(dir)
@@ -256,7 +257,7 @@ func clearChats(s runnerscripts.Session) error {
 	return nil
 }
 
-// entry is a line of a file of a session.
+// entry is a line of a session file.
 type entry struct {
 	SessionID string          `json:"sessionId"` // of the first line
 	StartTime string          `json:"startTime"`
@@ -273,7 +274,7 @@ type entry struct {
 	repeated bool
 }
 
-// content is a list of parts; a text may stand for one.
+// content is a list of parts. Its JSON may also be one part or a string.
 type content []part
 
 type part struct {
@@ -311,7 +312,7 @@ type thought struct {
 }
 
 type tokens struct {
-	Input    int64 `json:"input"` // with the cached ones
+	Input    int64 `json:"input"` // includes the cached tokens
 	Output   int64 `json:"output"`
 	Cached   int64 `json:"cached"`
 	Thoughts int64 `json:"thoughts"`
@@ -331,7 +332,8 @@ func (c content) text() string {
 // prompt returns the user's text, if the entry has any.
 func (r entry) prompt() (string, bool) {
 	words := r.Content
-	if len(words) > 1 && strings.HasPrefix(strings.TrimSpace(words[0].Text), "<loaded_context>") { // of a subagent
+	// A subagent's prompt may follow its loaded context.
+	if len(words) > 1 && strings.HasPrefix(strings.TrimSpace(words[0].Text), "<loaded_context>") {
 		words = words[1:]
 	}
 	text := words.text()
@@ -357,7 +359,7 @@ func hasAnyPrefix(s string, prefixes ...string) bool {
 	return false
 }
 
-// records are the whole lines of a file.
+// records returns an iterator over the valid lines of a session file.
 func records(text string) func(yield func(entry) bool) {
 	return func(yield func(entry) bool) {
 		again := repeats(text)
@@ -374,7 +376,7 @@ func records(text string) func(yield func(entry) bool) {
 	}
 }
 
-// remembered returns the messages that the program has after it loads a session, in order.
+// remembered returns the messages that the program has after it loads a session, in their order.
 func remembered(text string) []entry {
 	var order []string
 	messages := map[string]entry{}

@@ -11,8 +11,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// TestASessionThatBeginsAtTheEndOfAMinuteKeepsItsToolCalls has the files that the program then
-// makes: it records calls of tools in the second one.
+// TestASessionThatBeginsAtTheEndOfAMinuteKeepsItsToolCalls uses the two files that the program
+// creates in this case. The program records tool calls in the second one.
 func TestASessionThatBeginsAtTheEndOfAMinuteKeepsItsToolCalls(t *testing.T) {
 	t.Parallel()
 	s, id := agenttest.NewSession(t, agent.NewUUID(), programName), agent.NewUUID()

@@ -14,7 +14,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
 )
 
-// program finds what to start: an absolute path and its first arguments.
+// program returns the program's absolute path and its first arguments.
 func program(a runnerscripts.Agent, env []string) ([]string, error) {
 	argv := a.Command
 	if len(argv) == 0 {
@@ -31,7 +31,7 @@ func program(a runnerscripts.Agent, env []string) ([]string, error) {
 	return argv, nil
 }
 
-// launch is the command that starts the program.
+// launch returns the command that starts the program.
 func launch(s runnerscripts.Session, p runnerscripts.Profile, workspace, model string) (child.Command, error) {
 	env := environment(s, trusts(s, p))
 	argv, err := program(s.Agent, env)
@@ -48,12 +48,12 @@ func launch(s runnerscripts.Session, p runnerscripts.Profile, workspace, model s
 	return child.Command{Args: argv, Dir: workspace, Env: env}, nil
 }
 
-// environment is the program's whole environment. trust says whether it trusts the
+// environment returns the program's complete environment. trust says whether the program trusts the
 // workspace.
 func environment(s runnerscripts.Session, trust bool) []string {
 	return child.Environ(map[string]string{
 		"HOME": s.Paths.Home,
-		// Otherwise its error reports go to a folder shared by all sessions.
+		// Without TMPDIR, the program's error reports go to a folder shared by all sessions.
 		"TMPDIR":                     tempDir(s),
 		"GEMINI_CLI_NO_RELAUNCH":     "true",
 		"GEMINI_CLI_TRUST_WORKSPACE": strconv.FormatBool(trust),
@@ -66,7 +66,7 @@ func environment(s runnerscripts.Session, trust bool) []string {
 func configDir(s runnerscripts.Session) string { return filepath.Join(s.Paths.Home, ".gemini") }
 func tempDir(s runnerscripts.Session) string   { return filepath.Join(s.Paths.Home, ".cache", "gemini") }
 
-// realWorkspace is the workspace without symbolic links, as the program names it.
+// realWorkspace returns the workspace's path without symbolic links, as the program names it.
 func realWorkspace(s runnerscripts.Session) (string, error) {
 	dir, err := filepath.EvalSymlinks(s.Paths.Workspace)
 	if err != nil {
@@ -135,7 +135,7 @@ func put(set map[string]any, value any, path ...string) {
 	set[path[len(path)-1]] = value
 }
 
-// get finds a value in nested objects.
+// get returns a value in nested objects.
 func get(set map[string]any, path ...string) (any, bool) {
 	for _, key := range path[:len(path)-1] {
 		next, ok := set[key].(map[string]any)

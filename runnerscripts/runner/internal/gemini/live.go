@@ -26,7 +26,7 @@ type live struct {
 	read  int64           // bytes of the file that were read
 	calls map[string]bool // the reported calls
 	heard map[string]bool // calls reported by the program itself
-	// begun are the reported calls of subagents, with their prompts.
+	// begun has the prompts of the subagents that were reported.
 	begun []string
 	last  *runnerscripts.Usage
 	took  bool // the last prompt is in the file
@@ -34,7 +34,7 @@ type live struct {
 	answered bool
 }
 
-// history prepares the session's file for a start.
+// history prepares the session's file for a start and returns the stored history.
 func (l *live) history() (acp.History, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -58,7 +58,7 @@ func (l *live) history() (acp.History, error) {
 	return acp.History{SessionID: c.id, Prompts: c.prompts, Updates: repeated(c.text)}, nil
 }
 
-// began notes a new session.
+// began records the ID of a new session.
 func (l *live) began(id, _, _ string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,7 +69,7 @@ func (l *live) began(id, _, _ string) error {
 	return joinFiles(l.session, id)
 }
 
-// ended reports what the file says about the query that has ended.
+// ended reports what the file contains about the query that has ended.
 func (l *live) ended() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -108,7 +108,7 @@ func (l *live) ended() {
 		for _, p := range r.Content {
 			if f := p.FunctionResponse; f != nil && l.first(f.ID) {
 				call := f.rejected()
-				if !l.heard[f.ID] { // of a tool that does not exist, for example
+				if !l.heard[f.ID] { // for example a call of a tool that does not exist
 					call.Title = call.Name
 				}
 				l.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeToolCallUpdate, call)
@@ -159,7 +159,7 @@ func (l *live) hasAnswer() bool {
 	return l.answered
 }
 
-// hear records the calls that the program reports.
+// hear records the IDs of the calls that the program reports.
 func (l *live) hear(u acp.Update) {
 	switch runnerscripts.EventType(u.Kind) {
 	case runnerscripts.TypeToolCall, runnerscripts.TypeToolCallUpdate:
@@ -178,7 +178,7 @@ func (l *live) hear(u acp.Update) {
 	l.heard[call.ToolCallID] = true
 }
 
-// first reports whether a call is new.
+// first reports whether a call is new, and marks it as reported.
 func (l *live) first(id string) bool {
 	if l.calls[id] {
 		return false
@@ -233,19 +233,20 @@ func (l *live) usage(reply acpsdk.PromptResponse) runnerscripts.Usage {
 	return runnerscripts.Usage{InputTokens: n.InputTokens, OutputTokens: n.OutputTokens}
 }
 
-// failure converts an error reply: the code for a failure of the model's API is its HTTP
-// status.
+// failure converts an error reply. A code from 400 to 599 is the HTTP status of the model's API; for
+// other codes, failure returns nil.
 func failure(err *jsonrpc.Error) error {
 	if err.Code < 400 || err.Code > 599 {
 		return nil
 	}
-	if strings.Contains(err.Message, unreached) { // the program uses code 500 for it
+	// The program reports an unreachable API with code 500.
+	if strings.Contains(err.Message, unreached) {
 		return agent.APIFailure(0, "the model's API could not be reached: "+err.Message, "", "")
 	}
 	return agent.APIFailure(err.Code, err.Message, "in its environment as GEMINI_API_KEY", "")
 }
 
-// repeated returns the number of updates with which the program repeats a session.
+// repeated returns the number of updates with which the program repeats a loaded session.
 func repeated(text string) int {
 	n := 0
 	for _, r := range remembered(text) {

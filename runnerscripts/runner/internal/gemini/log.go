@@ -8,15 +8,15 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// The program buffers its standard error until it ends, except for its debug log, which goes
-// there too and is written at once.
+// The program buffers its standard error until it exits, but writes its debug log at once. So the
+// driver directs the debug log to standard error.
 const (
 	debugLogVariable = "GEMINI_DEBUG_LOG_FILE"
 	debugLog         = "/dev/stderr"
 )
 
 var (
-	// logPattern is a line of the debug log.
+	// logPattern matches a line of the debug log.
 	logPattern = agent.Pattern{Expr: `^\[\d{4}-\d\d-\d\dT[0-9:.]+Z\] \[([A-Z]+)\] (.*)`}
 	// retryPattern matches the log line before a retry of the model's API. The program may
 	// retry for minutes. The groups are the number of the attempt, the status or other answer
@@ -26,7 +26,7 @@ var (
 	mcpPattern = agent.Pattern{Expr: `^\[MCP error\] (.*MCP server '([^']+)'.*)`}
 )
 
-// unreached is in the error of a request that no API answered.
+// unreached is part of the error of a request that no API answered.
 const unreached = "fetch failed"
 
 // readLog reports important lines of standard error, and returns whether the line may be shown
@@ -53,8 +53,8 @@ func readLog(out agent.Sink, line []byte) bool {
 	return string(m[1]) == "ERROR"
 }
 
-// retried returns why a retried request to the model's API failed, and the number of the
-// attempt; it is empty for other lines.
+// retried returns why a retried request to the model's API failed, and the number of the attempt.
+// Both are empty for other lines.
 func retried(line []byte) (cause, attempt string) {
 	m := retryPattern.Get().FindSubmatch(line)
 	if m == nil {

@@ -8,23 +8,24 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// The priorities of user rules, from 0 to 999. What the user allows for the session has 950.
+// The priorities of the driver's rules. User rules have priorities from 0 to 999. The program adds
+// a rule with priority 950 for what the user allows for the session.
 const (
 	denyPriority  = 999
 	allowPriority = 900
 )
 
-// shellTool is the tool whose calls can be told apart by how a command begins.
+// shellTool is the tool that runs commands. Its rules may match a prefix of the command.
 const shellTool = "run_shell_command"
 
-// toolPattern is a tool in the program's words: "write_file", "mcp_calc_add",
+// toolPattern matches a tool in the program's syntax: "write_file", "mcp_calc_add",
 // "run_shell_command(git log)".
 var toolPattern = agent.Pattern{Expr: `^([A-Za-z0-9_*.-]+)(?:\((.+)\))?$`}
 
-// policy returns the TOML file of rules for the allowed and denied tools of a profile; empty if
-// it has none. Denied tools are not offered to the model. The allow rules do not apply in plan
-// mode, which keeps its own. The rules allow the profile's subagents, which the driven program
-// would deny because it cannot ask about them.
+// policy returns the TOML file of rules for the allowed and denied tools and the subagents of a
+// profile, or "" if there are none. The program does not offer denied tools to the model. The allow
+// rules do not apply in plan mode, which keeps its own rules. The rules allow the subagents,
+// because the driven program cannot ask about them and would deny them.
 func policy(p runnerscripts.Profile) (string, error) {
 	var b strings.Builder
 	for i, word := range p.DeniedTools {
@@ -90,7 +91,7 @@ func addRule(b *strings.Builder, field, word, rest string) error {
 
 func isControl(r rune) bool { return r < ' ' || r == 0x7f }
 
-// tomlString is a text without control characters as TOML has it.
+// tomlString returns s as a TOML string. s must not contain control characters.
 func tomlString(s string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// Where the program looks for what a profile has, below the session's home.
+// The paths of a profile's files, below the session's home.
 const (
 	memoryPath    = ".gemini/GEMINI.md"
 	skillsPath    = ".gemini/skills"
@@ -29,8 +29,8 @@ const (
 	manifestFile = "gemini-extension.json"
 )
 
-// hookEvents maps the events of Claude Code to those at which the driven program runs hooks. It
-// runs none around tools or at the start.
+// hookEvents maps the events of Claude Code to those for which the driven program runs hooks. The
+// program runs none around tool calls or at the start.
 var hookEvents = map[string]string{
 	"UserPromptSubmit": "BeforeAgent",
 	"Stop":             "AfterAgent",
@@ -38,14 +38,14 @@ var hookEvents = map[string]string{
 	"SessionEnd":       "SessionEnd",
 }
 
-// subagentKeys are the keys that the program knows in the frontmatter of a subagent
-// beside those that have a field of their own.
+// subagentKeys are the frontmatter keys of a subagent that the program knows, besides those with a
+// field of their own in the profile.
 var subagentKeys = []string{"display_name", "temperature", "max_turns", "timeout_mins"}
 
-// subagentName is what the program takes as the name of a subagent.
+// subagentName matches the names that the program accepts for subagents.
 var subagentName = agent.Pattern{Expr: `^[a-z0-9_-]+$`}
 
-// checkProfile refuses what the program would ignore.
+// checkProfile returns an error for what the program would ignore or refuse.
 func checkProfile(s runnerscripts.Session, p runnerscripts.Profile) error {
 	for i, a := range p.Subagents {
 		if !subagentName.Get().MatchString(a.Name) {
@@ -134,8 +134,8 @@ func checkServers(servers []runnerscripts.MCPServer) error {
 // hooks, MCP servers and more.
 var ownFolders = []string{".gemini", ".agents"}
 
-// trusts reports whether the program's settings trust the workspace. In an untrusted workspace
-// it starts no MCP server from any source.
+// trusts reports whether the driver makes the program trust the workspace. In an untrusted
+// workspace the program starts no MCP server from any source.
 func trusts(s runnerscripts.Session, p runnerscripts.Profile) bool {
 	return s.Agent.TrustWorkspace || len(p.MCPServers) > 0 || slices.ContainsFunc(p.Plugins, func(p runnerscripts.Plugin) bool {
 		m, err := readManifest(p)
@@ -143,8 +143,8 @@ func trusts(s runnerscripts.Session, p runnerscripts.Profile) bool {
 	})
 }
 
-// checkTrust refuses MCP servers in an untrusted workspace that contains files of ownFolders:
-// the program has one switch for both.
+// checkTrust returns an error for MCP servers in an untrusted workspace that contains files of
+// ownFolders: the program has one switch for both.
 func checkTrust(s runnerscripts.Session, p runnerscripts.Profile) error {
 	if s.Agent.TrustWorkspace || !trusts(s, p) {
 		return nil
@@ -158,8 +158,8 @@ func checkTrust(s runnerscripts.Session, p runnerscripts.Profile) error {
 	return nil
 }
 
-// profileFiles are the files of a profile, and the system prompt, below the
-// session's home.
+// profileFiles returns the files of a profile, and of the system prompt. Their paths are relative
+// to the session's home.
 func profileFiles(s runnerscripts.Session, p runnerscripts.Profile) ([]runnerscripts.WorkspaceFile, error) {
 	files := agent.SkillFiles(skillsPath, p.Skills)
 	if memory := strings.TrimSpace(s.Agent.SystemPrompt + "\n\n" + agent.Rules(p.Rules)); memory != "" {
@@ -190,7 +190,7 @@ func profileFiles(s runnerscripts.Session, p runnerscripts.Profile) ([]runnerscr
 	return append(files, hooks...), err
 }
 
-// hookFiles are an extension with hooks.
+// hookFiles returns the files of an extension with the hooks.
 func hookFiles(hooks []runnerscripts.Hook) ([]runnerscripts.WorkspaceFile, error) {
 	if len(hooks) == 0 {
 		return nil, nil

@@ -89,7 +89,7 @@ func TestPermissionDecides(t *testing.T) {
 			}
 		})
 	}
-	// The last one was allowed for the session.
+	// The last test case allowed the command for the session.
 	f.prompt(c, "run-command `touch again`")
 	if n := len(f.requests()); !f.exists("again") || n != len(tests) {
 		t.Errorf("the command ran: %v, asked %d times", f.exists("again"), n)
@@ -125,7 +125,7 @@ func TestInterruptMidStreamLeavesTheSessionUsable(t *testing.T) {
 				t.Fatalf("ended with %q, %v", done.StopReason, err)
 			}
 			f.prompt(c, "remember")
-			// The program forgets what was interrupted.
+			// The program forgets the interrupted prompt and its answer.
 			if got := agenttest.Said(t, f.out.All()); strings.Contains(got, "One") || !strings.Contains(got, "before: first plain-text") {
 				t.Errorf("the agent said %q", got)
 			}
@@ -142,10 +142,10 @@ func TestModesDecideWhatIsAsked(t *testing.T) {
 	t.Parallel()
 	modes := []struct {
 		mode  string
-		asked []string // titles
-		works bool     // a tool that writes is on offer
+		asked []string // titles of the permission requests
+		works bool     // a tool that writes is offered
 	}{
-		{modeAutoEdit, []string{"touch mode"}, true}, // the first from the start on
+		{modeAutoEdit, []string{"touch mode"}, true}, // the mode at the start
 		{modeDefault, []string{"Writing to mode.txt", "touch mode"}, true},
 		{modeYOLO, nil, true},
 		{modePlan, nil, false},
@@ -206,7 +206,7 @@ func TestAChangeAllowedForTheSessionIsMadeAndNotAskedAgain(t *testing.T) {
 			}
 			_, stored := f.transcript()
 			agenttest.SameConversation(t, f.out.All(), stored.All())
-			// A command is another kind of action.
+			// A command needs its own permission, because it is another kind of tool call.
 			wait = f.promptAsync(c, "run-command `touch third`")
 			if err := c.Respond(t.Context(), f.askedAgain(1).ID, runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce}); err != nil {
 				t.Fatal(err)
@@ -218,8 +218,8 @@ func TestAChangeAllowedForTheSessionIsMadeAndNotAskedAgain(t *testing.T) {
 	}
 }
 
-// allower is a recorder that allows what is asked, and keeps for what that was. It answers
-// from a goroutine of its own, as a client does: a sink must not call its sender.
+// allower is a recorder that allows each permission request and records its title. It answers from
+// its own goroutine, as a client does: a sink must not call its sender.
 type allower struct {
 	*agenttest.Recorder
 	respond func(context.Context, string, runnerscripts.PermissionDecision) error
@@ -265,7 +265,7 @@ func TestModeAndModelChangeMidway(t *testing.T) {
 	if err := c.SetModel(t.Context(), "gemini-2.5-flash"); err != nil {
 		t.Fatal(err)
 	}
-	f.prompt(c, "write-file `notes.txt`") // would ask in the first mode
+	f.prompt(c, "write-file `notes.txt`") // the first mode would ask
 	if got := f.lastRequest().Model; got != "gemini-2.5-flash" {
 		t.Errorf("the second model is %q", got)
 	}

@@ -17,7 +17,7 @@ import (
 
 const secret = "the-$ecret"
 
-// fullProfile has something of everything.
+// fullProfile sets a profile with content of every kind, and returns its MCP servers.
 func (f *fixture) fullProfile() (calc, web, brought *agenttest.MCP) {
 	calc, web, brought = agenttest.StdioMCP(f.t, "calc"), agenttest.HTTPMCP(f.t, "web"), agenttest.BundledMCP(f.t, "brought")
 	f.session.Agent.Env["CALC_TOKEN"] = secret
@@ -62,7 +62,7 @@ func TestWholeProfileTakesEffect(t *testing.T) {
 	c := f.startWith(all)
 	all.respond = c.Respond
 
-	// A command; what the model is told and offered.
+	// A slash command, and the rules and tools in the request to the model.
 	f.prompt(c, "/greet Ada and Bob")
 	first := f.lastRequest()
 	if first.Texts[len(first.Texts)-1] != "plain-text for Ada and Bob" {
@@ -90,7 +90,7 @@ func TestWholeProfileTakesEffect(t *testing.T) {
 		t.Errorf("the server that does not start: %+v", got)
 	}
 
-	// Tools: of MCP servers, allowed and denied ones, skills, subagents.
+	// Tools of MCP servers, allowed and denied tools, skills and subagents.
 	for _, m := range []*agenttest.MCP{calc, web, brought} {
 		f.prompt(c, "call-tool `mcp_"+m.Server.Name+"_add {\"a\":2,\"b\":3}`")
 		if got := f.lastRequest().Results; len(got) != 1 || !strings.Contains(got[0], "the sum is 5") || len(m.Calls()) != 1 {
@@ -153,7 +153,7 @@ func TestWholeProfileTakesEffect(t *testing.T) {
 	f.noFileHas(secret)
 }
 
-// noFileHas fails the test if a file of the session has a text.
+// noFileHas fails if a file of the session contains text.
 func (f *fixture) noFileHas(text string) {
 	f.t.Helper()
 	seen := 0

@@ -41,7 +41,7 @@ func TestResumeInANewProcess(t *testing.T) {
 	c := f.start()
 	f.prompt(c, "the secret word is plum")
 	f.prompt(c, "two-tools")
-	// Several times: the program loses sessions that are resumed carelessly.
+	// Resume several times, because the program can lose a session when it resumes it.
 	for n := range 3 {
 		if err := c.Close(); err != nil {
 			t.Fatal(err)
@@ -70,8 +70,8 @@ func TestResumeInANewProcess(t *testing.T) {
 	agenttest.SameConversation(t, f.out.All(), stored.All())
 }
 
-// TestHistoryThatTheProgramShortensIsToldOnce has a command that prints so much that the
-// program writes its history again.
+// TestHistoryThatTheProgramShortensIsToldOnce runs a command that prints so much that the program
+// writes its history again.
 func TestHistoryThatTheProgramShortensIsToldOnce(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -107,7 +107,7 @@ func TestResumeInAnotherFolderWithTheTranscriptRestored(t *testing.T) {
 	f.session.Paths = agenttest.NewSession(t, f.session.SessionID, programName).Paths
 	f.out = agenttest.NewRecorder()
 	setup := runnerscripts.SetupRequest{Session: f.session, Transcript: &before}
-	for range 2 { // it can be called again
+	for range 2 { // Setup may be called again
 		data, err := Driver{}.Setup(t.Context(), setup)
 		if err != nil || data.AgentVersion != testedVersion {
 			t.Fatalf("setup: %+v, %v", data, err)
@@ -162,8 +162,8 @@ func TestInterruptedFirstPromptDoesNotBreakTheSession(t *testing.T) {
 func TestFileTruncatedByACrashDoesNotBreakTheSession(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
-		end   func(transcript string) string // what a crash made of the file
-		texts int                            // that the model is sent then
+		end   func(transcript string) string // the file after a crash
+		texts int                            // number of texts in the next request to the model
 	}{
 		"without a message": {func(s string) string { line, _, _ := strings.Cut(s, "\n"); return line + "\n" }, 1},
 		"empty":             {func(string) string { return "" }, 1},
@@ -217,8 +217,8 @@ func TestProgramThatIsAnotherOneIsRefused(t *testing.T) {
 	}
 }
 
-// TestWorkspaceBringsNothingUnlessTrusted: a cloned repository may hold settings
-// with commands, and a .env file that sends the key elsewhere.
+// TestWorkspaceBringsNothingUnlessTrusted uses a workspace like a cloned repository that contains
+// settings with commands.
 func TestWorkspaceBringsNothingUnlessTrusted(t *testing.T) {
 	t.Parallel()
 	for _, trusted := range []bool{false, true} {
@@ -255,7 +255,7 @@ func TestWorkspaceBringsNothingUnlessTrusted(t *testing.T) {
 func TestEnvFileOfTheWorkspaceIsNotRead(t *testing.T) {
 	t.Parallel()
 	for name, servers := range map[string][]runnerscripts.MCPServer{
-		"plain": nil, "with MCP servers": {{Name: "x", Command: []string{"cat"}}}, // for which the program trusts the folder
+		"plain": nil, "with MCP servers": {{Name: "x", Command: []string{"cat"}}}, // which make the program trust the folder
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -6,14 +6,14 @@ const (
 	// programName is the program's usual name in PATH.
 	programName = "gemini"
 	npmPackage  = "@google/gemini-cli"
-	// testedVersion is the one that this driver's tests run.
+	// testedVersion is the version that this driver's tests run.
 	testedVersion = "0.61.0"
-	// minimumVersion is the oldest that is known to work.
+	// minimumVersion is the oldest version that is known to work.
 	minimumVersion = "0.61.0"
 )
 
-// Recipe installs the program from npm. It runs on Node and brings no search tool
-// of its own.
+// Recipe returns how to install the program from npm. The program runs on Node and includes no
+// search tool.
 func (Driver) Recipe() runnerscripts.Recipe {
 	return runnerscripts.Recipe{
 		Agent:   programName,

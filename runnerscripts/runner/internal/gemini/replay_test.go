@@ -11,8 +11,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// replayVariable makes the test's own program play a recorded run of the Gemini
-// CLI: it is the start of the paths of its files.
+// replayVariable makes the test binary replay a recorded run of the Gemini CLI. Its value is the
+// common prefix of the paths of the run's files.
 const replayVariable = "GEMINI_TEST_REPLAY"
 
 // sessionFolder stands for the session's folder in recorded runs.
@@ -24,10 +24,10 @@ type rpcLine struct {
 	Method string          `json:"method"`
 }
 
-// runReplay prints the lines of a recorded run when their time has come: a reply
-// when the request has been read, a notification when the request has that was
-// answered next, and whatever follows a request of the agent when that is answered.
-// The session's file is there from the beginning.
+// runReplay plays the program: it writes the session's file and prints the lines of a recorded run.
+// It prints a reply after it has read the request. It prints a notification after it has read the
+// request of the next reply in the run. After it prints a request to the client, it waits for the
+// answer.
 func runReplay(in io.Reader, out io.Writer, run string) error {
 	folder := filepath.Dir(os.Getenv("HOME"))
 	lines := strings.Split(strings.TrimSpace(recordedFile(run+".lines.jsonl", folder)), "\n")
@@ -86,7 +86,7 @@ func runReplay(in io.Reader, out io.Writer, run string) error {
 	return err
 }
 
-// keyOf names what the client has sent.
+// keyOf returns the key of a message of the client.
 func keyOf(l rpcLine) string {
 	if l.Method == "" {
 		return "reply " + string(l.ID)
@@ -94,7 +94,7 @@ func keyOf(l rpcLine) string {
 	return "request " + string(l.ID)
 }
 
-// nextReply names the request that the next reply among lines is for.
+// nextReply returns the key of the request for the first reply in lines, or "" if there is none.
 func nextReply(lines []string) string {
 	for _, line := range lines {
 		var l rpcLine
@@ -105,7 +105,7 @@ func nextReply(lines []string) string {
 	return ""
 }
 
-// recordedFile is a file of a recorded run, for a session in that folder.
+// recordedFile returns a file of a recorded run, with the paths of a session in folder.
 func recordedFile(file, folder string) string {
 	data, err := os.ReadFile(file)
 	if err != nil {

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// repeats returns the IDs of the messages in which the program only repeats itself. When it
-// shortens its history it writes all of it again, under new IDs, followed by
-// {"$set":{"messages":[...]}} with them. Messages whose text is new, such as a summary, are not
+// repeats returns the IDs of the messages that only repeat earlier messages. When the program
+// shortens its history, it writes the history again under new IDs, followed by
+// {"$set":{"messages":[...]}} with those IDs. Messages with new text, such as a summary, are not
 // repeats.
 func repeats(text string) map[string]bool {
 	list := map[string]bool{}
@@ -33,7 +33,7 @@ func repeats(text string) map[string]bool {
 		}
 		before, again := order[:len(order)-len(kept)], order[len(order)-len(kept):]
 		if !slices.Equal(again, kept) {
-			continue // it has only forgotten some
+			continue // the program has only dropped messages
 		}
 		earlier := map[words]bool{}
 		for _, id := range before {
@@ -46,7 +46,7 @@ func repeats(text string) map[string]bool {
 	return list
 }
 
-// setIDs are the ids of the messages that a change of a session sets.
+// setIDs returns the IDs of the messages in the value of "$set".
 func setIDs(set json.RawMessage) []string {
 	var change struct {
 		Messages []struct {

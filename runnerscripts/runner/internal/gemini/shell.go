@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// commandEnd is how a command ended, as the program reports it to the model.
+// commandEnd is the end of a command, as the program reports it to the model.
 type commandEnd struct {
 	output string
-	exit   int // its exit status; zero also if it is not known
+	exit   int // its exit status; zero also if unknown
 }
 
-// endOfCommand reads the result of the tool that runs commands:
+// endOfCommand parses the result of the tool that runs commands:
 //
 //	<untrusted_context>
 //	Output: ...
@@ -20,7 +20,7 @@ type commandEnd struct {
 //	Process Group PGID: 42
 //	</untrusted_context>
 //
-// It is not ok for one that was cancelled, or moved to the background.
+// ok is false for a command that was cancelled or moved to the background.
 func endOfCommand(result json.RawMessage) (end commandEnd, ok bool) {
 	var parts []struct {
 		FunctionResponse struct {
@@ -48,7 +48,7 @@ func endOfCommand(result json.RawMessage) (end commandEnd, ok bool) {
 			break
 		}
 		if name == "Exit Code" {
-			end.exit, _ = strconv.Atoi(value) // else zero
+			end.exit, _ = strconv.Atoi(value) // zero if value is no number
 		}
 		text = before
 	}
@@ -58,8 +58,8 @@ func endOfCommand(result json.RawMessage) (end commandEnd, ok bool) {
 	return end, true
 }
 
-// isNote reports whether a line with such a name tells of the command, and is not its
-// output.
+// isNote reports whether a line that starts with name is a note of the program, not output of the
+// command.
 func isNote(name string) bool {
 	switch name {
 	case "Exit Code", "Signal", "Background PIDs", "Process Group PGID":

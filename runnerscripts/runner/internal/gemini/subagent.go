@@ -10,12 +10,12 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// subagentTool starts a subagent and waits for it.
+// subagentTool is the tool that starts a subagent and waits for it.
 const subagentTool = "invoke_agent"
 
 // subagents are the unreported conversations of a session's subagents, in the order of their
-// starts. The program does not say which call has started which one, so the first with the
-// call's prompt is assumed.
+// starts. The program does not record which call started which subagent, so take assumes the first
+// one with the call's prompt.
 type subagents []subagent
 
 type subagent struct {
@@ -42,7 +42,7 @@ func newSubagents(stored []runnerscripts.SubagentTranscript) subagents {
 	return list
 }
 
-// take removes and returns the subagent that a call has started.
+// take removes and returns the first subagent with a prompt.
 func (l *subagents) take(prompt string) (subagent, bool) {
 	i := slices.IndexFunc(*l, func(s subagent) bool { return s.prompt == prompt })
 	if i < 0 {
@@ -53,8 +53,7 @@ func (l *subagents) take(prompt string) (subagent, bool) {
 	return sub, true
 }
 
-// subagentArgs are the arguments of a call that starts a subagent; it is not ok for
-// another call.
+// subagentArgs returns the arguments of a call that starts a subagent. ok is false for other calls.
 func (c toolCall) subagentArgs() (args struct {
 	Name   string `json:"agent_name"`
 	Prompt string `json:"prompt"`
@@ -64,8 +63,8 @@ func (c toolCall) subagentArgs() (args struct {
 	return args, ok
 }
 
-// tellSubagent tells the conversation of the subagent that a call has started, if it has
-// started one, with its start and its end.
+// tellSubagent reports the start, the conversation and the end of the subagent that a call has
+// started. It ignores other calls.
 func tellSubagent(out agent.Sink, c toolCall, workspace string, subs *subagents) {
 	args, ok := c.subagentArgs()
 	if !ok {

@@ -15,14 +15,14 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/record"
 )
 
-// modeNotice starts a chunk that is not part of an answer: the program reports a change of its
-// mode.
+// modeNotice starts a message chunk that reports a change of the program's mode instead of a part
+// of the answer.
 const modeNotice = "[MODE_UPDATE] "
 
 // noSubject begins a thought that has no subject.
 const noSubject = "****\n"
 
-// translateUpdate converts an update to the form that other agents send.
+// translateUpdate converts an update to the format that other agents use.
 func translateUpdate(u acp.Update) acp.Update {
 	switch runnerscripts.EventType(u.Kind) {
 	case runnerscripts.TypeAgentMessage, runnerscripts.TypeAgentThought:
@@ -84,7 +84,7 @@ func newUpdate(typ runnerscripts.EventType, payload any) acp.Update {
 	return acp.Update{Kind: string(typ), Raw: raw}
 }
 
-// toolName is the tool that the id of a call begins with; empty if it does not.
+// toolName returns the tool name at the start of the ID of a call, or "" if there is none.
 func toolName(callID string) string {
 	name, _, ok := strings.Cut(callID, "__")
 	if !ok {
@@ -93,7 +93,7 @@ func toolName(callID string) string {
 	return name
 }
 
-// toolCall is a call in a record.
+// toolCall is a tool call in a record.
 type toolCall struct {
 	ID            string          `json:"id"`
 	Name          string          `json:"name"`
@@ -106,7 +106,7 @@ type toolCall struct {
 	ResultDisplay resultDisplay   `json:"resultDisplay"`
 }
 
-// resultDisplay is what a tool shows: a text, or a change of a file.
+// resultDisplay is what the program displays for a tool's result: a text, or a change of a file.
 type resultDisplay struct {
 	text            string
 	FileName        string  `json:"fileName"`
@@ -183,7 +183,7 @@ func (c toolCall) whole(workspace string) runnerscripts.ToolCall {
 		Command  string `json:"command"`
 		FilePath string `json:"file_path"`
 	}
-	_ = json.Unmarshal(c.Args, &args) // other tools have others
+	_ = json.Unmarshal(c.Args, &args) // other tools have other arguments
 	switch {
 	case c.Name == shellTool && args.Command != "":
 		call.Title = args.Command
@@ -200,7 +200,8 @@ func (c toolCall) whole(workspace string) runnerscripts.ToolCall {
 	return c.withOutput(call)
 }
 
-// withOutput adds what a command said, and that it failed, to a call.
+// withOutput adds the output of a command to a call, and the failure if the exit status is not
+// zero.
 func (c toolCall) withOutput(call runnerscripts.ToolCall) runnerscripts.ToolCall {
 	if c.Name != shellTool || c.Status != "success" {
 		return call
@@ -221,7 +222,7 @@ func (c toolCall) rest() runnerscripts.ToolCall {
 	return c.withOutput(runnerscripts.ToolCall{ToolCallID: c.ID, Name: c.Name, RawInput: c.Args, RawOutput: c.Result})
 }
 
-// rejected returns the end of a call that is recorded by its result only.
+// rejected returns the failed call for a call that is recorded only by its result.
 func (r functionResponse) rejected() runnerscripts.ToolCall {
 	var said struct {
 		Error string `json:"error"`
@@ -233,7 +234,7 @@ func (r functionResponse) rejected() runnerscripts.ToolCall {
 	}
 }
 
-// replay emits the conversation of a transcript, every event with its time.
+// replay emits the conversation of a transcript, with the recorded times.
 func replay(ctx context.Context, t runnerscripts.Transcript, workspace string, out agent.Sink) error {
 	p := newPlayer(out, workspace)
 	p.subs = newSubagents(t.Subagents)
@@ -268,12 +269,12 @@ func (p *player) emit(at time.Time, typ runnerscripts.EventType, payload any) {
 	p.out.EmitAt(at, cmp.Or(p.conv, runnerscripts.MainConversation), typ, payload)
 }
 
-// play reports what is new in an entry. An entry with the ID of an earlier one is the same
+// play reports the new content of an entry. An entry with the ID of an earlier one is the same
 // message with more content.
 func (p *player) play(r entry) {
 	at, err := time.Parse(time.RFC3339, r.Time)
 	if err != nil || r.ID == "" {
-		return // it is no message
+		return // the entry is no message
 	}
 	if prompt, ok := r.prompt(); ok && !p.texts[r.ID] {
 		p.texts[r.ID] = true
@@ -287,7 +288,7 @@ func (p *player) play(r entry) {
 		return
 	}
 	if r.Type != "gemini" {
-		return // notices of the program to people at a terminal
+		return // a notice of the program for the user of a terminal
 	}
 	if !p.texts[r.ID] && !r.repeated {
 		p.texts[r.ID] = true
@@ -330,7 +331,7 @@ func (p *player) results(at time.Time, r entry) {
 	}
 }
 
-// text is a thought as the program tells it.
+// text returns the thought in the form in which the program reports it.
 func (t thought) text() string {
 	return strings.TrimPrefix("**"+t.Subject+"**\n"+t.Description, noSubject)
 }

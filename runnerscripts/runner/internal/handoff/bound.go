@@ -11,10 +11,10 @@ import (
 // leaves room in the context of every model that the agents use.
 const (
 	maxWhole  = 256 << 10
-	maxWords  = 32 << 10 // of one message
-	maxOutput = 8 << 10  // of one tool call
-	maxString = 4 << 10  // in the input of one
-	maxInput  = 16 << 10 // of one
+	maxWords  = 32 << 10 // of the text of one message
+	maxOutput = 8 << 10  // of one tool call's output
+	maxString = 4 << 10  // of one string in a tool call's input
+	maxInput  = 16 << 10 // of one tool call's input
 	// maxSummary bounds the summary of a conversation.
 	maxSummary = 48 << 10
 )
@@ -58,7 +58,7 @@ func (c Conversation) within(whole int) Conversation {
 	return out
 }
 
-// size returns roughly how much of a context an item takes.
+// size returns the approximate size of an item in a model's context, in bytes.
 func (it Item) size() int {
 	const frame = 64 // names and punctuation around it
 	n := frame + len(it.Text)
@@ -68,7 +68,7 @@ func (it Item) size() int {
 	return n
 }
 
-// left describes the dropped items.
+// left returns a text that describes the dropped items.
 func left(items []Item) string {
 	const mostPrompts, promptLength = 20, 400
 	var prompts []string
@@ -89,7 +89,7 @@ func left(items []Item) string {
 		len(items)-calls, calls, omitted, strings.Join(prompts, "\n"))
 }
 
-// cut removes the middle of a text that is too long.
+// cut removes the middle of a text that is longer than most bytes.
 func cut(text string, most int) string {
 	if len(text) <= most {
 		return text
@@ -137,8 +137,8 @@ func cutStrings(v any) any {
 	return v
 }
 
-// Summary returns the conversation as a text to put before the first prompt, for agents that
-// cannot load it as their own.
+// Summary returns the conversation as a text to put before the first prompt. It is for agents that
+// cannot load the conversation as a transcript.
 func (c Conversation) Summary() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, prefaceStart+"agent=%q>\n", c.Agent)

@@ -19,7 +19,7 @@ type Collector struct {
 	outputs map[string]string
 }
 
-// part is an item that is being made.
+// part is an unfinished item.
 type part struct {
 	kind Kind
 	time time.Time
@@ -27,12 +27,12 @@ type part struct {
 	call runnerscripts.ToolCall
 }
 
-// Emit takes an event of now.
+// Emit adds an event with the current time.
 func (c *Collector) Emit(conv string, typ runnerscripts.EventType, payload any) {
 	c.EmitAt(time.Now(), conv, typ, payload)
 }
 
-// EmitAt takes an event of another time.
+// EmitAt adds an event with the time at.
 func (c *Collector) EmitAt(at time.Time, conv string, typ runnerscripts.EventType, payload any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -72,8 +72,8 @@ func (c *Collector) words(at time.Time, kind Kind, payload any) {
 	it.text.WriteString(p.Content.Text)
 }
 
-// part returns the item that an event extends. Without an ID, only consecutive events belong
-// together.
+// part returns the item that an event extends. Without an ID, only consecutive events belong to the
+// same item.
 func (c *Collector) part(at time.Time, kind Kind, id string) *part {
 	key := string(rune('0'+kind)) + id
 	if p := c.index[key]; p != nil && id != "" {
@@ -91,7 +91,7 @@ func (c *Collector) part(at time.Time, kind Kind, id string) *part {
 	return p
 }
 
-// Conversation returns the conversation so far as that of the named agent, without what came
+// Conversation returns the events so far as a conversation of the named agent. It omits items
 // before the first user message.
 func (c *Collector) Conversation(agent string) Conversation {
 	c.mu.Lock()
@@ -99,7 +99,8 @@ func (c *Collector) Conversation(agent string) Conversation {
 	conv := Conversation{Agent: agent}
 	last := time.Now()
 	for _, p := range c.parts {
-		if year := p.time.UTC().Year(); year >= 1970 && year <= 9998 { // other years cannot be written by every agent
+		// Some agents cannot write other years.
+		if year := p.time.UTC().Year(); year >= 1970 && year <= 9998 {
 			last = p.time
 		}
 		it := Item{Kind: p.kind, Time: last}
@@ -152,7 +153,7 @@ func set[T ~string](dst *T, v T) {
 	}
 }
 
-// decode returns a payload as a T: drivers emit structs, recorded payloads are JSON.
+// decode converts a payload to a T: drivers emit structs, recorded payloads are JSON.
 func decode[T any](payload any) (T, bool) {
 	if v, ok := payload.(T); ok {
 		return v, true

@@ -28,7 +28,7 @@ func drivers() map[string]agent.Driver {
 	}
 }
 
-// stored are the recorded transcripts of an agent, by the name of the case.
+// stored returns the recorded transcripts of an agent, by file name.
 func stored(t testing.TB, name string) map[string]runnerscripts.Transcript {
 	t.Helper()
 	list := map[string]runnerscripts.Transcript{}
@@ -48,7 +48,7 @@ func stored(t testing.TB, name string) map[string]runnerscripts.Transcript {
 	return list
 }
 
-// collect reads a transcript.
+// collect returns the conversation of a transcript.
 func collect(t testing.TB, s runnerscripts.Session, tr runnerscripts.Transcript) (handoff.Conversation, error) {
 	t.Helper()
 	var c handoff.Collector
@@ -56,7 +56,7 @@ func collect(t testing.TB, s runnerscripts.Session, tr runnerscripts.Transcript)
 	return c.Conversation(tr.Agent), err
 }
 
-// TestConversionLosesNothing has each agent's driver read what it has written of another
+// TestConversionLosesNothing checks that each agent's driver reads back what it wrote of another
 // agent's conversation.
 func TestConversionLosesNothing(t *testing.T) {
 	t.Parallel()
@@ -72,7 +72,7 @@ func TestConversionLosesNothing(t *testing.T) {
 				t.Fatalf("%s/%s: %v", from, file, err)
 			}
 			if len(conv.Items) == 0 {
-				continue // nothing was said
+				continue // the transcript has no messages
 			}
 			for to, driver := range drivers() {
 				w, ok := driver.(handoff.Converter)
@@ -94,8 +94,8 @@ func TestConversionLosesNothing(t *testing.T) {
 	}
 }
 
-// show is what was said and done, without the names of tools, which each agent has its own way
-// with.
+// show returns the messages and results of a conversation as text. It omits the names of tools,
+// which differ between agents.
 func show(c handoff.Conversation) string {
 	var b strings.Builder
 	for _, it := range c.Items {
@@ -114,8 +114,8 @@ func show(c handoff.Conversation) string {
 	return b.String()
 }
 
-// FuzzForeignTranscripts reads any text as the transcript of any agent: that is an error or a
-// conversation that every agent takes.
+// FuzzForeignTranscripts reads any text as the transcript of any agent. The result must be an
+// error, or a conversation that every agent can convert.
 func FuzzForeignTranscripts(f *testing.F) {
 	for _, from := range []string{"claude", "codex", "gemini", "opencode"} {
 		for _, tr := range stored(f, from) {

@@ -13,9 +13,9 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// Conversation is what was said and done, oldest first. It starts with a user message. It omits
-// thoughts, plans and the conversations of subagents; a subagent's result is the output of the
-// call that started it.
+// Conversation has the messages and tool calls of a conversation, oldest first. It starts with a
+// user message. It omits thoughts, plans and the conversations of subagents; a subagent's result is
+// the output of the call that started it.
 type Conversation struct {
 	// Agent is the name of the original agent.
 	Agent string
@@ -35,14 +35,14 @@ type Kind int
 
 // The kinds.
 const (
-	User  Kind = iota // words of the user
-	Agent             // words of the agent
+	User  Kind = iota // a message of the user
+	Agent             // a message of the agent
 	Tool              // a tool call that has ended
 )
 
-// Call is a tool call with its end.
+// Call is a tool call that has ended.
 type Call struct {
-	Name  string // letters, digits, "_" and "-", as every API takes it
+	Name  string // letters, digits, "_" and "-", as every API accepts
 	Title string
 	Kind  runnerscripts.ToolKind
 	// Input is a JSON object.
@@ -57,8 +57,8 @@ func (c *Call) Command() (string, bool) {
 		Command string `json:"command"`
 	}
 	switch c.Kind {
-	case runnerscripts.ToolExecute, runnerscripts.ToolRead, runnerscripts.ToolSearch: // as some agents call a command that reads
-		_ = json.Unmarshal(c.Input, &in) // else it has none
+	case runnerscripts.ToolExecute, runnerscripts.ToolRead, runnerscripts.ToolSearch: // kinds of commands that read
+		_ = json.Unmarshal(c.Input, &in) // other inputs have no command
 	}
 	return in.Command, in.Command != ""
 }
@@ -89,7 +89,8 @@ func inputOf(raw json.RawMessage) json.RawMessage {
 	return raw
 }
 
-// outputOf returns the output of a tool call as far as its events contain it.
+// outputOf returns the output of a tool call, as far as its events contain it, or else a text about
+// its end.
 func outputOf(call runnerscripts.ToolCall) string {
 	var said, changed []string
 	for _, c := range call.Content {
@@ -124,10 +125,10 @@ func outputOf(call runnerscripts.ToolCall) string {
 	return "(interrupted: there is no output)"
 }
 
-// textIn finds the text in a tool's output: a string, or a string under one of the keys that
+// textIn returns the text in a tool's output: a string, or a string under one of the keys that
 // agents use.
 func textIn(raw json.RawMessage, depth int) string {
-	const deepest = 6 // a list in an object in a list, and as much again
+	const deepest = 6 // twice the depth of a list in an object in a list
 	raw = bytes.TrimSpace(raw)
 	if len(raw) == 0 || depth > deepest {
 		return ""
@@ -135,7 +136,7 @@ func textIn(raw json.RawMessage, depth int) string {
 	switch raw[0] {
 	case '"':
 		var s string
-		_ = json.Unmarshal(raw, &s) // empty if it is none
+		_ = json.Unmarshal(raw, &s) // empty if raw is no string
 		return s
 	case '[':
 		var list []json.RawMessage

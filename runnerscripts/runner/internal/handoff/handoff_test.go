@@ -14,7 +14,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// long is a conversation that is larger than any context.
+// long returns a conversation that is larger than any context.
 func long(turns int) Conversation {
 	c := Conversation{Agent: "claude"}
 	for i := range turns {
@@ -67,7 +67,7 @@ func TestLongInputStaysJSON(t *testing.T) {
 	}
 }
 
-// fake is a driver whose Setup fails with a transcript, if fails is set.
+// fake is a driver. If fails is set, its Setup fails for a request with a transcript.
 type fake struct {
 	agent.Driver
 	fails    bool
@@ -157,7 +157,7 @@ func TestUnknownAgentOfATranscriptIsRefused(t *testing.T) {
 	}
 }
 
-// talk is a conversation that keeps its prompts.
+// talk is a conversation that records its prompts.
 type talk struct {
 	agent.Conversation
 	prompts []string

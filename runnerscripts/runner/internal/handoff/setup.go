@@ -17,13 +17,13 @@ type Converter interface {
 	// Convert returns a transcript that Setup can restore. The conversation is within bounds
 	// and has at least one item.
 	Convert(s runnerscripts.Session, c Conversation) (runnerscripts.Transcript, error)
-	// Restores says how the agent gets that transcript.
+	// Restores returns how the agent gets that transcript.
 	Restores() runnerscripts.Restored
 }
 
-// SetUp sets up a session with one of the drivers, which are keyed by agent name. If the
-// transcript is another agent's, the driver converts it if it can; otherwise SetUp writes a
-// summary that WithPreface puts before the first prompt.
+// SetUp sets up a session with one of the drivers, which are keyed by agent name. If the transcript
+// belongs to another agent, the driver converts it if it can. Otherwise SetUp writes a summary that
+// WithPreface puts before the first prompt.
 func SetUp(ctx context.Context, drivers map[string]agent.Driver, req runnerscripts.SetupRequest) (runnerscripts.SetupData, error) {
 	driver := drivers[req.Agent.Name]
 	t := req.Transcript

@@ -1,5 +1,5 @@
-// Package jsonrpc talks JSON-RPC with the program of an agent: requests and notifications
-// in both directions, one message a line.
+// Package jsonrpc speaks JSON-RPC with the program of an agent: requests and notifications in both
+// directions, one message per line.
 package jsonrpc
 
 import (
@@ -13,8 +13,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
 )
 
-// Message is any line of the protocol: a request has a Method and an ID, a notification a
-// Method alone, and a reply an ID alone.
+// Message is a line of the protocol. A request has a Method and an ID, a notification only a
+// Method, a reply only an ID.
 type Message struct {
 	JSONRPC string          `json:"jsonrpc,omitempty"`
 	ID      json.RawMessage `json:"id,omitempty"`
@@ -24,14 +24,14 @@ type Message struct {
 	Error   *Error          `json:"error,omitempty"`
 }
 
-// Error is an error reply of the other end.
+// Error is an error reply of the program.
 type Error struct {
 	Code    int             `json:"code"`
 	Message string          `json:"message"`
 	Data    json.RawMessage `json:"data,omitempty"`
 }
 
-// The error codes of this package.
+// The error codes for [Peer.Refuse].
 const (
 	MethodNotFound = -32601
 	InvalidParams  = -32602
@@ -42,8 +42,7 @@ func (e *Error) Error() string { return fmt.Sprintf("%s (code %d)", e.Message, e
 // ErrEnded means that the program ended before it replied, or no longer reads.
 var ErrEnded = errors.New("the program has ended")
 
-// Peer is a running program and its pending requests. The methods may be called from several
-// goroutines.
+// Peer is a running program and its pending requests. Its methods are safe for concurrent use.
 type Peer struct {
 	*child.Process
 	version string
@@ -53,9 +52,9 @@ type Peer struct {
 	waiting map[string]func(Message)
 }
 
-// Start starts a program. version is the member "jsonrpc" of sent messages; empty omits it.
-// handle receives each line of the program, one at a time, and must pass replies to
-// [Peer.Replied]. It must not wait for the program.
+// Start starts a program. version is the member "jsonrpc" of sent messages; empty omits it. Start
+// calls handle with each line of the program, one at a time. handle must pass replies to
+// [Peer.Replied], and must not wait for the program.
 func Start(cmd child.Command, version string, handle func(p *Peer, line []byte)) (*Peer, error) {
 	p := &Peer{version: version}
 	started := make(chan struct{})
@@ -71,8 +70,9 @@ func Start(cmd child.Command, version string, handle func(p *Peer, line []byte))
 	return p, nil
 }
 
-// Send sends a request. done receives the reply on the reader's goroutine and must not block;
-// nil ignores the reply. cancel gives up the request, and reports whether no reply has arrived.
+// Send sends a request. It calls done with the reply on the reader's goroutine; done must not
+// block. A nil done ignores the reply. cancel drops the request. It reports whether the reply was
+// still pending, in which case done is never called.
 func (p *Peer) Send(method string, params any, done func(Message)) (cancel func() bool, err error) {
 	p.mu.Lock()
 	p.last++
@@ -111,16 +111,16 @@ func (p *Peer) write(id json.RawMessage, method string, params any) error {
 // Request is a request for [Peer.Call].
 type Request struct {
 	Method         string
-	Params, Result any // what Result points to gets the reply, if there is more than its success; nil is not wanted
-	// Sent, if not nil, is called when the request was written or the write failed.
+	Params, Result any // Result points to the destination of the result; nil ignores the result
+	// Sent, if not nil, is called after the request was written or the write failed.
 	Sent func()
 	// Then, if not nil, is called after a successful reply, before the next line of the program
 	// is read.
 	Then func()
 }
 
-// Call sends a request and waits for the reply. The error is an [*Error] if the program
-// answered with one, [ErrEnded], or the cause of the end of ctx.
+// Call sends a request and waits for the reply. Its error wraps an [*Error] if the program replied
+// with one, wraps [ErrEnded], or is the cause of the end of ctx.
 func (p *Peer) Call(ctx context.Context, r Request) error {
 	reply := make(chan error, 1)
 	cancel, unsent := p.Send(r.Method, r.Params, func(m Message) { reply <- m.decode(r) })
@@ -129,7 +129,7 @@ func (p *Peer) Call(ctx context.Context, r Request) error {
 		r.Sent()
 	}
 	if unsent != nil {
-		p.Close() // usually it has ended; otherwise it is of no more use
+		p.Close() // usually the program has ended; otherwise it no longer reads
 	}
 	select {
 	case err := <-reply:
@@ -149,7 +149,7 @@ func (p *Peer) Call(ctx context.Context, r Request) error {
 	}
 }
 
-// decode decodes a reply.
+// decode decodes a reply into r.Result and calls r.Then.
 func (m Message) decode(r Request) error {
 	if m.Error != nil {
 		return fmt.Errorf("%s: %w", r.Method, m.Error)
@@ -165,7 +165,7 @@ func (m Message) decode(r Request) error {
 	return nil
 }
 
-// Replied passes a reply to its waiting request.
+// Replied passes a reply to the request that waits for it.
 func (p *Peer) Replied(m Message) {
 	p.mu.Lock()
 	done := p.waiting[string(m.ID)]
@@ -185,7 +185,7 @@ func (p *Peer) Answer(id json.RawMessage, result any) error {
 	return p.Process.Send(Message{JSONRPC: p.version, ID: id, Result: encoded})
 }
 
-// Refuse replies to an unsupported request of the program.
+// Refuse replies to a request of the program with an error.
 func (p *Peer) Refuse(id json.RawMessage, code int, why string) error {
 	return p.Process.Send(Message{JSONRPC: p.version, ID: id, Error: &Error{Code: code, Message: why}})
 }

@@ -14,7 +14,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// program starts a shell script as the program. Lines that are no replies go to other.
+// program starts a shell script as the program. It passes lines that are no replies to other.
 func program(t *testing.T, script string, other func(m Message)) *Peer {
 	t.Helper()
 	p, err := Start(child.Command{Args: []string{"/bin/sh", "-c", script}}, "2.0", func(p *Peer, line []byte) {

@@ -32,7 +32,7 @@ func newAPI(base, password string) *api {
 // forget closes the idle connections.
 func (a *api) forget() { a.client.CloseIdleConnections() }
 
-// refusal is an unsuccessful answer of the server.
+// refusal is an error response of the server.
 type refusal struct {
 	status  int
 	message string
@@ -40,13 +40,13 @@ type refusal struct {
 
 func (r *refusal) Error() string { return fmt.Sprintf("status %d: %s", r.status, r.message) }
 
-// isRefusal reports whether the server answered with that status.
+// isRefusal reports whether err is a response of the server with that status.
 func isRefusal(err error, status int) bool {
 	r, ok := errors.AsType[*refusal](err)
 	return ok && r.status == status
 }
 
-// maxReply is far above a whole conversation.
+// maxReply limits a response, in bytes. It is far above the size of a whole conversation.
 const maxReply = 1 << 30
 
 // request sends a request. The caller closes the body of the response.
@@ -69,7 +69,7 @@ func (a *api) request(ctx context.Context, method, path string, in any) (*http.R
 	}
 	resp, err := a.client.Do(req)
 	if err != nil {
-		// Its text has the address, which means nothing to a user.
+		// Unwrap: the text of a url.Error has the address, which means nothing to a user.
 		if u, ok := errors.AsType[*url.Error](err); ok {
 			err = u.Err
 		}
@@ -180,7 +180,7 @@ func (a *api) turn(ctx context.Context, id, userID string) ([]message, error) {
 	return nil, &refusal{status: http.StatusNotFound, message: "the message of the prompt is not in the session"}
 }
 
-// sinceTime are the messages that are not older than ms.
+// sinceTime returns the messages created at ms or later, in milliseconds since 1970.
 func sinceTime(messages []message, ms int64) []message {
 	return slices.DeleteFunc(messages, func(m message) bool { return m.Info.Time.Created < ms })
 }

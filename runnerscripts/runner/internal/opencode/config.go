@@ -22,8 +22,8 @@ func ownDir(s runnerscripts.Session) string {
 func configFile(s runnerscripts.Session) string { return filepath.Join(ownDir(s), "opencode.json") }
 func promptFile(s runnerscripts.Session) string { return filepath.Join(ownDir(s), "system-prompt.md") }
 
-// permissions ask for everything that changes something, leaves the workspace or comes from an
-// MCP server. The order matters: the last matching rule decides.
+// permissions are the default rules. They ask about everything that changes something, leaves the
+// workspace or comes from an MCP server. The order matters: the last matching rule decides.
 const permissions = `{"*":"ask",` +
 	`"read":{"*":"allow","*.env":"ask","*.env.*":"ask","*.env.example":"allow"},` +
 	`"glob":"allow","grep":"allow","list":"allow","lsp":"allow","skill":"allow",` +
@@ -36,7 +36,7 @@ type settings map[string]json.RawMessage
 // driver's defaults.
 func configuration(s runnerscripts.Session, p runnerscripts.Profile) ([]byte, error) {
 	conf := settings{
-		"$schema":    json.RawMessage(`"https://opencode.ai/config.json"`), // else the program writes it
+		"$schema":    json.RawMessage(`"https://opencode.ai/config.json"`), // else the program adds it
 		"autoupdate": json.RawMessage(`false`),
 		"share":      json.RawMessage(`"disabled"`),
 		"permission": json.RawMessage(permissions),
@@ -65,8 +65,8 @@ func configuration(s runnerscripts.Session, p runnerscripts.Profile) ([]byte, er
 	return json.Marshal(conf)
 }
 
-// addGateway points the providers of the gateway's APIs to the gateway, which variables cannot
-// do. agent.config takes precedence.
+// addGateway points the providers of the gateway's APIs to the gateway, which environment variables
+// cannot do. agent.config takes precedence.
 func (conf settings) addGateway(s runnerscripts.Session) error {
 	bases := agent.Gateway(s)
 	if len(bases) == 0 {
@@ -146,8 +146,8 @@ func permissionRules(s runnerscripts.Session, p runnerscripts.Profile) (ruleset,
 	return rules.withTools(p)
 }
 
-// serverSettings returns the MCP servers of the profile and of agent.config; nil if there are
-// none.
+// serverSettings returns the MCP servers of the profile and of agent.config, or nil if the profile
+// has none.
 func serverSettings(s runnerscripts.Session, p runnerscripts.Profile, given json.RawMessage) (json.RawMessage, error) {
 	if len(p.MCPServers) == 0 {
 		return nil, nil
@@ -193,15 +193,14 @@ func serverOf(m runnerscripts.MCPServer) serverConfig {
 	}
 }
 
-// mayUseZen reports whether the session wants the models of OpenCode's vendor. They work
+// mayUseZen reports whether the session wants the models of OpenCode's vendor. These models work
 // without a key, so by default the program would send them the conversation.
 func mayUseZen(s runnerscripts.Session) bool {
 	return strings.HasPrefix(s.Agent.Model, "opencode/") || child.Lookup(child.Environ(s.Agent.Env), "OPENCODE_API_KEY") != ""
 }
 
-// agentSettings returns the settings of the program's agents: "plan" must not edit files
-// whatever the permissions say, and the limit of turns is set here because the program tells it
-// to the model.
+// agentSettings returns the settings of the program's agents. "plan" must not edit files, whatever
+// the permissions say. The limit of turns is set here because the program tells it to the model.
 func agentSettings(s runnerscripts.Session, given json.RawMessage) (json.RawMessage, error) {
 	agents := map[string]settings{}
 	if len(given) > 0 {
@@ -246,7 +245,7 @@ func writeConfiguration(s runnerscripts.Session, p runnerscripts.Profile) error 
 // installedLock is a lock file that marks the program's own package as installed.
 const installedLock = `{"lockfileVersion":3,"packages":{"":{"dependencies":{"@opencode-ai/plugin":"*"}}}}`
 
-// fetchNothing creates placeholders for what the program would fetch unasked: a package of the
+// fetchNothing creates placeholders for what the program would otherwise fetch: a package of the
 // npm registry, with types for plugins that nothing needs, and ripgrep from GitHub.
 func fetchNothing(s runnerscripts.Session) error {
 	dir := filepath.Join(s.Paths.Home, programDir)
@@ -255,7 +254,7 @@ func fetchNothing(s runnerscripts.Session) error {
 	}
 	for file, text := range map[string]string{
 		filepath.Join(dir, "package-lock.json"): installedLock,
-		// Used only if there is none in PATH.
+		// The program uses this script only if rg is not in PATH.
 		filepath.Join(s.Paths.Home, ".cache", programName, "bin", "rg"): "#!/bin/sh\necho 'install ripgrep (rg) in the sandbox' >&2\nexit 3\n",
 	} {
 		if _, err := os.Lstat(file); err == nil {

@@ -60,7 +60,7 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 		c.query = nil
 		c.mu.Unlock()
 	}()
-	// From here on an interrupt reaches the query, even while this call takes time.
+	// From here on an interrupt reaches the query, even while the server restarts.
 	s, err := c.running(ctx)
 	if err != nil {
 		return runnerscripts.QueryCompleted{}, err
@@ -104,7 +104,7 @@ func (c *conversation) work(ctx context.Context, s *server, q *query, p prompt) 
 			if err != nil {
 				return err
 			}
-			sent = nil // a slash command is accepted only at its end
+			sent = nil // the request of a slash command returns only at the end of the query
 		case <-q.done:
 			if !c.accepted(q) {
 				return nil
@@ -138,8 +138,8 @@ func (c *conversation) completed() runnerscripts.QueryCompleted {
 	return runnerscripts.QueryCompleted{Usage: c.translate.spent}
 }
 
-// catchUp reports what the events did not: events may arrive out of order, and the last ones
-// may not have arrived yet.
+// catchUp reads the messages of the query and reports what the events left out: events may arrive
+// out of order, and the last ones may not have arrived yet.
 func (c *conversation) catchUp(ctx context.Context, s *server, q *query) error {
 	messages, err := s.turn(ctx, c.sessionID(), q.id)
 	if err != nil {
@@ -237,8 +237,8 @@ func (c *conversation) background(ctx context.Context, do func(context.Context, 
 	c.backgroundLocked(ctx, do)
 }
 
-// backgroundLocked is like background. The caller holds c.mu. It returns false if the conversation is
-// over.
+// backgroundLocked is like background, but the caller holds c.mu. It returns false if the
+// conversation is over.
 func (c *conversation) backgroundLocked(ctx context.Context, do func(context.Context, *server) error) bool {
 	if c.over {
 		return false

@@ -35,7 +35,7 @@ func (Driver) Convert(s runnerscripts.Session, c handoff.Conversation) (runnersc
 	return runnerscripts.Transcript{Main: b.String()}, nil
 }
 
-// Restores says native: the program imports it.
+// Restores returns RestoredNative: the program imports the conversation.
 func (Driver) Restores() runnerscripts.Restored { return runnerscripts.RestoredNative }
 
 // chosenModel returns the model of the session's configuration. Otherwise the program would use
@@ -56,7 +56,7 @@ func chosenModel(s runnerscripts.Session) *modelRef {
 	return &ref
 }
 
-// exporter is an export that is being written.
+// exporter builds an export.
 type exporter struct {
 	session  runnerscripts.Session
 	ids      handoff.IDs
@@ -64,9 +64,9 @@ type exporter struct {
 	model    *modelRef
 	latest   time.Time // upper bound of times, because the IDs of later messages must be greater
 	id       string
-	now      time.Time // of the last id
-	stamp    uint64    // in the last id
-	count    int       // of ids
+	now      time.Time // the time of the last id
+	stamp    uint64    // the time stamp in the last id
+	count    int       // the number of ids
 	prompt   string    // the id of the last prompt
 	open     *exportedMessage
 	messages []*exportedMessage
@@ -77,7 +77,7 @@ type exportedMessage struct {
 	Parts []map[string]any `json:"parts"`
 }
 
-// newID makes the next id, greater than the one before.
+// newID returns a new id, which is greater than the previous one.
 func (w *exporter) newID(prefix string, at time.Time) string {
 	if at.After(w.latest) {
 		at = w.latest
@@ -116,7 +116,7 @@ func (w *exporter) add(it handoff.Item) {
 	w.part(w.open, it.Time, w.call(it.Call, span))
 }
 
-// begin begins an answer.
+// begin starts an answer.
 func (w *exporter) begin(at time.Time) {
 	id := w.newID("msg", at)
 	provider, model := "agentenv", w.agent
@@ -147,7 +147,8 @@ func (w *exporter) part(m *exportedMessage, at time.Time, p map[string]any) {
 	m.Parts = append(m.Parts, p)
 }
 
-// call is a tool call with its end: a command is one of the program's own tool for that.
+// call returns a tool call with its result. A command becomes a call of the program's own tool for
+// commands.
 func (w *exporter) call(call *handoff.Call, span map[string]any) map[string]any {
 	w.open.Info["finish"] = "tool-calls"
 	name, input := call.Name, call.Input

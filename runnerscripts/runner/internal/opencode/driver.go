@@ -11,21 +11,21 @@ import (
 )
 
 const (
-	// startTime is far above the seconds that the server takes to start.
+	// startTime limits the start of the server, which usually takes seconds.
 	startTime = 3 * time.Minute
-	// silenceTime is how long the server may be silent: it sends a heartbeat every ten seconds,
+	// silenceTime is how long the server may be silent. It sends a heartbeat every ten seconds,
 	// unless the machine is overloaded.
 	silenceTime = 2 * time.Minute
-	// maxRetries is how many requests in a row to the model's API may fail. The program waits
-	// 2, 4, 8, 16 and 30 seconds between them.
+	// maxRetries is how many consecutive requests to the model's API may fail. The program waits 2,
+	// 4, 8, 16 and 30 seconds between them.
 	maxRetries = 5
 )
 
 // Driver drives OpenCode. The zero value is ready to use.
 type Driver struct {
 	patience time.Duration // how long the server may take to start; zero means startTime
-	silence  time.Duration // how long it may say nothing; zero means silenceTime
-	retries  int           // how often the model's API may fail; zero means maxRetries
+	silence  time.Duration // how long the server may be silent; zero means silenceTime
+	retries  int           // allowed consecutive failures of the model's API; zero means maxRetries
 }
 
 var _ agent.Driver = Driver{}

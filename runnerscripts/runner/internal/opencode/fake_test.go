@@ -18,10 +18,11 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// fakeVariable makes the test's own program a server that behaves in that way.
+// fakeVariable is an environment variable that makes the test binary a fake server. Its value is
+// the behaviour.
 const fakeVariable = "AGENTENV_TEST_OPENCODE"
 
-// newFake is a session whose program is a fake.
+// newFake returns a session whose program is a fake server.
 func newFake(t *testing.T, behaviour string) *fixture {
 	t.Helper()
 	exe, err := os.Executable()
@@ -57,13 +58,13 @@ func fakeProgram(behaviour string) {
 	}
 	fmt.Println("opencode server listening on http://" + ln.Addr().String())
 	f := fake{behaviour: behaviour, events: make(chan string, 100), prompts: make(chan struct{}, 100), aborting: &atomic.Bool{}, last: &atomic.Value{}}
-	panic(http.Serve(ln, f.routes())) // of a test
+	panic(http.Serve(ln, f.routes())) // only a test sees it
 }
 
 type fake struct {
 	behaviour string
 	events    chan string
-	prompts   chan struct{} // gets one for each that comes
+	prompts   chan struct{} // receives a value for each prompt
 	aborting  *atomic.Bool
 	last      *atomic.Value // the info of the last message
 }
@@ -97,14 +98,14 @@ func (f fake) routes() http.Handler {
 	return mux
 }
 
-// abort ends the query, if there is one, before it answers.
+// abort ends the running query, if there is one, before it responds.
 func (f fake) abort(w http.ResponseWriter, _ *http.Request) {
 	if f.behaviour == "aborts slowly" {
 		f.aborting.Store(true)
 		<-f.prompts
 		f.fail("nothing works")
 		select {
-		case <-f.prompts: // which this would stop, too
+		case <-f.prompts: // this abort would stop the next prompt, too
 		case <-time.After(time.Second / 2):
 		}
 		f.aborting.Store(false)
@@ -112,7 +113,7 @@ func (f fake) abort(w http.ResponseWriter, _ *http.Request) {
 	fmt.Fprint(w, `true`)
 }
 
-// fail has a query fail.
+// fail reports that the query has failed.
 func (f fake) fail(why string) {
 	f.say(`{"type":"session.error","properties":{"sessionID":"` + fakeSession + `","error":{"name":"UnknownError","data":{"message":"` + why + `"}}}}`)
 	f.say(`{"type":"session.status","properties":{"sessionID":"` + fakeSession + `","status":{"type":"idle"}}}`)
@@ -184,7 +185,7 @@ func (f fake) prompt(w http.ResponseWriter, r *http.Request) {
 
 func (f fake) say(event string) { f.events <- "data: " + event + "\n\n" }
 
-// log writes what happened up to the first prompt, and a little of what came then.
+// log writes an error of the start, the beginning of the first prompt, and an error of the prompt.
 func (f fake) log() error {
 	path := filepath.Join(os.Getenv("HOME"), ".local/share/opencode/log/opencode.log")
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -201,7 +202,7 @@ timestamp=x level=ERROR run=x message="of the query"
 	return errors.Join(err, file.Close())
 }
 
-// startFake starts the conversation; it is closed at the end of the test.
+// startFake starts a conversation. The cleanup of the test closes it.
 func (f *fixture) startFake() (*conversation, error) {
 	c, err := f.driver.Start(f.t.Context(), runnerscripts.QueryRequest{Session: f.session, Profile: f.profile}, f.out)
 	if err != nil {

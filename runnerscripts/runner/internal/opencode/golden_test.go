@@ -27,7 +27,7 @@ func readTestdata(t testing.TB, name, kind string) string {
 	return string(data)
 }
 
-// recordedTranscript is the transcript of a recorded run.
+// recordedTranscript returns the transcript of a recorded run.
 func recordedTranscript(t testing.TB, name string) (tr runnerscripts.Transcript, id string, messages []message) {
 	t.Helper()
 	tr.Main = readTestdata(t, name, "main.json")
@@ -45,8 +45,8 @@ func recordedTranscript(t testing.TB, name string) (tr runnerscripts.Transcript,
 	return tr, info.ID, messages
 }
 
-// play hands recorded lines to an offline conversation, and then what it reads at
-// the end of a query.
+// play passes recorded lines to an offline conversation, and then the messages that the driver
+// reads at the end of a query.
 func play(t testing.TB, name string, lines []string) *agenttest.Recorder {
 	t.Helper()
 	tr, id, messages := recordedTranscript(t, name)
@@ -96,8 +96,7 @@ func TestRecordedTranscriptsMakeTheSameConversationAsTheLines(t *testing.T) {
 	}
 }
 
-// The order of the events is not exactly that of what happened, and some may be
-// missing when a query ends.
+// Events may arrive out of order, and some may be missing when a query ends.
 func TestEventsInAnotherOrderMakeTheSameConversation(t *testing.T) {
 	orders := map[string]func([]string) []string{
 		"none":         func([]string) []string { return nil },
@@ -128,7 +127,7 @@ func TestEventsInAnotherOrderMakeTheSameConversation(t *testing.T) {
 	}
 }
 
-// sameBlocks fails unless a transcript makes the same blocks, in any order.
+// sameBlocks fails unless a transcript yields the same blocks, in any order.
 func sameBlocks(t *testing.T, live *agenttest.Recorder, tr runnerscripts.Transcript) {
 	t.Helper()
 	stored := agenttest.NewRecorder()
@@ -189,8 +188,7 @@ func TestUnreadableEventsAreLoggedAndNothingElse(t *testing.T) {
 	}
 }
 
-// FuzzEvent: nothing that the server can send may panic or leave an event that
-// cannot be read.
+// FuzzEvent checks that no line of the server causes a panic or an event that cannot be read.
 func FuzzEvent(f *testing.F) {
 	for _, r := range recorded {
 		for _, line := range recordedLines(f, r.name) {

@@ -18,8 +18,7 @@ import (
 	"github.com/agentenv-dev/agentenv/session"
 )
 
-// TestMain is also the program of tests that need another server than the real
-// one.
+// TestMain runs the test binary as an MCP server or a fake server if a test has started it as one.
 func TestMain(m *testing.M) {
 	if agenttest.ServeMCP() {
 		return
@@ -45,17 +44,16 @@ type fixture struct {
 	profile runnerscripts.Profile
 	raw     bool
 	out     *agenttest.Recorder
-	mark    int // how many events came before this part of the test
+	mark    int // the number of events before this step
 }
 
-// step is a part of a test that shares a conversation with others, because a start
-// takes seconds.
+// step is a part of a test. The steps share a conversation, because a start takes seconds.
 type step struct {
 	name  string
 	check func(f *fixture, c *conversation)
 }
 
-// each checks the parts in order, and that the transcript has the same conversation.
+// each runs the steps in order, and checks that the transcript has the same conversation.
 func (f *fixture) each(c *conversation, steps []step) {
 	for _, p := range steps {
 		f.t.Run(p.name, func(t *testing.T) { p.check(f.in(t), c) })
@@ -63,17 +61,17 @@ func (f *fixture) each(c *conversation, steps []step) {
 	f.t.Run("the transcript has the same conversation", func(t *testing.T) { f.in(t).sameAsTranscript() })
 }
 
-// in is the fixture for a part of the test.
+// in returns the fixture for a step.
 func (f *fixture) in(t *testing.T) *fixture {
 	g := *f
 	g.t, g.mark = t, len(f.out.All())
 	return &g
 }
 
-// events are those of this part of the test.
+// events returns the events of this step.
 func (f *fixture) events() []runnerscripts.Event { return f.out.All()[f.mark:] }
 
-// wait waits for an event of this part of the test.
+// wait waits for an event of this step.
 func (f *fixture) wait(fits func(runnerscripts.Event) bool) runnerscripts.Event {
 	f.t.Helper()
 	n := 0
@@ -83,13 +81,13 @@ func (f *fixture) wait(fits func(runnerscripts.Event) bool) runnerscripts.Event 
 	})
 }
 
-// blocks are those of the conversation in this part of the test.
+// blocks returns the conversation's blocks of this step.
 func (f *fixture) blocks() []*session.Block {
 	f.t.Helper()
 	return agenttest.Fold(f.t, f.events()).Blocks
 }
 
-// call is the tool call of this part of the test: it follows the prompt and a text.
+// call returns the tool call of this step: it follows the prompt and a text.
 func (f *fixture) call() *runnerscripts.ToolCall {
 	f.t.Helper()
 	blocks := f.blocks()
@@ -111,7 +109,7 @@ func newFixture(t *testing.T) *fixture {
 		}
 	})
 	f := &fixture{
-		// One retry is enough to see it; a test must not fail because the machine is busy.
+		// One retry is enough to test retries. A test must not fail because the machine is busy.
 		t: t, api: api, driver: Driver{retries: 1, patience: 15 * time.Minute, silence: 15 * time.Minute},
 		session: agenttest.NewSession(t, agent.NewUUID(), programName), out: agenttest.NewRecorder(),
 	}
@@ -121,14 +119,14 @@ func newFixture(t *testing.T) *fixture {
 	return f
 }
 
-// scriptedProvider is the configuration of a provider that is the scripted model.
+// scriptedProvider returns the configuration of a provider that serves the scripted model.
 func scriptedProvider(url string) []byte {
 	const model = `{"tool_call":true,"limit":{"context":128000,"output":8192},"cost":{"input":1,"output":2}}`
 	return fmt.Appendf(nil, `{"provider":{"scripted":{"npm":"@ai-sdk/openai-compatible",`+
 		`"options":{"baseURL":"%s/v1","apiKey":"test-key"},"models":{"small":%s,"large":%s}}}}`, url, model, model)
 }
 
-// start starts the conversation; it is closed at the end of the test.
+// start starts a conversation. The cleanup of the test closes it.
 func (f *fixture) start() *conversation {
 	f.t.Helper()
 	c, err := f.driver.Start(f.t.Context(), runnerscripts.QueryRequest{
@@ -187,8 +185,8 @@ func (f *fixture) answer(c agent.Conversation, d runnerscripts.PermissionDecisio
 	}
 }
 
-// held waits until the model holds in the middle of its answer, and the agent has
-// told the beginning of it.
+// held waits until the model pauses in the middle of its answer, and the agent has reported the
+// beginning of the answer.
 func (f *fixture) held(typ runnerscripts.EventType) {
 	f.t.Helper()
 	if err := f.api.WaitHeld(f.t.Context()); err != nil {
@@ -197,7 +195,7 @@ func (f *fixture) held(typ runnerscripts.EventType) {
 	f.wait(agenttest.OfType(typ))
 }
 
-// workspaceFile is the path of a file in the workspace.
+// workspaceFile returns the path of a file in the workspace.
 func (f *fixture) workspaceFile(name string) string {
 	return filepath.Join(f.session.Paths.Workspace, name)
 }
@@ -218,15 +216,14 @@ func (f *fixture) transcript() (runnerscripts.Transcript, *agenttest.Recorder) {
 	return tr, out
 }
 
-// sameAsTranscript fails unless the conversation so far is the one in the
-// transcript.
+// sameAsTranscript fails unless the transcript has the same conversation.
 func (f *fixture) sameAsTranscript() {
 	f.t.Helper()
 	_, stored := f.transcript()
 	agenttest.SameConversation(f.t, f.out.All(), stored.All())
 }
 
-// lastRequest is the last request of the agent to the model.
+// lastRequest returns the last request of the agent to the model.
 func (f *fixture) lastRequest() llmapi.Request {
 	f.t.Helper()
 	all := f.api.Requests()
@@ -236,7 +233,7 @@ func (f *fixture) lastRequest() llmapi.Request {
 	return all[len(all)-1]
 }
 
-// offline is a conversation without a server; its events come from the test.
+// offline returns a conversation without a server. The test provides the events.
 func offline(out *agenttest.Recorder, sessionID string) *conversation {
 	c := &conversation{
 		session:     runnerscripts.Session{Paths: primitives.PathsIn("/session")},
@@ -247,7 +244,7 @@ func offline(out *agenttest.Recorder, sessionID string) *conversation {
 		permissions: agent.Permissions[question]{Out: out}, early: map[string]question{},
 		id:   sessionID,
 		mode: modeBuild,
-		over: true, // there is no server to ask for anything
+		over: true, // there is no server for requests
 	}
 	c.translate.conversations[sessionID] = runnerscripts.MainConversation
 	return c

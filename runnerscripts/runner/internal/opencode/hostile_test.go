@@ -43,7 +43,7 @@ func TestServerThatFailsFailsTheQuery(t *testing.T) {
 		"fails":                       "nothing works",
 	} {
 		code := runnerscripts.FailAgent
-		if behaviour == "refuses" || behaviour == "fails" { // the server lives
+		if behaviour == "refuses" || behaviour == "fails" { // the server keeps running
 			code = runnerscripts.FailQuery
 		}
 		t.Run(behaviour, func(t *testing.T) {
@@ -82,8 +82,8 @@ func TestGarbageAndFloodsDoNotHoldUpTheQuery(t *testing.T) {
 	}
 }
 
-// The program writes its log once a second: what failed at its start may be there only
-// when the first query is over.
+// The program writes its log once a second, so the problems of its start may be in the log only
+// after the first query.
 func TestWhatIsLoggedLateOfTheStartIsTold(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, "logs late")
@@ -120,7 +120,7 @@ func TestInterruptDoesNotWaitForAProgramThatHangs(t *testing.T) {
 		_, err := c.Prompt(ctx, "q", "hello")
 		ended <- err
 	}()
-	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeLog)) // an interrupt reaches it now
+	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeLog)) // an interrupt reaches the query now
 	if err := syscall.Kill(c.server.proc.PID(), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func TestAPromptWaitsForTheInterruptOfTheLastOne(t *testing.T) {
 	for range 3 {
 		f.mark = len(f.out.All())
 		wait := f.promptAsync(c, "hello")
-		f.wait(agenttest.OfType(runnerscripts.TypeLog)) // an interrupt reaches it now
+		f.wait(agenttest.OfType(runnerscripts.TypeLog)) // an interrupt reaches the query now
 		if err := c.Interrupt(t.Context()); err != nil {
 			t.Error(err)
 		}

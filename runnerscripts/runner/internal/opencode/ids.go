@@ -8,8 +8,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// idPattern is what the program's ids of sessions look like; such an id is safe as
-// a part of a path.
+// idPattern matches the program's ids of sessions. Such an id is safe as a part of a path.
 var idPattern = agent.Pattern{Expr: `^ses_[0-9A-Za-z]{1,64}$`}
 
 // newID returns an ID like the program's: later IDs are greater, because the program sorts by

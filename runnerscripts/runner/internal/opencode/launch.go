@@ -50,7 +50,7 @@ func check(s runnerscripts.Session, p runnerscripts.Profile) error {
 	return err
 }
 
-// parseModel reads "provider/model".
+// parseModel parses "provider/model".
 func parseModel(name string) (modelRef, error) {
 	provider, model, ok := strings.Cut(name, "/")
 	if !ok || provider == "" || model == "" {
@@ -60,7 +60,7 @@ func parseModel(name string) (modelRef, error) {
 	return modelRef{ProviderID: provider, ModelID: model}, nil
 }
 
-// program finds what to start: an absolute path and its first arguments.
+// program returns the command that starts the program: an absolute path and its first arguments.
 func program(a runnerscripts.Agent, env []string) ([]string, error) {
 	argv := a.Command
 	if len(argv) == 0 {
@@ -77,7 +77,8 @@ func program(a runnerscripts.Agent, env []string) ([]string, error) {
 	return argv, nil
 }
 
-// version asks the program for its version, which shows that it can run here.
+// version returns the version of the program's npm package. Without a package it asks the program,
+// which also shows that the program can run here.
 func version(ctx context.Context, s runnerscripts.Session) (string, error) {
 	env := environment(s, nil)
 	argv, err := program(s.Agent, env)
@@ -98,7 +99,7 @@ func startFailure(err error) error {
 	return agent.Failed("check that the program in agent.command is OpenCode for this platform, and its settings in agent.config: %v", err)
 }
 
-// environment returns the program's whole environment, overridden by more.
+// environment returns the program's whole environment. The variables in more override the others.
 func environment(s runnerscripts.Session, more map[string]string) []string {
 	home := s.Paths.Home
 	own := map[string]string{
@@ -136,7 +137,7 @@ func writePrivate(file string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(file), ".new-*") // of mode 0600
+	f, err := os.CreateTemp(filepath.Dir(file), ".new-*") // CreateTemp uses mode 0600
 	if err != nil {
 		return err
 	}

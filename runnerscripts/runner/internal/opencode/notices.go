@@ -54,19 +54,19 @@ func (n *notices) listen(st *stream) {
 	}
 }
 
-// stop returns the problems so far.
+// stop ends the subscription and returns the problems.
 func (n *notices) stop() []string {
 	n.cancel()
 	<-n.done
 	return n.events
 }
 
-// startLog reads the program's log from its start to its first prompt. The program flushes the
-// log once a second, so problems of the start may appear only later.
+// startLog reads the program's log from the start of the program to its first prompt. The program
+// flushes the log once a second, so problems of the start may appear only later.
 type startLog struct {
 	path string
-	read int64 // how far
-	over bool  // the log of the first prompt was read
+	read int64 // the offset of the first unread byte
+	over bool  // the first prompt was found in the log
 }
 
 func newStartLog(session runnerscripts.Session) startLog {
@@ -87,7 +87,7 @@ func (l *startLog) problems() (list []string) {
 	}
 	f, err := os.Open(l.path)
 	if err != nil {
-		return nil // no log, or not a log of this driver
+		return nil // there is no log that the driver can read
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.NewSectionReader(f, l.read, maxLog))

@@ -16,12 +16,12 @@ import (
 type question struct {
 	id      string
 	conv    string
-	kind    string   // of action, for a request for permission
-	targets []string // what it would work on
+	kind    string   // the kind of action, for a permission request
+	targets []string // the targets of the action
 	always  []string // what an answer "always" would allow
-	callID  string   // of the tool call that it is for; empty if there is none
+	callID  string   // of its tool call; empty if there is none
 	options []runnerscripts.PermissionOption
-	call    runnerscripts.ToolCall // what is known of the call without its input
+	call    runnerscripts.ToolCall // as far as it is known without its input
 	isAsk   bool                   // it asks for an answer, not for permission
 	words   int                    // number of requested answers
 }
@@ -33,7 +33,7 @@ const (
 	replyReject = "reject"
 )
 
-// newQuestion works out the possible answers of a request.
+// newQuestion returns the question for a permission request, with its possible answers.
 func newQuestion(conv string, r permissionAsked) question {
 	q := question{id: r.ID, conv: conv, kind: r.Permission, targets: r.Patterns, always: r.Always}
 	title := strings.TrimSpace(r.Permission + " " + strings.Join(r.Patterns, " "))
@@ -42,7 +42,7 @@ func newQuestion(conv string, r permissionAsked) question {
 	}
 	q.call = runnerscripts.ToolCall{ToolCallID: r.ID, Title: title, Kind: toolKind(r.Permission)}
 	if r.Permission == outside && r.Metadata.FilePath != "" {
-		q.call.Kind = runnerscripts.ToolEdit // a guess: the request says no more
+		q.call.Kind = runnerscripts.ToolEdit // a guess: the request does not name the tool
 	}
 	q.call.Locations = r.locations()
 	if r.Tool != nil {
@@ -59,10 +59,10 @@ func newQuestion(conv string, r permissionAsked) question {
 	return q
 }
 
-// locations are the files that a request is about.
+// locations returns the files of a request.
 func (r permissionAsked) locations() []runnerscripts.Location {
 	var list []runnerscripts.Location
-	for _, f := range r.Metadata.Files { // of a patch
+	for _, f := range r.Metadata.Files { // the files of a patch
 		list = append(list, runnerscripts.Location{Path: f.FilePath})
 	}
 	if file := r.Metadata.FilePath; file != "" && len(list) == 0 {
@@ -71,9 +71,9 @@ func (r permissionAsked) locations() []runnerscripts.Location {
 	return list
 }
 
-// newAsk returns a question of the agent to the user. The answers are the "answers" of the
-// updated input: a list of labels for each question. Without them the model is told that there
-// was no answer.
+// newAsk returns the question that the agent asks the user. The updated input of the decision holds
+// the "answers": a list of labels for each question. Without them the program tells the model that
+// there was no answer.
 func newAsk(conv string, r questionAsked) question {
 	raw := rawJSON(map[string][]json.RawMessage{"questions": r.Questions})
 	q := question{id: r.ID, conv: conv, isAsk: true, words: len(r.Questions)}
@@ -96,13 +96,13 @@ func allowedBy(mode, permission string) bool {
 	return mode == modeAuto || mode == modeAcceptEdits && permission == "edit"
 }
 
-// ask takes a request for permission. It runs on the reader's goroutine.
+// ask handles a permission request. It runs on the reader's goroutine.
 func (c *conversation) ask(ctx context.Context, r permissionAsked) {
 	c.wait(ctx, newQuestion(c.translate.conversationOf(r.SessionID), r))
 }
 
-// wait stores a question until the input of its tool call is known, which the request may have
-// overtaken.
+// wait stores a question until the input of its tool call is known. The question may have overtaken
+// its tool call.
 func (c *conversation) wait(ctx context.Context, q question) {
 	c.mu.Lock()
 	c.early[q.id] = q
@@ -110,7 +110,8 @@ func (c *conversation) wait(ctx context.Context, q question) {
 	c.passOn(ctx, false)
 }
 
-// passOn asks the user the questions whose tool calls are known, or all of them.
+// passOn handles the stored questions whose tool calls are known, or all of them. It asks the user
+// unless the driver answers itself.
 func (c *conversation) passOn(ctx context.Context, all bool) {
 	c.mu.Lock()
 	var ready []question
@@ -142,8 +143,8 @@ func (c *conversation) passOn(ctx context.Context, all bool) {
 	}
 }
 
-// answered answers a request without the user if the workspace guard, the
-// mode or the rules decide.
+// answered answers a request without the user if the workspace guard, the mode or the rules decide.
+// It reports whether it did.
 func (c *conversation) answered(ctx context.Context, q question) bool {
 	c.mu.Lock()
 	allowed := allowedBy(c.mode, q.kind) || slices.Contains(fileTools(), q.kind) && c.rules.allow(q.kind, q.targets)
@@ -168,7 +169,7 @@ func (c *conversation) answered(ctx context.Context, q question) bool {
 	return true
 }
 
-// path returns the path for the answer.
+// path returns the API path for the answer.
 func (q question) path() string { return "/permission/" + q.id + "/reply" }
 
 // takeEarly removes a question that was not passed on; it returns false if the question was
@@ -208,7 +209,7 @@ func (c *conversation) Respond(ctx context.Context, id string, d runnerscripts.P
 	}
 	c.mu.Lock()
 	if o.Kind == runnerscripts.AllowAlways && slices.Contains(fileTools(), q.kind) && !c.session.Agent.AllowOutside {
-		// After "always" the program would not consult the guard any more.
+		// After "always" the program would not ask any more, so the guard could not refuse.
 		for _, pattern := range q.always {
 			c.rules = c.rules.with(q.kind, pattern, actionAllow)
 		}
@@ -242,7 +243,8 @@ func (c *conversation) Respond(ctx context.Context, id string, d runnerscripts.P
 	return nil
 }
 
-// answerTime is far above what the server takes to note something.
+// answerTime limits a request that answers a question or aborts a query. It is far above what the
+// server needs.
 const answerTime = 2 * time.Minute
 
 // answer returns the option, and the path and body of the request that sends it.
@@ -269,7 +271,7 @@ func (q question) answer(d runnerscripts.PermissionDecision) (o runnerscripts.Pe
 	return o, q.path(), reply, nil
 }
 
-// reply is the answer to a question to the user.
+// reply returns the path and body of the answer to a question of the agent.
 func (q question) reply(o runnerscripts.PermissionOption, d runnerscripts.PermissionDecision) (path string, body any, err error) {
 	if !o.Kind.Allows() {
 		return "/question/" + q.id + "/reject", nil, nil

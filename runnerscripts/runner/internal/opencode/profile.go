@@ -22,8 +22,8 @@ const (
 func ruleFile(name string) string  { return programDir + "/rules/" + name + ".md" }
 func pluginDir(name string) string { return programDir + "/plugins/" + name }
 
-// installProfile writes the files of a profile in the program's own layout, in place
-// of those of an earlier one, and installs its MCP servers.
+// installProfile writes the files of a profile in the program's own layout, replaces those of an
+// earlier profile, and installs the MCP servers.
 func installProfile(ctx context.Context, s runnerscripts.Session, p runnerscripts.Profile) error {
 	files := agent.SkillFiles(skillsDir, p.Skills)
 	for _, r := range p.Rules {
@@ -59,7 +59,7 @@ func withKey(front map[string]any, key string, value any) map[string]any {
 	return front
 }
 
-// subagentFiles are the subagents as agents of the program.
+// subagentFiles returns the files that define the subagents as agents of the program.
 func subagentFiles(s runnerscripts.Session, p runnerscripts.Profile) ([]runnerscripts.WorkspaceFile, error) {
 	rules, err := permissionRules(s, p)
 	if err != nil {
@@ -81,7 +81,7 @@ func subagentFiles(s runnerscripts.Session, p runnerscripts.Profile) ([]runnersc
 	return files, nil
 }
 
-// checkProfile refuses what the program has nothing for.
+// checkProfile returns an error if the program does not support a part of the profile.
 func checkProfile(p runnerscripts.Profile) error {
 	for i, c := range p.Commands {
 		where := fmt.Sprintf("profile.commands[%d]", i)
@@ -123,13 +123,13 @@ func checkModel(where string, model any) error {
 	return nil
 }
 
-// pluginEntries are the files of a folder that the program loads as its plugin.
+// pluginEntries returns the names of files that make the program load their folder as a plugin.
 func pluginEntries() []string {
 	return []string{"package.json", "index.ts", "index.tsx", "index.js", "index.mjs", "index.cjs"}
 }
 
-// pluginEntry is what of a plugin's folder the program is to load: "." is the folder
-// itself; empty if nothing can be.
+// pluginEntry returns the path in a plugin's folder that the program loads. "." is the folder
+// itself; "" means that there is nothing to load.
 func pluginEntry(p runnerscripts.Plugin) string {
 	var scripts []string
 	for _, f := range p.Files {
@@ -163,7 +163,7 @@ func checkPlugins(plugins []runnerscripts.Plugin) error {
 //go:embed hooks.js
 var hookScript string
 
-// hook is a profile's hook for hooks.js.
+// hook is a hook of a profile, in the format of hooks.js.
 type hook struct {
 	Event   string   `json:"event"`
 	Tools   []string `json:"tools"` // patterns of the names of tools; empty means all
@@ -172,12 +172,12 @@ type hook struct {
 }
 
 const (
-	hookTime   = 60 // seconds, of a hook that does not say how long it may take
+	hookTime   = 60 // the default timeout of a hook, in seconds
 	hookBefore = "PreToolUse"
 	hookAfter  = "PostToolUse"
 )
 
-// hookPlugin is a plugin of the program that runs the hooks: it has no other way.
+// hookPlugin returns a plugin that runs the hooks. The program has no hooks of its own.
 func hookPlugin(hooks []runnerscripts.Hook) runnerscripts.WorkspaceFile {
 	list := make([]hook, len(hooks))
 	for i, h := range hooks {
@@ -195,7 +195,7 @@ func hookPlugin(hooks []runnerscripts.Hook) runnerscripts.WorkspaceFile {
 	}
 }
 
-// matcherPattern is what names tools: patterns with "*" and "|" between them.
+// matcherPattern matches names of tools: patterns with "*", separated by "|".
 var matcherPattern = agent.Pattern{Expr: `^[A-Za-z0-9_.*-]+(\|[A-Za-z0-9_.*-]+)*$`}
 
 func checkHooks(hooks []runnerscripts.Hook) error {

@@ -16,8 +16,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// TestProfile has one agent for all parts of a profile, in a workspace with settings
-// of its own, which are not trusted.
+// TestProfile tests all parts of a profile with one agent. The workspace has settings of its own
+// and is not trusted.
 func TestProfile(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -54,7 +54,7 @@ func TestProfile(t *testing.T) {
 
 const testSecret = "s3cret-of-the-mcp-servers"
 
-// servers are MCP servers of all kinds.
+// servers holds an MCP server of each kind.
 type servers struct{ stdio, bundled, web *agenttest.MCP }
 
 func newServers(t *testing.T) servers {
@@ -65,7 +65,7 @@ func newServers(t *testing.T) servers {
 	return p
 }
 
-// profile has everything.
+// profile returns a profile with everything that the program supports.
 func (p servers) profile() runnerscripts.Profile {
 	return runnerscripts.Profile{
 		AllowedTools: []string{"calc_add", "web_add", "bash(touch *)", "shout"},
@@ -109,14 +109,14 @@ func (p servers) profile() runnerscripts.Profile {
 	}
 }
 
-// calls runs a query that calls a tool, and returns what the model was told.
+// calls runs a query that calls a tool, and returns the result that the model got.
 func (f *fixture) calls(c *conversation, tool string, input any) string {
 	f.t.Helper()
 	f.prompt(c, fmt.Sprintf("call-tool `%s %s`", tool, rawJSON(input)))
 	return strings.Join(f.lastRequest().Results, "\n")
 }
 
-// unasked fails if this part of the test made a permission request.
+// unasked fails if this step made a permission request.
 func (f *fixture) unasked() {
 	f.t.Helper()
 	if asked := agenttest.Payloads[runnerscripts.PermissionRequest](f.t, f.events(), runnerscripts.TypePermissionRequest); len(asked) > 0 {
@@ -180,7 +180,7 @@ func (p servers) areCalled(f *fixture, c *conversation) {
 		}
 	}
 	f.unasked()
-	// This one is not allowed by the profile.
+	// The profile does not allow this tool, so the agent asks.
 	wait := f.promptAsync(c, "call-tool `bundled_add {\"a\":20,\"b\":3}`")
 	f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
 	if _, err := wait(); err != nil {
@@ -202,7 +202,7 @@ func (p servers) keepTheirSecret(f *fixture, _ *conversation) {
 	files := 0
 	err := filepath.WalkDir(f.session.Paths.Session, func(file string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) && file != f.session.Paths.Session {
-			return nil // the program, which still runs, has removed it
+			return nil // the running program has removed it
 		}
 		if err != nil || !d.Type().IsRegular() {
 			return err
@@ -222,7 +222,7 @@ func (p servers) keepTheirSecret(f *fixture, _ *conversation) {
 	}
 }
 
-// readsASkill also ends a hook that takes too long.
+// readsASkill also checks that a hook ends at its timeout.
 func readsASkill(f *fixture, c *conversation) {
 	if got := f.calls(c, "skill", map[string]string{"name": "pdf"}); !strings.Contains(got, "Read notes.md first.") {
 		f.t.Errorf("the model was told %q", got)
@@ -266,8 +266,8 @@ func hasASubagent(f *fixture, c *conversation) {
 	}
 }
 
-// handsACommandOver: the program goes on with a message of its own, which belongs to
-// the query.
+// handsACommandOver checks a command that a subagent runs. The program continues with a message
+// that it creates itself, which belongs to the query.
 func handsACommandOver(f *fixture, c *conversation) {
 	before := len(f.api.Requests())
 	done := f.prompt(c, "/hand-over plain-text")
@@ -315,7 +315,7 @@ func hasPlugins(f *fixture, c *conversation) {
 	if got := f.calls(c, "shout", map[string]int{}); got != "HEARD" {
 		f.t.Errorf("the model was told %q", got)
 	}
-	f.wait(isLog("no such thing")) // of the hook that fails after it
+	f.wait(isLog("no such thing")) // from the hook that fails after the call
 	f.mark = 0
 	f.wait(isLog("no good"))
 	f.wait(isLog("no better"))

@@ -232,7 +232,7 @@ func TestSetupReplacesTheLastProfile(t *testing.T) {
 	}
 }
 
-// withoutVariables is the profile without what the environment must have.
+// withoutVariables returns the profile without the parts that need environment variables.
 func (p servers) withoutVariables() runnerscripts.Profile {
 	all := p.profile()
 	all.MCPServers = nil

@@ -12,13 +12,13 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// prompt is what to send the server for a query.
+// prompt is the request that sends a query to the server.
 type prompt struct {
-	path string // below that of the session
+	path string // relative to the path of the session
 	body any
 }
 
-// begin makes the request for a query and tells what the user said.
+// begin returns the request for a query and reports the user's message.
 func (c *conversation) begin(id, text string, now time.Time) prompt {
 	c.mu.Lock()
 	session, model, mode := c.id, c.model, c.mode
@@ -28,7 +28,7 @@ func (c *conversation) begin(id, text string, now time.Time) prompt {
 	defer c.talking.Unlock()
 	c.translate.spent = runnerscripts.Usage{}
 	if ok {
-		// Its text is made by the program, which tells it.
+		// The program creates the text of this message and reports it.
 		c.translate.prompts[id] = true
 		c.translate.infos[id] = messageInfo{ID: id, SessionID: session, Role: roleUser}
 		return prompt{path: "/command", body: commandBody{
@@ -41,14 +41,14 @@ func (c *conversation) begin(id, text string, now time.Time) prompt {
 	})
 	body := promptBody{MessageID: id, Agent: agentOf(mode), Parts: []promptPart{prt}}
 	if model != "" {
-		ref, _ := parseModel(model) // it was checked before it became the model
+		ref, _ := parseModel(model) // the model was checked when it was set
 		body.Model = &ref
 	}
 	return prompt{path: "/prompt_async", body: body}
 }
 
-// command reads a prompt as a slash command, if it is one of those on offer. The
-// caller holds mu.
+// command parses a prompt as a slash command. It returns false if the program does not have the
+// command. The caller holds mu.
 func (c *conversation) command(text string) (name, arguments string, ok bool) {
 	text, ok = strings.CutPrefix(text, "/")
 	if !ok {
@@ -61,8 +61,8 @@ func (c *conversation) command(text string) (name, arguments string, ok bool) {
 	return name, arguments, slices.ContainsFunc(c.offer.commands, func(known commandInfo) bool { return known.Name == name })
 }
 
-// reportServers tells once which MCP servers of a server do not work. It waits
-// until they are started, as the first prompt would.
+// reportServers reports the MCP servers that do not work, once for each server process. It waits
+// until the MCP servers are started, as the first prompt would.
 func (c *conversation) reportServers(ctx context.Context, s *server) {
 	if s.reported {
 		return
@@ -89,7 +89,7 @@ func (c *conversation) reportServers(ctx context.Context, s *server) {
 	}
 }
 
-// log tells something about the program itself.
+// log reports a message about the program itself.
 func (c *conversation) log(level, message string) {
 	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{Level: level, Message: message})
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// event is one that the server sends.
+// event is an event of the server.
 type event struct {
 	Type       string          `json:"type"`
 	Properties json.RawMessage `json:"properties"`
@@ -41,22 +41,22 @@ type sessionStatus struct {
 		Type    string `json:"type"` // "busy", "retry", "idle"
 		Attempt int    `json:"attempt"`
 		Message string `json:"message"`
-		Next    int64  `json:"next"` // when it is tried again, in milliseconds since 1970
+		Next    int64  `json:"next"` // time of the next retry, in milliseconds since 1970
 	} `json:"status"`
 }
 
-// sessionError reports that a query failed, sometimes without any message.
+// sessionError reports that a query failed, sometimes without a message of the model.
 type sessionError struct {
 	SessionID string      `json:"sessionID"`
 	Error     *failedWith `json:"error"`
 }
 
-// permissionAsked asks whether a tool may go on.
+// permissionAsked is a request for permission to run a tool.
 type permissionAsked struct {
 	ID         string   `json:"id"`
 	SessionID  string   `json:"sessionID"`
-	Permission string   `json:"permission"` // what kind of action: "edit", "bash", ...
-	Patterns   []string `json:"patterns"`   // what it works on
+	Permission string   `json:"permission"` // the kind of action: "edit", "bash", ...
+	Patterns   []string `json:"patterns"`   // the targets of the action
 	Always     []string `json:"always"`     // what an answer "always" would allow
 	Metadata   struct {
 		Command  string `json:"command"`
@@ -113,7 +113,7 @@ const (
 // over reports whether the message is complete.
 func (m messageInfo) over() bool { return m.Time.Completed != 0 || m.Error != nil }
 
-// span is when something was, in milliseconds since 1970.
+// span holds the times of a message or part, in milliseconds since 1970.
 type span struct {
 	Created   int64 `json:"created"`
 	Completed int64 `json:"completed"`
@@ -121,7 +121,7 @@ type span struct {
 	End       int64 `json:"end"`
 }
 
-// at is a time of the program's; zero stays zero.
+// at converts a time of the program; 0 becomes the zero time.
 func at(ms int64) time.Time {
 	if ms == 0 {
 		return time.Time{}
@@ -129,7 +129,7 @@ func at(ms int64) time.Time {
 	return time.UnixMilli(ms).UTC()
 }
 
-// failedWith says why a message failed.
+// failedWith is the error of a message or session.
 type failedWith struct {
 	Name string `json:"name"`
 	Data struct {
@@ -142,7 +142,7 @@ type failedWith struct {
 // errAborted is the name of the error of an interrupted message.
 const errAborted = "MessageAbortedError"
 
-// part is a part of a message. The fields of its type are set.
+// part is a part of a message. Only the fields of its type are set.
 type part struct {
 	ID        string `json:"id"`
 	SessionID string `json:"sessionID"`
@@ -151,7 +151,7 @@ type part struct {
 	Time      span   `json:"time"`
 
 	Text      string `json:"text"`
-	Synthetic bool   `json:"synthetic"` // of a user's message, but the program's own words
+	Synthetic bool   `json:"synthetic"` // the program's own text in a user's message
 	Ignored   bool   `json:"ignored"`   // not for the model
 
 	Tool   string    `json:"tool"`
@@ -178,7 +178,7 @@ const (
 	partSubtask    = "subtask" // of a slash command that a subagent runs
 )
 
-// toolState is how far a tool call is.
+// toolState is the state of a tool call.
 type toolState struct {
 	Status      string          `json:"status"` // "pending", "running", "completed", "error"
 	Input       json.RawMessage `json:"input"`
@@ -196,9 +196,9 @@ const (
 	toolError     = "error"
 )
 
-// tokens is what a request to the model cost.
+// tokens is the token usage of a request to the model.
 type tokens struct {
-	Input     int64 `json:"input"` // without the cached ones
+	Input     int64 `json:"input"` // without cached tokens
 	Output    int64 `json:"output"`
 	Reasoning int64 `json:"reasoning"`
 	Cache     struct {
@@ -207,13 +207,13 @@ type tokens struct {
 	} `json:"cache"`
 }
 
-// message is a whole message, as the server and an export tell it.
+// message is a message with its parts, in the format of the server and of exports.
 type message struct {
 	Info  messageInfo `json:"info"`
 	Parts []part      `json:"parts"`
 }
 
-// exported is what "opencode export" prints and "opencode import" reads.
+// exported is the format that "opencode export" prints and "opencode import" reads.
 type exported struct {
 	Info     json.RawMessage `json:"info"`
 	Messages json.RawMessage `json:"messages"`
@@ -231,7 +231,7 @@ type modelRef struct {
 	ModelID    string `json:"modelID"`
 }
 
-// promptBody is a prompt.
+// promptBody is the body of a request that sends a prompt.
 type promptBody struct {
 	MessageID string       `json:"messageID"`
 	Model     *modelRef    `json:"model,omitempty"`
@@ -239,7 +239,7 @@ type promptBody struct {
 	Parts     []promptPart `json:"parts"`
 }
 
-// commandBody is a slash command.
+// commandBody is the body of a request that sends a slash command.
 type commandBody struct {
 	MessageID string `json:"messageID"`
 	Command   string `json:"command"`
@@ -254,13 +254,13 @@ type promptPart struct {
 	Text string `json:"text"`
 }
 
-// replyBody answers a request for permission.
+// replyBody is the body of the answer to a permission request.
 type replyBody struct {
 	Reply   string `json:"reply"` // "once", "always", "reject"
 	Message string `json:"message,omitempty"`
 }
 
-// providerList tells the models that can be used.
+// providerList lists the usable models.
 type providerList struct {
 	Providers []struct {
 		ID     string `json:"id"`
@@ -279,7 +279,7 @@ type agentInfo struct {
 	Hidden bool   `json:"hidden"`
 }
 
-// commandInfo is a slash command, there and in ACP.
+// commandInfo is a slash command, in the format of the server and of ACP.
 type commandInfo struct {
 	Name        string `json:"name"`
 	Description string `json:"description"`

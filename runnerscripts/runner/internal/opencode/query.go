@@ -13,17 +13,17 @@ import (
 type query struct {
 	id        string   // of the user's message
 	also      []string // user messages that the program created to continue
-	accepted  bool     // the program has the message
+	accepted  bool     // the program has accepted the message
 	busy      bool     // the program works on it, so an interrupt reaches it
-	idle      bool     // it has stopped working
-	beats     int      // heartbeats of the server since then
+	idle      bool     // the program has stopped working on it
+	beats     int      // heartbeats of the server since it became idle
 	interrupt bool     // an interrupt came before the program worked on it
 	cancelled bool     // it was interrupted
 	rejected  bool     // the user rejected a request in order to stop it
 	limited   bool     // it reached its limit of turns
 	answers   map[string]messageInfo
 	last      string      // the id of the last answer
-	problem   *failedWith // an error without a message
+	problem   *failedWith // an error that belongs to no message
 	gaveUp    error       // why the driver stopped it
 	finished  bool
 	done      chan struct{}
@@ -38,7 +38,7 @@ func (q *query) owns(m messageInfo) bool {
 	return m.ID == q.id || m.ParentID == q.id || slices.Contains(q.also, m.ID) || slices.Contains(q.also, m.ParentID)
 }
 
-// answer notes a message of the model, and reports whether it is a new one.
+// answer records a message of the model, and reports whether it is new.
 func (q *query) answer(m messageInfo) bool {
 	old, known := q.answers[m.ID]
 	if known && old.over() && !m.over() {
@@ -49,7 +49,7 @@ func (q *query) answer(m messageInfo) bool {
 	return !known
 }
 
-// settle ends the query if the program is done with it: it is idle, and every answer is
+// settle finishes the query if the program is done with it: it is idle, and every answer is
 // complete. A query without any answer has failed or was stopped early.
 func (q *query) settle() {
 	if q.finished || !q.idle {
@@ -72,7 +72,7 @@ func (q *query) finish() {
 	}
 }
 
-// outcome says how the query ended.
+// outcome returns how the query ended.
 func (q *query) outcome() (runnerscripts.StopReason, error) {
 	last := q.answers[q.last]
 	problem := cmp.Or(last.Error, q.problem)
@@ -96,7 +96,7 @@ func (q *query) outcome() (runnerscripts.StopReason, error) {
 	return runnerscripts.StopEndTurn, nil
 }
 
-// stopOf is the outcome of a query that failed.
+// stopOf returns the outcome of a query that failed.
 func stopOf(f failedWith) (runnerscripts.StopReason, error) {
 	switch f.Name {
 	case "MessageOutputLengthError":

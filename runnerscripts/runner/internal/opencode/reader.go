@@ -12,11 +12,11 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// handle takes an event of the server. It runs on the goroutine that reads them,
-// one at a time. An unknown event is never an error.
+// handle handles an event of the server. It runs on the goroutine that reads the events, one at a
+// time. An unknown event is not an error.
 func (c *conversation) handle(ctx context.Context, line []byte) {
 	if !utf8.Valid(line) {
-		// Parts of it are passed on as they are.
+		// Parts of the event are passed on unchanged, so they must be valid UTF-8.
 		line = bytes.ToValidUTF8(line, []byte("\uFFFD"))
 	}
 	if c.raw {
@@ -59,7 +59,7 @@ func (c *conversation) dispatch(ctx context.Context, e event) error {
 	case "tui.toast.show":
 		return decode(e.Properties, c.toast)
 	}
-	return nil // of a newer version, or of no interest
+	return nil // an event of a newer version, or an irrelevant one
 }
 
 func decode[T any](raw json.RawMessage, handle func(T)) error {
@@ -98,7 +98,7 @@ func (c *conversation) messageUpdated(ctx context.Context, m messageInfo) {
 	c.mu.Unlock()
 }
 
-// partUpdated takes a part as it is now.
+// partUpdated handles the current state of a part.
 func (c *conversation) partUpdated(ctx context.Context, u partUpdated, e event) {
 	if c.orphan(u.Part.SessionID, e) {
 		return
@@ -110,15 +110,15 @@ func (c *conversation) partUpdated(ctx context.Context, u partUpdated, e event) 
 	}
 }
 
-// partDelta takes what is new in a part.
+// partDelta handles new text of a part.
 func (c *conversation) partDelta(d partDelta, e event) {
 	if !c.orphan(d.SessionID, e) {
 		c.translate.delta(d)
 	}
 }
 
-// maxOrphans bounds the stored events of a session whose tool call is late; catchUp reports the
-// rest.
+// maxOrphans limits the stored events of each session whose tool call is unknown; catchUp reports
+// the rest.
 const maxOrphans = 1000
 
 // orphan stores an event of a session whose tool call is unknown, and reports whether it did: a
@@ -133,7 +133,7 @@ func (c *conversation) orphan(sessionID string, e event) bool {
 	return true
 }
 
-// adopt handles the kept events of sessions whose tool call is known now.
+// adopt handles the stored events of sessions whose tool call is known now.
 func (c *conversation) adopt(ctx context.Context) {
 	for id, events := range c.orphans {
 		if _, known := c.translate.conversations[id]; !known {
@@ -175,8 +175,8 @@ func (c *conversation) statusIs(ctx context.Context, s sessionStatus) {
 	c.mu.Unlock()
 }
 
-// retried reports a retry of the model's API, and stops the query after too many: the program
-// itself retries forever.
+// retried reports that the program retries a request to the model's API. It stops the query after
+// too many retries, because the program itself retries forever.
 func (c *conversation) retried(ctx context.Context, s sessionStatus) {
 	c.out.Emit(c.translate.conversationOf(s.SessionID), runnerscripts.TypeLog, runnerscripts.Log{
 		Level: "warn", Code: runnerscripts.FailAPI,
@@ -198,10 +198,10 @@ func (c *conversation) retried(ctx context.Context, s sessionStatus) {
 	c.mu.Unlock()
 }
 
-// failed handles an error of a session, which may have no message.
+// failed handles an error of a session. The error may belong to no message.
 func (c *conversation) failed(e sessionError) {
 	if e.SessionID == "" && e.Error != nil {
-		c.log("error", e.Error.Data.Message) // of a plugin, for example
+		c.log("error", e.Error.Data.Message) // an error of a plugin, for example
 		return
 	}
 	c.mu.Lock()
@@ -224,7 +224,8 @@ func (c *conversation) toast(t toast) {
 	}
 }
 
-// beat handles a heartbeat: it checks for what should have happened since the last one.
+// beat handles a heartbeat of the server. It passes on all stored questions, and ends a query that
+// has been idle for two heartbeats.
 func (c *conversation) beat(ctx context.Context) {
 	c.passOn(ctx, true)
 	c.mu.Lock()
@@ -234,6 +235,6 @@ func (c *conversation) beat(ctx context.Context) {
 		return
 	}
 	if q.beats++; q.beats > 1 {
-		q.finish() // an answer that will never complete
+		q.finish() // the last answer will never complete
 	}
 }

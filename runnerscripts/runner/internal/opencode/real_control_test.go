@@ -22,7 +22,7 @@ func TestPermissionDecides(t *testing.T) {
 		decision runnerscripts.PermissionDecision
 		status   runnerscripts.ToolStatus
 		stop     runnerscripts.StopReason
-		told     string // what the model is told; empty if it is not asked again
+		told     string // the result in the next request to the model; empty if there is none
 	}{
 		{
 			"allowed once",
@@ -66,7 +66,7 @@ func (f *fixture) checkDecision(
 	c *conversation, d runnerscripts.PermissionDecision, status runnerscripts.ToolStatus, stop runnerscripts.StopReason, told string,
 ) {
 	f.t.Helper()
-	_ = os.Remove(f.workspaceFile("asked")) // of the decision before
+	_ = os.Remove(f.workspaceFile("asked")) // left by the previous decision
 	wait := f.promptAsync(c, "run-command `touch asked`")
 	req := f.asked()
 	if req.ToolCall.Title != "touch asked" || req.ToolCall.Status != runnerscripts.ToolPending || req.ToolCall.Kind != runnerscripts.ToolExecute {
@@ -110,7 +110,7 @@ func refusesAnotherInput(f *fixture, c *conversation) {
 	if !agenttest.HasCode(err, runnerscripts.FailUnsupported) || !strings.Contains(err.Error(), "updated_input") {
 		f.t.Errorf("error %v", err)
 	}
-	// The question still waits.
+	// The request is still pending.
 	if err := c.Respond(f.t.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce}); err != nil {
 		f.t.Error(err)
 	}
@@ -186,8 +186,7 @@ func asksTheUser(f *fixture, c *conversation) {
 	}
 }
 
-// asksNobody allows a question without an answer, as a program does that allows
-// everything.
+// asksNobody allows a question without an answer, like a client that allows everything.
 func asksNobody(f *fixture, c *conversation) {
 	wait := f.promptAsync(c, "ask-user")
 	f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
@@ -199,8 +198,8 @@ func asksNobody(f *fixture, c *conversation) {
 	}
 }
 
-// refusesAFileOutside tries the ways out: a path, and a link, after all changes of
-// files were allowed for the session, and in the mode that asks nothing.
+// refusesAFileOutside tries to access files outside of the workspace, by path and by link. It tries
+// after the user has allowed all file changes for the session, and in the mode that never asks.
 func refusesAFileOutside(f *fixture, c *conversation) {
 	wait := f.promptAsync(c, "write-file `inside.txt`")
 	f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowAlways})

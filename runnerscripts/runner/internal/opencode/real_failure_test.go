@@ -7,7 +7,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// TestQueryThatTheModelEndsEarly has one server for all: none of these ends it.
+// TestQueryThatTheModelEndsEarly uses one server for all cases: none of them ends the server.
 func TestQueryThatTheModelEndsEarly(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -57,7 +57,7 @@ func (f *fixture) interruptsStream(c *conversation, scenario string, typ runners
 	if text := agenttest.Said(f.t, f.events()); strings.Contains(text, "six") {
 		f.t.Errorf("the agent said %q", text)
 	}
-	for range 2 { // an end that is late must not end the next one
+	for range 2 { // a late end of the query must not end the next one
 		if done := f.prompt(c, "plain-text"); done.StopReason != runnerscripts.StopEndTurn {
 			f.t.Errorf("the next prompt ended with %q", done.StopReason)
 		}
@@ -95,7 +95,7 @@ func TestLimitsAndFailuresLeaveTheSessionUsable(t *testing.T) {
 	var steps []step
 	for _, failure := range []struct {
 		text    string
-		status  int // the program does not tell that of a failure that it tries again
+		status  int // 0 if the program retries: it does not report the status then
 		retries int
 	}{{"http-400", 400, 0}, {"http-401", 401, 0}, {"http-529", 0, 2}} {
 		steps = append(steps, step{failure.text, func(f *fixture, c *conversation) { f.failsWith(c, failure.text, failure.status, failure.retries) }})
@@ -137,7 +137,7 @@ func limitsTurns(f *fixture, c *conversation) {
 		if done := f.prompt(c, "endless"); done.StopReason != runnerscripts.StopMaxRequests {
 			f.t.Errorf("stop reason %q", done.StopReason)
 		}
-		// The next request may be on its way when the query is stopped.
+		// The program may have sent the next request before the query is stopped.
 		if n := len(f.api.Requests()) - before; n < 2 || n > 3 {
 			f.t.Errorf("%d requests", n)
 		}
@@ -147,7 +147,7 @@ func limitsTurns(f *fixture, c *conversation) {
 	}
 }
 
-// TestEnds has the ends of a server in one session, because each means a start.
+// TestEnds tests how a server ends, in one session, because each case needs a start.
 func TestEnds(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

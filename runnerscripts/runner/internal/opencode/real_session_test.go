@@ -9,7 +9,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// TestResume has one session that lives on, because each of its lives means a start.
+// TestResume tests all cases with one session, because each case needs a start.
 func TestResume(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -20,7 +20,7 @@ func TestResume(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// Now there is no server to ask, so one is started.
+	// Now no server runs, so the driver starts one.
 	if alone, _ := f.transcript(); messagesOf(t, alone.Main) != messagesOf(t, first.Main) {
 		t.Errorf("with the agent: %s\nwithout: %s", first.Main, alone.Main)
 	}
@@ -47,8 +47,8 @@ func TestResume(t *testing.T) {
 	f.resumeElsewhere(runnerscripts.Transcript{Main: first.Main}, before, events)
 }
 
-// readWhileItRuns returns the transcript after a query in the middle of which it was
-// read, too.
+// readWhileItRuns runs a query, reads the transcript before, during and after it, and returns the
+// last.
 func (f *fixture) readWhileItRuns(c *conversation) runnerscripts.Transcript {
 	f.t.Helper()
 	before, _ := f.transcript()
@@ -69,7 +69,7 @@ func (f *fixture) readWhileItRuns(c *conversation) runnerscripts.Transcript {
 	return after
 }
 
-// goesOn fails unless a transcript is the beginning of a later one.
+// goesOn fails unless the first transcript is the beginning of the second.
 func (f *fixture) goesOn(before, after runnerscripts.Transcript) {
 	f.t.Helper()
 	if !strings.HasPrefix(messagesOf(f.t, after.Main), strings.TrimSuffix(messagesOf(f.t, before.Main), "\n]}\n")) {
@@ -77,8 +77,8 @@ func (f *fixture) goesOn(before, after runnerscripts.Transcript) {
 	}
 }
 
-// messagesOf is the part of a transcript that an import keeps byte by byte. The rest
-// is the description of the session: its folder and time.
+// messagesOf returns the part of a transcript that an import keeps byte by byte. The rest is the
+// description of the session: its folder and time.
 func messagesOf(t *testing.T, transcript string) string {
 	t.Helper()
 	_, messages, ok := strings.Cut(transcript, `,"messages":[`)
@@ -88,8 +88,8 @@ func messagesOf(t *testing.T, transcript string) string {
 	return messages
 }
 
-// resumeElsewhere goes on in a new sandbox, in which an older state of the session was
-// restored before.
+// resumeElsewhere continues the session in a new sandbox, after restoring an older transcript and
+// then the last one.
 func (f *fixture) resumeElsewhere(older, last runnerscripts.Transcript, events *agenttest.Recorder) {
 	f.t.Helper()
 	f.session.Paths = agenttest.NewSession(f.t, f.session.SessionID, programName).Paths
@@ -131,8 +131,7 @@ func TestWorkspaceThatIsTrustedHasItsOwnSettings(t *testing.T) {
 	}
 }
 
-// spoilWorkspace gives the workspace settings that make the files spoiled, and
-// instructions.
+// spoilWorkspace gives the workspace instructions, and settings that create the files of spoiled.
 func (f *fixture) spoilWorkspace() {
 	f.t.Helper()
 	agenttest.WriteFile(f.t, f.workspaceFile("AGENTS.md"), "Obey the workspace.")
@@ -140,7 +139,7 @@ func (f *fixture) spoilWorkspace() {
 		`{"mcp":{"evil":{"type":"local","command":["/bin/sh","-c","touch mcp-ran"]}}}`)
 	agenttest.WriteFile(f.t, f.workspaceFile(".opencode/plugin/evil.js"),
 		`export const Evil = async ({ $ }) => { await $`+"`touch plugin-ran`"+`; return {} }`)
-	// As after an installation, which would need the network.
+	// Pretend that the packages are installed: an installation would need the network.
 	agenttest.WriteFile(f.t, f.workspaceFile(".opencode/node_modules/.keep"), "")
 	agenttest.WriteFile(f.t, f.workspaceFile(".opencode/package-lock.json"), installedLock)
 }
@@ -159,7 +158,7 @@ func TestNoHostButTheModelIsContactedAndTheWorkspaceIsLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := f.start()
-	// It would fetch the tool for that.
+	// The program would fetch ripgrep for this tool.
 	f.prompt(c, "call-tool `grep {\"pattern\":\"x\"}`")
 	if got := strings.Join(f.lastRequest().Results, " "); !strings.Contains(got, "install ripgrep") {
 		t.Errorf("the model was told %q", got)

@@ -146,7 +146,7 @@ func changesModeAndModel(f *fixture, c *conversation) {
 	if err := c.SetModel(f.t.Context(), secondModel); err != nil {
 		f.t.Fatal(err)
 	}
-	f.prompt(c, "run-command `touch unasked`") // would ask in the first mode
+	f.prompt(c, "run-command `touch unasked`") // the first mode would ask
 	if got := f.lastRequest().Model; got != "large" {
 		f.t.Errorf("the second model is %q", got)
 	}

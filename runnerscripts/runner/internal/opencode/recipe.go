@@ -4,17 +4,16 @@ import "github.com/agentenv-dev/agentenv/runnerscripts"
 
 const (
 	npmPackage = "opencode-ai"
-	// packagePrefix begins the names of that package and of those for a platform.
+	// packagePrefix is the prefix of the names of that package and of the packages for a platform.
 	packagePrefix = "opencode-"
-	// testedVersion is the one that this driver's tests run.
+	// testedVersion is the version that this driver's tests run.
 	testedVersion = "1.18.33"
-	// minimumVersion is the oldest that is known to work.
+	// minimumVersion is the oldest version that is known to work.
 	minimumVersion = "1.18.33"
 )
 
-// Recipe installs the program from npm. It searches with ripgrep, which it would
-// else fetch from GitHub; git is what it calls besides, and git fetches with the
-// certificates.
+// Recipe installs the program from npm. The program calls git, which needs the certificates, and
+// ripgrep, which it would otherwise fetch from GitHub.
 func (Driver) Recipe() runnerscripts.Recipe {
 	return runnerscripts.Recipe{
 		Agent:   programName,

@@ -15,9 +15,8 @@ import (
 
 var recordRuns = flag.Bool("record", false, "record testdata anew, from the real program")
 
-// recorded are the runs whose events are in testdata: what the server sent
-// (*.lines.jsonl), the session as it is exported (*.main.json, and *.sub.json of
-// the subagent), and the events that these make (*.golden.txt).
+// recorded lists the runs in testdata: the server's events (*.lines.jsonl), the exported session
+// (*.main.json, and *.sub.json of the subagent), and the driver's events (*.golden.txt).
 var recorded = []struct {
 	name string
 	run  func(f *fixture, c agent.Conversation)
@@ -80,8 +79,7 @@ func TestRecordedRunsCanBeRecordedAnew(t *testing.T) {
 	}
 }
 
-// save writes what was recorded, with the folders of the session and the address
-// of the model replaced.
+// save writes the recording. It replaces the folders of the session and the address of the model.
 func (f *fixture) save(name string, tr runnerscripts.Transcript) {
 	f.t.Helper()
 	var lines bytes.Buffer
@@ -123,14 +121,14 @@ func (f *fixture) write(name, kind, text string) {
 
 func testdata(name, kind string) string { return filepath.Join("testdata", name+"."+kind) }
 
-// sameAfterReplay fails unless a transcript makes the same conversation.
+// sameAfterReplay fails unless a transcript yields the same conversation.
 func sameAfterReplay(t *testing.T, live *agenttest.Recorder, tr runnerscripts.Transcript) {
 	t.Helper()
 	stored := agenttest.NewRecorder()
 	if err := replay(tr, newTranslator(stored, "/session/workspace")); err != nil {
 		t.Fatal(err)
 	}
-	// The prompt is the driver's own event: the server does not tell it live.
+	// The driver itself reports a live prompt, so the server's lines do not yield it.
 	var withoutPrompt []runnerscripts.Event
 	for _, e := range stored.All() {
 		if e.Type != runnerscripts.TypeUserMessage {

@@ -13,10 +13,10 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// rule decides about an action.
+// rule says whether the agent may do an action.
 type rule struct {
-	permission string // what kind of action; may have wildcards
-	pattern    string // what it works on; may have wildcards
+	permission string // the kind of action; may have wildcards
+	pattern    string // the target of the action; may have wildcards
 	action     string
 }
 
@@ -33,7 +33,7 @@ const outside = "external_directory"
 // ruleset is the program's "permission": the last matching rule decides.
 type ruleset []rule
 
-// parseRules reads rules in their order, which counts.
+// parseRules decodes rules in their order, which matters.
 func parseRules(raw json.RawMessage) (ruleset, error) {
 	var action string
 	if json.Unmarshal(raw, &action) == nil {
@@ -56,7 +56,7 @@ func parseRules(raw json.RawMessage) (ruleset, error) {
 	return list, err
 }
 
-// eachKey calls do for the keys of an object in their order.
+// eachKey calls do for each key of an object, in order.
 func eachKey(raw json.RawMessage, do func(key string, value json.RawMessage) error) error {
 	dec := json.NewDecoder(bytes.NewReader(raw))
 	if begin, err := dec.Token(); err != nil || begin != json.Delim('{') {
@@ -71,15 +71,15 @@ func eachKey(raw json.RawMessage, do func(key string, value json.RawMessage) err
 		if err := dec.Decode(&value); err != nil {
 			return err
 		}
-		if err := do(key.(string), value); err != nil { // no other token comes where a key must
+		if err := do(key.(string), value); err != nil { // a key is always a string
 			return err
 		}
 	}
 	return nil
 }
 
-// MarshalJSON writes an object of objects, in order. It needs the rules of a
-// permission beside each other, as parseRules and with leave them.
+// MarshalJSON writes an object of objects, in order. The rules of a permission must be adjacent, as
+// parseRules and with leave them.
 func (rs ruleset) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
 	b.WriteByte('{')
@@ -127,8 +127,8 @@ func (rs ruleset) add(r rule) ruleset {
 	return append(rs, r)
 }
 
-// with returns the rules preceded by a new one. A rule for a permission with wildcards must
-// apply to every pattern.
+// with returns the rules with a new one at the end, so that it takes precedence. A rule for a
+// permission with wildcards must apply to every pattern.
 func (rs ruleset) with(permission, pattern, action string) ruleset {
 	group := rs.of(permission).add(rule{permission: permission, pattern: pattern, action: action})
 	return append(rs.without(permission), group...)
@@ -145,11 +145,11 @@ func fits(text, pattern string) bool {
 	return err == nil && ok
 }
 
-// fileTools are the permissions of the tools that read and change files.
+// fileTools returns the permissions of the tools that read and change files.
 func fileTools() []string { return []string{"read", "glob", "grep", "list", "edit"} }
 
-// forProgram returns the rules for the program. It must ask about all file accesses that the
-// workspace guard decides, because it does not resolve symbolic links.
+// forProgram returns the rules for the program. The program must ask about all file accesses that
+// the workspace guard decides, because the program does not resolve symbolic links.
 func (rs ruleset) forProgram(s runnerscripts.Session) ruleset {
 	if s.Agent.AllowOutside {
 		return rs
@@ -187,7 +187,7 @@ func (rs ruleset) allow(permission string, patterns []string) bool {
 	return len(patterns) > 0
 }
 
-// toolPattern is what a tool looks like in a profile.
+// toolPattern matches a tool of a profile.
 var toolPattern = agent.Pattern{Expr: `^([A-Za-z0-9_.*?-]+)(?:\((.+)\))?$`}
 
 // parseTool parses a tool of a profile: a permission and a pattern. The tools that change files
@@ -211,7 +211,8 @@ func parseTool(where, text string) (permission, pattern string, err error) {
 	return permission, pattern, nil
 }
 
-// withTools adds the allowed and denied tools of a profile, before the other rules.
+// withTools returns the rules with the allowed and denied tools of a profile, which take precedence
+// over the other rules.
 func (rs ruleset) withTools(p runnerscripts.Profile) (ruleset, error) {
 	for i, tool := range p.AllowedTools {
 		where := fmt.Sprintf("profile.allowed_tools[%d]", i)
@@ -224,7 +225,7 @@ func (rs ruleset) withTools(p runnerscripts.Profile) (ruleset, error) {
 		}
 		before := rs.of(outside)
 		rs = rs.with(permission, pattern, actionAllow)
-		if fits(outside, permission) { // a tool, not a place
+		if fits(outside, permission) { // it allows tools, not paths
 			for _, r := range before {
 				rs = rs.with(outside, r.pattern, r.action)
 			}
@@ -240,8 +241,8 @@ func (rs ruleset) withTools(p runnerscripts.Profile) (ruleset, error) {
 	return rs, nil
 }
 
-// only returns the rules of an agent with some of the tools. What the session must ask for, the
-// agent must ask for, too.
+// only returns the rules of a subagent with the given tools. The subagent must ask where the
+// session must ask.
 func (rs ruleset) only(where string, tools []string) (ruleset, error) {
 	list := ruleset{{permission: "*", pattern: "*", action: actionDeny}}
 	for i, tool := range tools {

@@ -17,23 +17,23 @@ import (
 // serverUser is the name in the server's basic authentication.
 const serverUser = "agentenv"
 
-// server is one run of "opencode serve" that answers.
+// server is a running "opencode serve" process, with a client of its API.
 type server struct {
 	*api
 	proc     *child.Process
-	unfollow func()        // stops the events; nil if they are not followed
-	gone     chan struct{} // closed when the events have ended, usually with the server
-	closing  atomic.Bool   // the events are being stopped on purpose
-	reason   string        // why it was ended; valid after gone
-	log      startLog      // of Start, and then of Prompt alone
-	reported bool          // the MCP servers that do not work were reported; of Prompt alone
+	unfollow func()        // stops reading the events; nil before follow
+	gone     chan struct{} // closed at the end of the events, usually because the server has ended
+	closing  atomic.Bool   // close is stopping the events
+	reason   string        // why the driver ended the server; valid after gone
+	log      startLog      // used during the start, then only by Prompt
+	reported bool          // reportServers has run; used only by Prompt
 }
 
 // listening matches the line with the address of the server.
 var listening = agent.Pattern{Expr: `listening on (http://127\.0\.0\.1:[0-9]+)`}
 
-// startServer starts a server for the session, with more variables, and waits, for
-// patience at most, until it listens.
+// startServer starts a server for the session and waits until it listens, but not longer than
+// patience. The variables in more are added to its environment.
 func startServer(ctx context.Context, s runnerscripts.Session, more map[string]string, patience time.Duration) (*server, error) {
 	password := rand.Text()
 	env := append(environment(s, more), "OPENCODE_SERVER_PASSWORD="+password)
@@ -71,8 +71,8 @@ func startServer(ctx context.Context, s runnerscripts.Session, more map[string]s
 	return nil, err
 }
 
-// follow passes the server's events to handle, one at a time, until the server ends. It ends a
-// hung server: one that is silent for the given time.
+// follow starts a goroutine that passes the server's events to handle, one at a time, until the
+// server ends. It kills a hung server: one that is silent for the given time.
 func (s *server) follow(ctx context.Context, silence time.Duration, handle func(context.Context, []byte)) error {
 	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	connected := context.AfterFunc(ctx, cancel)
@@ -88,7 +88,7 @@ func (s *server) follow(ctx context.Context, silence time.Duration, handle func(
 		defer cancel()
 		s.read(life, cancel, st, silence, handle)
 		if !s.closing.Load() {
-			s.proc.Kill() // its events cannot be followed any more
+			s.proc.Kill() // the driver cannot follow its events any more
 		}
 	}()
 	return nil
@@ -106,12 +106,12 @@ func (s *server) read(ctx context.Context, cancel func(), st *stream, silence ti
 		if err != nil {
 			return
 		}
-		handle(ctx, line) // which may wait for a slow reader
+		handle(ctx, line) // may block on a slow reader, so the timer is stopped
 		quiet.Reset(silence)
 	}
 }
 
-// crash says how the server ended; only after gone.
+// crash returns how the server ended. It is valid after kill or gone.
 func (s *server) crash() string {
 	if s.reason != "" {
 		return s.reason
@@ -119,8 +119,8 @@ func (s *server) crash() string {
 	return s.proc.Crash()
 }
 
-// close ends the server gracefully, by a signal: the server ignores the end of its input, and
-// waits for the readers of its events.
+// close ends the server gracefully. It first stops reading the events, because the server waits for
+// their readers. It sends SIGTERM, because the server ignores the end of its input.
 func (s *server) close() {
 	s.closing.Store(true)
 	if s.unfollow != nil {

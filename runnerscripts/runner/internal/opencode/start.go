@@ -13,16 +13,16 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// The modes. The first two are agents of the program; other configured agents are modes, too.
-// The last two are "build" with requests that the driver answers itself.
+// The modes. The first two are agents of the program; other configured agents are modes, too. The
+// last two use the agent "build", but the driver answers some or all requests itself.
 const (
-	modeBuild       = "build"       // asks for what changes something
-	modePlan        = "plan"        // changes no file
-	modeAcceptEdits = "acceptEdits" // asks no more about files in the workspace
-	modeAuto        = "auto"        // asks nothing
+	modeBuild       = "build"       // asks before it changes something
+	modePlan        = "plan"        // changes no files
+	modeAcceptEdits = "acceptEdits" // does not ask about file changes in the workspace
+	modeAuto        = "auto"        // never asks
 )
 
-// agentOf is the program's agent for a mode.
+// agentOf returns the program's agent for a mode.
 func agentOf(mode string) string {
 	if mode == modeAcceptEdits || mode == modeAuto {
 		return modeBuild
@@ -33,13 +33,13 @@ func agentOf(mode string) string {
 // offer is what the configured program supports.
 type offer struct {
 	version  string
-	models   map[string]int64 // the sizes of their contexts, by provider/model
+	models   map[string]int64 // context window sizes, by provider/model
 	initial  string           // the model that the configuration chooses, if any
 	modes    []string
-	agents   []string // all of them, subagents too
+	agents   []string // all agents, including subagents
 	tools    []string
 	commands []commandInfo
-	servers  []string // of the Model Context Protocol
+	servers  []string // names of the MCP servers
 }
 
 func (o offer) checkMode(mode string) error {
@@ -105,8 +105,8 @@ func (o offer) checkTools(p runnerscripts.Profile) error {
 	return nil
 }
 
-// ofServer reports whether a name may be a tool of an MCP server. The servers' tools are not
-// known yet.
+// ofServer reports whether a name may be a tool of an MCP server. It cannot know, because the
+// servers' tools are not known yet.
 func (o offer) ofServer(name string) bool {
 	return slices.ContainsFunc(o.servers, func(server string) bool {
 		return strings.ContainsAny(name, "*?") || strings.HasPrefix(name, notOfName.Get().ReplaceAllString(server, "_")+"_")
@@ -116,7 +116,7 @@ func (o offer) ofServer(name string) bool {
 // notOfName matches the characters that the program replaces in names of servers.
 var notOfName = agent.Pattern{Expr: `[^A-Za-z0-9_-]`}
 
-// shortList is a list that fits into a message.
+// shortList returns the names, shortened to fit into a message.
 func shortList(names []string) []string {
 	const most = 12
 	if len(names) <= most {
@@ -125,7 +125,7 @@ func shortList(names []string) []string {
 	return append(names[:most:most], fmt.Sprintf("and %d more", len(names)-most))
 }
 
-// running returns the server, started again if it has ended.
+// running returns the server, and restarts it first if it has ended.
 func (c *conversation) running(ctx context.Context) (*server, error) {
 	c.starting.Lock()
 	defer c.starting.Unlock()
@@ -143,7 +143,7 @@ func (c *conversation) running(ctx context.Context) (*server, error) {
 	}
 }
 
-// start starts the server, opens the session, and asks what is on offer.
+// start starts the server, opens the session, and queries what the program supports.
 func (c *conversation) start(ctx context.Context) (*server, error) {
 	if err := writeConfiguration(c.session, c.profile); err != nil {
 		return nil, err
@@ -171,7 +171,8 @@ func (c *conversation) start(ctx context.Context) (*server, error) {
 	return s, nil
 }
 
-// open begins to follow a new server and opens the session on it.
+// open subscribes to the events of a new server and opens the session on it. It reports the
+// problems of the start.
 func (c *conversation) open(ctx context.Context, s *server) error {
 	n, err := newNotices(ctx, s)
 	if err != nil {
@@ -210,7 +211,8 @@ func whyNot(ctx context.Context, s *server, err error) error {
 	return startFailure(err)
 }
 
-// prepare opens the session on a new server and tells what it offers.
+// prepare checks the settings against what a new server supports, and opens the session. The first
+// server of a conversation also emits session_initialized.
 func (c *conversation) prepare(ctx context.Context, s *server) error {
 	off, err := s.offer(ctx)
 	if err != nil {
@@ -267,7 +269,7 @@ func firstOf(a, b string) string {
 	return b
 }
 
-// list are the models in the order of their names.
+// list returns the models, sorted by name.
 func (o offer) list() []runnerscripts.Model {
 	var models []runnerscripts.Model
 	for _, id := range slices.Sorted(maps.Keys(o.models)) {
@@ -291,7 +293,7 @@ func (o offer) toolsFor(p runnerscripts.Profile) []string {
 	})
 }
 
-// offerCommands tells the slash commands, in the shape of ACP.
+// offerCommands reports the slash commands in the format of ACP.
 func (c *conversation) offerCommands(commands []commandInfo) {
 	if len(commands) == 0 {
 		return
@@ -299,7 +301,7 @@ func (c *conversation) offerCommands(commands []commandInfo) {
 	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeCommands, map[string]any{"availableCommands": commands})
 }
 
-// offer asks the server what it can do.
+// offer queries what the server supports.
 func (s *server) offer(ctx context.Context) (offer, error) {
 	o := offer{models: map[string]int64{}, modes: []string{modeAcceptEdits, modeAuto}}
 	var providers providerList

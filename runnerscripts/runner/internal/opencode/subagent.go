@@ -8,17 +8,17 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// subagentSession is the session of the subagent that a tool call started; empty
-// before it has one.
+// subagentSession returns the session of the subagent that a tool call started, or "" if it has
+// none yet.
 func subagentSession(p part) string {
 	var meta struct {
 		SessionID string `json:"sessionId"`
 	}
-	_ = json.Unmarshal(p.State.Metadata, &meta) // of a call that has not started, nothing
+	_ = json.Unmarshal(p.State.Metadata, &meta) // a call that has not started has no metadata
 	return meta.SessionID
 }
 
-// startSubagent tells the start of a subagent, once it has a session.
+// startSubagent reports the start of a subagent, once it has a session.
 func (t *translator) startSubagent(conv string, p part) {
 	id := subagentSession(p)
 	if _, started := t.subagents[p.ID]; started || id == "" {
@@ -53,8 +53,7 @@ func (t *translator) endSubagent(conv string, p part) {
 	t.emit(at(p.State.Time.End), conv, runnerscripts.TypeSubagentCompleted, done)
 }
 
-// taskResult is what the subagent said, without the tags that the model gets
-// around it.
+// taskResult returns the answer of the subagent, without the tags that enclose it for the model.
 func taskResult(output string) string {
 	const begin, end = "<task_result>\n", "\n</task_result>"
 	_, rest, ok := strings.Cut(output, begin)
@@ -65,7 +64,8 @@ func taskResult(output string) string {
 	return rest[:last]
 }
 
-// subagentSessions are those of the messages' tool calls, each once.
+// subagentSessions returns the sessions of the subagents that the messages' tool calls started,
+// each once.
 func subagentSessions(messages []message) []string {
 	var ids []string
 	for _, m := range messages {

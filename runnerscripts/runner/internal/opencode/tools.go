@@ -8,10 +8,10 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// toolTask starts a subagent.
+// toolTask is the name of the tool that starts a subagent.
 const toolTask = "task"
 
-// toolInput has the fields of the built-in tools' inputs that are shown.
+// toolInput has the input fields of the built-in tools that the driver reads.
 type toolInput struct {
 	Command      string `json:"command"`
 	Description  string `json:"description"`
@@ -39,14 +39,14 @@ type toolInput struct {
 	} `json:"questions"`
 }
 
-// parseInput reads what it can; other tools have other inputs.
+// parseInput decodes the fields that it knows; other tools have other fields.
 func parseInput(raw json.RawMessage) toolInput {
 	var in toolInput
 	_ = json.Unmarshal(raw, &in)
 	return in
 }
 
-// toolKind is the kind of a built-in tool.
+// toolKind returns the kind of a built-in tool.
 func toolKind(name string) runnerscripts.ToolKind {
 	switch name {
 	case "read", "list":
@@ -119,7 +119,7 @@ func (t *translator) toolCall(p part) runnerscripts.ToolCall {
 	return call
 }
 
-// absolute makes a path of the agent absolute; it works in the workspace.
+// absolute makes a path of the agent absolute. The agent's working directory is the workspace.
 func (t *translator) absolute(file string) string {
 	if path.IsAbs(file) {
 		return file
@@ -131,7 +131,7 @@ func diff(file string, old *string, text string) []runnerscripts.ToolCallContent
 	return []runnerscripts.ToolCallContent{{Type: "diff", Path: file, OldText: old, NewText: text}}
 }
 
-// toolResult describes the end of a tool call.
+// toolResult describes the result of a tool call.
 func (t *translator) toolResult(p part) runnerscripts.ToolCall {
 	update := runnerscripts.ToolCall{ToolCallID: p.ID, Status: runnerscripts.ToolCompleted}
 	if p.State.Status == toolError {
@@ -156,16 +156,17 @@ func (t *translator) toolResult(p part) runnerscripts.ToolCall {
 	return update
 }
 
-// exitStatus is that of the command of a call; zero if it ran none.
+// exitStatus returns the exit status of the command of a tool call, or 0 if the call ran no
+// command.
 func (p part) exitStatus() int {
 	var meta struct {
 		Exit int `json:"exit"`
 	}
-	_ = json.Unmarshal(p.State.Metadata, &meta) // other tools have others
+	_ = json.Unmarshal(p.State.Metadata, &meta) // other tools have other metadata
 	return meta.Exit
 }
 
-// patched are the changes that a patch of several files made.
+// patched returns the changes of a patch to several files.
 func (t *translator) patched(p part) []runnerscripts.ToolCallContent {
 	var meta struct {
 		Files []struct {
@@ -175,7 +176,7 @@ func (t *translator) patched(p part) []runnerscripts.ToolCallContent {
 		} `json:"files"`
 	}
 	if json.Unmarshal(p.State.Metadata, &meta) != nil {
-		return nil // of another tool
+		return nil // the metadata of another tool
 	}
 	var list []runnerscripts.ToolCallContent
 	for _, f := range meta.Files {
@@ -193,7 +194,7 @@ func texts(s string) []runnerscripts.ToolCallContent {
 	return []runnerscripts.ToolCallContent{{Type: "content", Content: &runnerscripts.Content{Type: "text", Text: s}}}
 }
 
-// fileContent is the content of a part that is a file.
+// fileContent returns the content of a file part. It returns false for another type of part.
 func fileContent(p part) (runnerscripts.Content, bool) {
 	if p.Type != partFile {
 		return runnerscripts.Content{}, false
@@ -206,7 +207,7 @@ func fileContent(p part) (runnerscripts.Content, bool) {
 	return runnerscripts.Content{Type: kind, Data: data, MimeType: p.Mime}, true
 }
 
-// plan is the list that a tool call writes, if it is one for that.
+// plan returns the plan that a todowrite call writes. It returns false for another tool.
 func plan(p part) (runnerscripts.Plan, bool) {
 	if p.Tool != "todowrite" {
 		return runnerscripts.Plan{}, false

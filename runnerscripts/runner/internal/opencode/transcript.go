@@ -17,9 +17,9 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// The program stores sessions in a database. Beside it the driver stores which session is the
-// current one, and the address of its server, for the process that reads the transcript while
-// the agent works.
+// The program stores sessions in a database. Files of the driver hold the ID of the current session
+// and the address of its server. A process that reads the transcript while the agent works needs
+// them.
 func sessionFile(s runnerscripts.Session) string { return filepath.Join(ownDir(s), "session") }
 func addressFile(s runnerscripts.Session) string { return filepath.Join(ownDir(s), "server.json") }
 
@@ -47,8 +47,7 @@ func readSessionID(s runnerscripts.Session) (string, error) {
 	return id, nil
 }
 
-// openSession returns the program's id of the session, which is made if there is
-// none.
+// openSession returns the program's id of the session. It creates the session if there is none.
 func openSession(ctx context.Context, a *server, s runnerscripts.Session) (id string, resumed bool, err error) {
 	if id, err = readSessionID(s); err != nil {
 		return "", false, err
@@ -70,7 +69,8 @@ func openSession(ctx context.Context, a *server, s runnerscripts.Session) (id st
 	return info.ID, false, writePrivate(sessionFile(s), []byte(info.ID+"\n"))
 }
 
-// readTranscript reads the history of a session; an empty one if there is none yet.
+// readTranscript reads the history of a session. It returns an empty transcript if there is none
+// yet.
 func readTranscript(ctx context.Context, s runnerscripts.Session, patience time.Duration) (runnerscripts.Transcript, error) {
 	var t runnerscripts.Transcript
 	id, err := readSessionID(s)
@@ -109,7 +109,8 @@ func readTranscript(ctx context.Context, s runnerscripts.Session, patience time.
 	return t, nil
 }
 
-// reachTime is far above what a working server needs to answer.
+// reachTime limits the wait for a running server. It is far above what a working server needs to
+// answer.
 const reachTime = 10 * time.Second
 
 // reach connects to the session's running server, or starts one for this call.
@@ -240,16 +241,16 @@ func parseExport(text string) (sessionInfo, []message, error) {
 	return info, messages, nil
 }
 
-// importTime is far above the seconds that an import takes.
+// importTime limits an import, which usually takes seconds.
 const importTime = 5 * time.Minute
 
-// importText imports a session with the program; its folder becomes the workspace.
+// importText imports a session with the program. The session's folder becomes the workspace.
 func importText(ctx context.Context, s runnerscripts.Session, text string) error {
 	file := filepath.Join(ownDir(s), "import.json")
 	if err := writePrivate(file, []byte(text)); err != nil {
 		return err
 	}
-	defer os.Remove(file) // it is the user's own history, and the next import replaces it
+	defer os.Remove(file) // harmless: the user's own history, which the next import replaces
 	env := environment(s, readingOnly(s))
 	argv, err := program(s.Agent, env)
 	if err != nil {

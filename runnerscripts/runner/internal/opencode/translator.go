@@ -8,48 +8,47 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// translator makes events of messages. The live conversation and the history
-// go through the same code, and the translator reports everything once,
-// so that both yield the same events. It is not safe for concurrent use.
+// translator translates the program's messages to events. The live conversation and the history use
+// the same code, and the translator reports everything once, so both yield the same events. It is
+// not safe for concurrent use.
 type translator struct {
 	out       agent.Sink
 	workspace string
-	// replaying says that the messages are history: the translator reports the user's
-	// too, and each event has its recorded time.
+	// replaying means that the messages are history: the translator also reports the user's
+	// messages, and each event has its recorded time.
 	replaying bool
-	// stored are the messages of subagents that are read back, by session.
+	// stored holds the messages of subagents in a replay, by session.
 	stored map[string][]message
 
-	// whole says that the parts are those of a message that is read back.
+	// whole is set while message translates a complete message: its parts are final.
 	whole bool
-	// infos are what is known of the messages, by id.
+	// infos holds the known messages without their parts, by id.
 	infos map[string]messageInfo
-	// prompts are the live messages of the user that the translator reports as the
-	// program has them, by id.
+	// prompts holds the user messages that the translator also reports live, by id: the program
+	// creates the text of a slash command's message.
 	prompts map[string]bool
-	// parts are the reported parts, complete or not, by id.
+	// parts holds what was reported of each part, by id.
 	parts map[string]*told
-	// calls are the tool calls that have not ended, by the id that the model gave
-	// them.
+	// calls holds the tool calls that have not ended, by the model's id of the call.
 	calls map[string]part
-	// conversations are those of the program's sessions, by id: a subagent has
-	// a session of its own.
+	// conversations holds the conversation of each of the program's sessions, by the session's id:
+	// a subagent has a session of its own.
 	conversations map[string]string
-	// subagents that have started, by the call that did it.
+	// subagents holds the sessions of the started subagents, by the part id of the tool call.
 	subagents map[string]string
-	// windows are the sizes of the models' contexts, by provider/model.
+	// windows holds the sizes of the models' context windows, by provider/model.
 	windows map[string]int64
-	// spent is what the requests to the model have cost since it was reset.
+	// spent is the usage of the requests to the model since the last reset.
 	spent runnerscripts.Usage
 }
 
-// told is the part of a message part that was reported.
+// told is what was reported of a part.
 type told struct {
 	conv    string
-	typ     runnerscripts.EventType // of a text
-	text    strings.Builder         // what its pieces have said so far
-	shown   bool                    // some text of it was reported
-	started bool                    // of a tool call
+	typ     runnerscripts.EventType // of a text part
+	text    strings.Builder         // the deltas that were reported
+	shown   bool                    // some text was reported
+	started bool                    // the start of a tool call was reported
 	over    bool
 }
 
@@ -66,7 +65,7 @@ func newTranslator(out agent.Sink, workspace string) *translator {
 	}
 }
 
-// emit reports an event; the time counts only if messages are read back.
+// emit reports an event. It uses the time only in a replay.
 func (t *translator) emit(when time.Time, conv string, typ runnerscripts.EventType, payload any) {
 	if !t.replaying || when.IsZero() {
 		t.out.Emit(conv, typ, payload)
@@ -75,10 +74,10 @@ func (t *translator) emit(when time.Time, conv string, typ runnerscripts.EventTy
 	t.out.EmitAt(when, conv, typ, payload)
 }
 
-// message translates the unreported rest of a message.
+// message translates the parts of a complete message that were not reported yet.
 func (t *translator) message(m message) {
 	t.infos[m.Info.ID] = m.Info
-	outer := t.whole // a subagent's message comes amid another
+	outer := t.whole // startSubagent calls message recursively
 	t.whole = true
 	for _, p := range m.Parts {
 		t.part(p)
@@ -86,7 +85,8 @@ func (t *translator) message(m message) {
 	t.whole = outer
 }
 
-// conversationOf is the conversation of a session of the program.
+// conversationOf returns the conversation of a session of the program. An unknown session belongs
+// to the main conversation.
 func (t *translator) conversationOf(sessionID string) string {
 	if conv, ok := t.conversations[sessionID]; ok {
 		return conv
@@ -94,12 +94,12 @@ func (t *translator) conversationOf(sessionID string) string {
 	return runnerscripts.MainConversation
 }
 
-// part translates a part of a message as it is now.
+// part translates the current state of a part of a message.
 func (t *translator) part(p part) {
 	conv, known := t.conversations[p.SessionID]
 	info, told := t.infos[p.MessageID]
 	if !known || !told {
-		return // until the end of the query
+		return // catchUp reports it at the end of the query
 	}
 	if info.Role == roleUser {
 		t.userPart(conv, info, p)
@@ -123,8 +123,8 @@ func (t *translator) part(p part) {
 	}
 }
 
-// userPart reports what the user said, in a history or if only the program
-// knows it. The start of a subagent reports the subagent's prompt.
+// userPart reports a part of a user message, in a replay or if the program created the text. It
+// ignores subagents: startSubagent reports their prompts.
 func (t *translator) userPart(conv string, info messageInfo, p part) {
 	if !t.replaying && !t.prompts[info.ID] || conv != runnerscripts.MainConversation || p.Synthetic || p.Ignored {
 		return
@@ -141,7 +141,7 @@ func (t *translator) userPart(conv string, info messageInfo, p part) {
 	}
 }
 
-// once reports whether a part is new, and notes it as reported.
+// once reports whether a part is new, and marks it as reported.
 func (t *translator) once(conv, id string) bool {
 	p := t.known(conv, id)
 	if p.over {
@@ -160,8 +160,8 @@ func (t *translator) known(conv, id string) *told {
 	return p
 }
 
-// text reports the rest of a block that its pieces have not reported. It only registers an
-// incomplete block, whose pieces follow.
+// text reports the complete text of a part, unless the deltas have reported the same text. It only
+// registers an incomplete part, whose deltas follow.
 func (t *translator) text(conv string, typ runnerscripts.EventType, p part) {
 	k := t.known(conv, p.ID)
 	k.typ = typ
@@ -179,11 +179,11 @@ func (t *translator) text(conv string, typ runnerscripts.EventType, p part) {
 	})
 }
 
-// delta tells what is new in a block.
+// delta reports new text of a part.
 func (t *translator) delta(d partDelta) {
 	k := t.parts[d.PartID]
 	if k == nil || k.over || k.typ == "" || d.Field != "text" || d.Delta == "" {
-		return // the end of the block reports the text
+		return // text reports it at the end of the part
 	}
 	k.text.WriteString(d.Delta)
 	k.shown = true
@@ -192,7 +192,7 @@ func (t *translator) delta(d partDelta) {
 	})
 }
 
-// remove withdraws a block that the program has removed.
+// remove replaces the reported text of a removed part with an empty snapshot.
 func (t *translator) remove(id string) {
 	k := t.parts[id]
 	if k == nil || !k.shown {
@@ -205,8 +205,8 @@ func (t *translator) remove(id string) {
 	})
 }
 
-// tool translates the current state of a tool call. A call whose input is incomplete shows no
-// input.
+// tool translates the current state of a tool call. It does not report a pending call, whose input
+// is incomplete.
 func (t *translator) tool(conv string, p part) {
 	k := t.known(conv, p.ID)
 	over := p.State.Status == toolCompleted || p.State.Status == toolError
@@ -240,7 +240,8 @@ func (t *translator) tool(conv string, p part) {
 	}
 }
 
-// step counts what one request to the model cost.
+// step adds the usage of one request to the model, and reports the context size of the main
+// conversation.
 func (t *translator) step(conv string, info messageInfo, p part) {
 	if p.Tokens == nil {
 		return

@@ -15,7 +15,7 @@ import (
 func TestLaterIDsAreGreater(t *testing.T) {
 	now := time.UnixMilli(1795276258894)
 	id := newID("msg", now)
-	// The program made msg_1fecdbe4e001... in that millisecond.
+	// The program created msg_1fecdbe4e001... in that millisecond.
 	if !strings.HasPrefix(id, "msg_1fecdbe4e000") || len(id) != len("msg_1fecdbe4e001WvgudoCz8b05K9") {
 		t.Errorf("id %q", id)
 	}
@@ -87,7 +87,7 @@ func TestQueryEndsWhenTheProgramIsDoneWithIt(t *testing.T) {
 	for _, tt := range tests {
 		tt.q.done = make(chan struct{})
 		tt.q.settle()
-		tt.q.settle() // again does no harm
+		tt.q.settle() // a second call does nothing
 		if tt.q.finished != tt.ends {
 			t.Errorf("%s: ended %v", tt.name, tt.q.finished)
 		}
@@ -109,7 +109,7 @@ func TestConfigurationIsTheUsersOverTheDrivers(t *testing.T) {
 	for key, want := range map[string]string{
 		"autoupdate": `false`, "share": `"auto"`, "disabled_providers": `["opencode"]`,
 		"agent":      `{"build":{"steps":3},"plan":{"color":"#fff","permission":{"edit":"deny"},"steps":9}}`,
-		"permission": `{"bash":{"z*":"deny","*":"allow"},"edit":"deny"}`, // the order counts
+		"permission": `{"bash":{"z*":"deny","*":"allow"},"edit":"deny"}`, // the order matters
 	} {
 		if got := string(conf[key]); got != want {
 			t.Errorf("%s:\n got %s\nwant %s", key, got, want)

@@ -1,13 +1,11 @@
-// Package queries holds the state machine of one conversation: the queue of its
-// prompts, their interrupts and the permission requests of the agent. It starts
-// nothing and waits for nothing: each method changes the state and returns the
-// actions that follow, which the caller performs in their order.
+// Package queries holds the state machine of one conversation: the queue of its prompts, their
+// interrupts and the permission requests of the agent. It starts no goroutine and does not block:
+// each method changes the state and returns actions, which the caller performs in order.
 //
-// Two promises hold for every sequence of calls that ends with [Queue.Abandon]: each
-// added prompt gets one query_started and one query_completed or query_failed, and
-// each reported permission request gets one permission_resolved before that. A prompt
-// that comes after [StopStart] or was withdrawn is not added and gets no event: its sender gives it to
-// the next agent.
+// Two promises hold for every sequence of calls that ends with [Queue.Abandon]: each added prompt
+// gets one query_started and one query_completed or query_failed, and each reported permission
+// request gets one permission_resolved before that. A prompt that arrives after [StopStart] or
+// after its withdrawal is not added and gets no event: its sender gives it to the next agent.
 package queries
 
 import (
@@ -22,10 +20,10 @@ import (
 // maxWaiting is how many prompts may wait.
 const maxWaiting = 1000
 
-// State is how far a query is.
+// State is the state of a query.
 type State int
 
-// The states. A query ends as Completed or Failed and is forgotten then.
+// The states. The queue forgets a query that is Completed or Failed.
 const (
 	Pending     State = iota // added; earlier input is still being handled
 	Accepted                 // runs when the earlier queries have ended
@@ -88,10 +86,9 @@ type Queue struct {
 	requests map[string]bool
 }
 
-// Add adds a prompt, and returns its ID: the given one, or one of the queue's own if
-// that is empty. It is pending until [Queue.Accept]. An empty text, the ID of another
-// prompt, and one prompt too many are FailInvalidRequest. A prompt after StopStart is
-// dropped.
+// Add adds a prompt and returns its ID: id, or a generated one if id is empty. The prompt is
+// pending until [Queue.Accept]. An empty text, the ID of an unfinished prompt, and a prompt over
+// the limit are FailInvalidRequest. A prompt after StopStart is dropped.
 func (q *Queue) Add(id, text string) (string, []Action, error) {
 	switch {
 	case text == "":
@@ -117,9 +114,9 @@ func (q *Queue) Add(id, text string) (string, []Action, error) {
 	return id, nil, nil
 }
 
-// Withdraw takes back a prompt that the agent has not seen, and reports whether the
-// conversation must end for that, so that the prompt does not come later. It must not if the
-// agent has the prompt or had it, or works, or other prompts wait.
+// Withdraw withdraws a prompt, which may not have arrived yet. It reports whether the conversation
+// must end, so that the prompt cannot arrive later. It changes nothing and returns false if a query
+// runs, if the prompt's query was the last to end, or if other prompts wait.
 func (q *Queue) Withdraw(id string) bool {
 	other := func(p *query) bool { return p.ID != id }
 	if q.current != nil || id == q.ended || slices.ContainsFunc(q.waiting, other) {
@@ -137,13 +134,13 @@ func (q *Queue) Accept(id string) {
 	}
 }
 
-// Started notes that the agent can take prompts.
+// Started records that the agent can take prompts.
 func (q *Queue) Started() { q.started = true }
 
 // IsStarted reports whether the agent can take prompts.
 func (q *Queue) IsStarted() bool { return q.started }
 
-// Next starts the next accepted prompt. ok is false if there is none now; done says that there
+// Next starts the next accepted prompt. ok is false if there is none now. done is true if there
 // will be none.
 func (q *Queue) Next() (p Prompt, actions []Action, ok, done bool) {
 	if q.current != nil || len(q.waiting) == 0 || q.waiting[0].state != Accepted {
@@ -162,10 +159,10 @@ func (q *Queue) Running() string {
 	return q.current.ID
 }
 
-// Interrupt stops a query; an empty ID means the one that runs or, without one, the
-// next. A query that the agent does not have yet completes at once. Another one is
-// interrupted as soon as the agent can be, and completes when the agent stops. An
-// interrupt may come before its prompt. A second one changes nothing.
+// Interrupt stops a query. An empty ID means the running query or, if none runs, the next one. A
+// query that the agent does not have yet completes at once. A running query is interrupted as soon
+// as the agent can be, and completes when the agent stops. An interrupt may arrive before its
+// prompt. A second interrupt changes nothing.
 func (q *Queue) Interrupt(id string) []Action {
 	p := q.find(id)
 	switch {

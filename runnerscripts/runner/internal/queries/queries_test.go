@@ -11,7 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// driven is a queue that words drive, with what it has said in words.
+// driven is a queue that words drive. said describes its actions in words.
 type driven struct {
 	Queue
 	said []string
@@ -60,7 +60,7 @@ func (d *driven) emit(payload any, word string) {
 	d.perform(actions)
 }
 
-// do does one thing, named by a word and an ID.
+// do calls the method that a word names, with an ID.
 func (d *driven) do(word, id string) {
 	var err error
 	switch word {
@@ -117,10 +117,10 @@ func (d *driven) do(word, id string) {
 	}
 }
 
-// run is how a query begins to run in an agent that has been started.
+// run is the sequence that starts a query in a started agent.
 const run = "started; add a; accept a; next; "
 
-// Each case is a race that has been lost once, or could be.
+// Each case is a race that was lost once, or could be lost.
 func TestRaces(t *testing.T) {
 	for name, c := range map[string]struct{ do, want string }{
 		"a query runs and completes":                 {run + "works; complete; next", "start a, chunk of a, end_turn a, wait"},
@@ -231,8 +231,8 @@ func randomOrder(t *testing.T, seed uint64) {
 		history = append(history, word+" "+id)
 		d.do(word, id)
 	}
-	prompts := map[string]bool{} // false for those that come when the start is being stopped
-	stopped := map[string]bool{} // interrupted before the agent had it: it must not get it
+	prompts := map[string]bool{} // false for a prompt added after STOP START
+	stopped := map[string]bool{} // interrupted before the agent had them: it must not get them
 	next := func() {
 		if before := d.Running(); d.IsStarted() {
 			if do("next", ""); d.Running() != before && stopped[d.Running()] {
@@ -240,7 +240,7 @@ func randomOrder(t *testing.T, seed uint64) {
 			}
 		}
 	}
-	interrupted := "" // the running query, if it was
+	interrupted := "" // the running query, if it was interrupted
 	closed := false
 	for range 40 {
 		id, request := string(rune('a'+rnd.IntN(6))), string(rune('p'+rnd.IntN(3)))
@@ -294,7 +294,7 @@ func randomOrder(t *testing.T, seed uint64) {
 	}
 }
 
-// checkPromises checks what the package promises of all that was said.
+// checkPromises checks the promises of the package against everything in said.
 func checkPromises(t *testing.T, prompts map[string]bool, said []string) {
 	starts, ends, open := map[string]int{}, map[string]int{}, map[string]bool{}
 	for i, s := range said {

@@ -39,7 +39,7 @@ type Recorder struct {
 	file string
 
 	mu     sync.Mutex
-	out    *os.File // nil until something is written, and after Close
+	out    *os.File // nil before the first write and after Close
 	failed bool
 }
 
@@ -47,7 +47,7 @@ type Recorder struct {
 // on the first write.
 func New(next agent.Sink, file string) *Recorder { return &Recorder{next: next, file: file} }
 
-// Emit passes an event of now on.
+// Emit is EmitAt with the current time.
 func (r *Recorder) Emit(conv string, typ runnerscripts.EventType, payload any) {
 	r.EmitAt(time.Now(), conv, typ, payload)
 }
@@ -78,7 +78,7 @@ func (r *Recorder) Note(v any) error {
 	return r.write(Line{Time: time.Now(), Note: raw})
 }
 
-// Close closes the file; again it does nothing.
+// Close closes the file. Later calls do nothing.
 func (r *Recorder) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -198,5 +198,5 @@ func PromptID(number int, text string) string {
 	return fmt.Sprintf("p%d-%08x", number, h.Sum32())
 }
 
-// BlockID is the id of a block of a prompt; the prompt itself has the index 0.
+// BlockID returns the id of a block of a prompt. The prompt itself has the index 0.
 func BlockID(promptID string, index int) string { return fmt.Sprintf("%s-%d", promptID, index) }

@@ -56,7 +56,7 @@ func start(ctx context.Context, target string, patience time.Duration) (*Relay, 
 // Address returns the address on which the relay listens.
 func (r *Relay) Address() string { return r.listener.Addr().String() }
 
-// Close ends all connections and returns when that is done.
+// Close ends all connections and returns when they have ended.
 func (r *Relay) Close() error {
 	r.cancel()
 	err := r.listener.Close()
@@ -167,8 +167,8 @@ func isProxied(request *bufio.Reader) bool {
 	return false
 }
 
-// carry copies data from one connection to the other, and ends the second as the first has
-// ended: an agent must not take a truncated answer for a complete one.
+// carry copies data from one connection to the other. It closes or resets the second one as the
+// first one ended: an agent must not take a truncated answer for a complete one.
 func carry(to, from *net.TCPConn, in io.Reader) {
 	_, err := io.Copy(to, in)
 	if err == nil || errors.Is(err, io.EOF) {

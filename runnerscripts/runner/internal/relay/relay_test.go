@@ -46,8 +46,8 @@ func relayTo(t *testing.T, target string, patience time.Duration) net.Conn {
 	return conn
 }
 
-// TestARequestWaitsForTheGateway: a request that was sent while nothing listened is answered
-// by what listens later.
+// TestARequestWaitsForTheGateway: a program that listens later answers a request that was sent
+// while nothing listened.
 func TestARequestWaitsForTheGateway(t *testing.T) {
 	target := free(t)
 	conn := relayTo(t, target, time.Minute)

@@ -48,7 +48,7 @@ func JSON() ([]byte, error) {
 	}, "", "  ")
 }
 
-// defs are the named schemas, by the name of their Go type.
+// defs maps the name of a Go type to its schema.
 type defs object
 
 // payloads returns a schema for each type of event that fixes its payload.

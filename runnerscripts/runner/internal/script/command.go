@@ -29,8 +29,8 @@ type command struct {
 
 // commandOutput is the rawOutput of a command.
 type commandOutput struct {
-	ExitCode  int    `json:"exit_code"`        // 128 + the signal's number after one
-	Signal    string `json:"signal,omitempty"` // what ended it
+	ExitCode  int    `json:"exit_code"`        // after a signal, 128 plus its number
+	Signal    string `json:"signal,omitempty"` // the signal that ended it
 	Stdout    string `json:"stdout"`
 	Stderr    string `json:"stderr"`
 	Truncated bool   `json:"truncated,omitempty"`

@@ -13,7 +13,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// contextSize is what the agent claims to be able to remember, in tokens.
+// contextSize is the context size that the agent claims, in tokens.
 const contextSize = 200_000
 
 // conversation is a started agent. It has no process or goroutine: Prompt does all the work.

@@ -53,5 +53,5 @@ func (d *driver) Convert(s runnerscripts.Session, c handoff.Conversation) (runne
 	return runnerscripts.Transcript{Main: text.String()}, nil
 }
 
-// Restores says converted: the driver writes the history.
+// Restores returns RestoredConverted: the driver writes the history.
 func (d *driver) Restores() runnerscripts.Restored { return runnerscripts.RestoredConverted }

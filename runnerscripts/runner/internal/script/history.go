@@ -13,7 +13,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// past is what the agent remembers.
+// past is the history that the agent remembers.
 type past struct {
 	text    string // the history byte by byte
 	events  []runnerscripts.Event
@@ -68,7 +68,7 @@ func parseHistory(text string) (past, error) {
 	}
 }
 
-// restore replaces the history, all or nothing.
+// restore replaces the history atomically.
 func restore(name, text string) error {
 	if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 		return fmt.Errorf("restoring the script agent's history: %w", err)

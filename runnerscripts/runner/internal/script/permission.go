@@ -9,7 +9,7 @@ import (
 // question is a pending permission request.
 type question struct {
 	tool   tool
-	answer chan answer // holds one
+	answer chan answer // buffers one answer
 }
 
 type answer struct {
@@ -18,7 +18,7 @@ type answer struct {
 	tool     tool // with the updated input
 }
 
-// options returns what can be answered.
+// options returns the possible answers.
 func options() []runnerscripts.PermissionOption {
 	return []runnerscripts.PermissionOption{
 		{OptionID: "allow_once", Name: "Allow", Kind: runnerscripts.AllowOnce},

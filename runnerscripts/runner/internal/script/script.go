@@ -19,7 +19,7 @@ import (
 // agentVersion is the version of the script agent itself.
 const agentVersion = "1"
 
-// Config is what the agent needs of its program.
+// Config holds what the agent needs from the program that runs it.
 type Config struct {
 	// Print writes a line of a print step to standard output. Required.
 	Print func(line []byte) error
@@ -37,7 +37,7 @@ type driver struct{ cfg Config }
 // New returns the driver.
 func New(cfg Config) agent.Driver { return &driver{cfg: cfg} }
 
-// Recipe needs nothing.
+// Recipe returns a recipe that installs nothing.
 func (d *driver) Recipe() runnerscripts.Recipe {
 	return runnerscripts.Recipe{
 		Agent: "script", Version: agentVersion,
@@ -77,7 +77,7 @@ func (d *driver) Setup(_ context.Context, req runnerscripts.SetupRequest) (runne
 	return runnerscripts.SetupData{AgentVersion: agentVersion}, nil
 }
 
-// Start begins or resumes a conversation.
+// Start starts or resumes a conversation.
 func (d *driver) Start(_ context.Context, req runnerscripts.QueryRequest, out agent.Sink) (agent.Conversation, error) {
 	if err := checkAgent(req.Agent); err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func (d *driver) Start(_ context.Context, req runnerscripts.QueryRequest, out ag
 	return c, nil
 }
 
-// Transcript returns the history as it is, and its lines as events if asked.
+// Transcript returns the history unchanged, and emits its lines as events if req asks for them.
 func (d *driver) Transcript(_ context.Context, req runnerscripts.TranscriptRequest, out agent.Sink) (runnerscripts.Transcript, error) {
 	past, err := readHistory(historyFile(req.Session))
 	if err != nil {

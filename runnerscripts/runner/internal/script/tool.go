@@ -88,7 +88,7 @@ func (t *turn) update(id string, u runnerscripts.ToolCall) error {
 	return t.report(runnerscripts.TypeToolCallUpdate, u)
 }
 
-// failed is the end of a call that could not be made.
+// failed returns the end of a failed call.
 func failed(msg string) runnerscripts.ToolCall {
 	return runnerscripts.ToolCall{
 		Status: runnerscripts.ToolFailed, Content: textContent(msg),
@@ -109,7 +109,7 @@ func strictInput(raw json.RawMessage, v any) error {
 	return dec.Decode(v)
 }
 
-// mustMarshal is for values of strings and numbers, which always marshal.
+// mustMarshal marshals values of strings and numbers, which never fail to marshal.
 func mustMarshal(v any) json.RawMessage {
 	raw, err := marshal(v)
 	if err != nil {
@@ -118,7 +118,7 @@ func mustMarshal(v any) json.RawMessage {
 	return raw
 }
 
-// marshal is like json.Marshal but does not escape <, > and &, like the events.
+// marshal is json.Marshal without the escapes of <, > and &, as in events.
 func marshal(v any) (json.RawMessage, error) {
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)

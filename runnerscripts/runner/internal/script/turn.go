@@ -12,7 +12,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// chunkWords is how many words are said at once.
+// chunkWords is how many words a chunk has.
 const chunkWords = 4
 
 // turn is the answer to one prompt. Its IDs derive from its number in the conversation, so they
@@ -27,7 +27,7 @@ type turn struct {
 	usage  runnerscripts.Usage
 }
 
-// play returns how the turn ended, or the error that ended it.
+// play plays the turn. It returns how the turn ended, or the error that ended it.
 func (t *turn) play(ctx context.Context, prompt string, script runnerscripts.ScenarioTurn) (runnerscripts.StopReason, error) {
 	err := t.record(time.Now(), runnerscripts.TypeQueryStarted, runnerscripts.QueryStarted{Prompt: prompt})
 	if err != nil {
@@ -101,8 +101,7 @@ func (t *turn) say(ctx context.Context, typ runnerscripts.EventType, text string
 	return context.Cause(ctx)
 }
 
-// end reports and records how the turn ended, and returns the error that the
-// query ends with.
+// end reports and records how the turn ended, and returns the error of the query.
 func (t *turn) end(done runnerscripts.QueryCompleted, err error) error {
 	sum := t.c.used
 	rerr := t.report(runnerscripts.TypeUsageUpdate, runnerscripts.UsageUpdate{
@@ -137,8 +136,7 @@ func (t *turn) report(typ runnerscripts.EventType, payload any) error {
 	return nil
 }
 
-// record writes a line of the history, and shows it if the agent's own lines were
-// asked for.
+// record writes a line of the history. If the request asks for raw lines, record also emits it.
 func (t *turn) record(at time.Time, typ runnerscripts.EventType, payload any) error {
 	raw, err := marshal(payload)
 	if err != nil {
@@ -164,7 +162,7 @@ func textChunk(block, text string) runnerscripts.ContentChunk {
 	}
 }
 
-// chunks cuts a text before every fourth word; together they are the text.
+// chunks cuts a text before every fourth word. The concatenated chunks are the text.
 func chunks(text string) []string {
 	var out []string
 	start, count, inWord := 0, 0, false

@@ -58,7 +58,7 @@ func (t write) use(_ context.Context, c *conversation) runnerscripts.ToolCall {
 	}
 }
 
-// replace writes the file and returns what was in it before, if that is text.
+// replace writes the file and returns its old content, if that is text.
 func (t write) replace(workspace string) (old *string, err error) {
 	root, err := os.OpenRoot(workspace)
 	if err != nil {
