@@ -24,8 +24,8 @@ import (
 // AgentInfo says what an agent can do and what it needs in a sandbox.
 type AgentInfo = runnerscripts.Recipe
 
-// Agents returns the agents that can be chosen by Agent.Name, in the order of their
-// names. Of cfg counts the Runner, which knows them, and Progress.
+// Agents returns the agents that Agent.Name can choose, sorted by name. Of cfg it uses only
+// Runner, which lists the agents, and Progress.
 func Agents(ctx context.Context, cfg Config) ([]AgentInfo, error) {
 	runner, err := bundle.Path(ctx, bundle.Config{Explicit: cfg.Runner, Progress: cfg.tell})
 	if err != nil {
@@ -34,9 +34,9 @@ func Agents(ctx context.Context, cfg Config) ([]AgentInfo, error) {
 	return askRecipes[[]AgentInfo](ctx, runner)
 }
 
-// AgentVersion asks the program of an agent in the sandbox for its version, which is
-// that of the sandbox's own PATH. An agent that is not installed is fs.ErrNotExist, one
-// that needs no program of its own errors.ErrUnsupported.
+// AgentVersion returns the version of an agent's program in the sandbox. It runs the program
+// that the sandbox's PATH finds. The error is fs.ErrNotExist if the agent is not installed, and
+// errors.ErrUnsupported if the agent needs no program of its own.
 func (e *Environment) AgentVersion(ctx context.Context, a AgentInfo) (string, error) {
 	ctx, leave, err := e.enter(ctx)
 	if err != nil {
@@ -61,24 +61,24 @@ func (e *Environment) AgentVersion(ctx context.Context, a AgentInfo) (string, er
 	return strings.TrimSpace(string(r.Stdout)), nil
 }
 
-// versionTimeout is far above what programs take to tell their version.
+// versionTimeout is far above the time that programs take to print their version.
 const versionTimeout = time.Minute
 
-// versionPattern finds the version in what programs say about it.
+// versionPattern finds the version in the output of a program's --version.
 var versionPattern = regexp.MustCompile(`\d+(\.\d+)+[-+.\w]*`)
 
-// InstallAgent installs the program of an agent in the sandbox, at the version that
-// it was tested with, from the registries of Debian and npm, which the sandbox must
-// reach. It does nothing where that version is installed. It reports each step to
-// Config.Progress. It does not change a machine whose programs the sandbox uses
-// ([primitives.IsolationNone]): errors.ErrUnsupported.
+// InstallAgent installs the agent's program in the sandbox, at the version that the agent was
+// tested with. The sandbox must reach the Debian and npm registries. InstallAgent does nothing
+// if that version is installed. It reports each step to Config.Progress. If the sandbox uses the
+// programs of its machine ([primitives.IsolationNone]), InstallAgent changes nothing and returns
+// errors.ErrUnsupported.
 func (e *Environment) InstallAgent(ctx context.Context, a AgentInfo) error {
 	v, err := e.AgentVersion(ctx, a)
 	switch {
 	case err == nil && v == a.Version:
 		return nil
 	case errors.Is(err, errors.ErrUnsupported):
-		return nil // it needs nothing
+		return nil // the agent needs no program
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
@@ -108,7 +108,7 @@ func (e *Environment) InstallAgent(ctx context.Context, a AgentInfo) error {
 	return nil
 }
 
-// install runs a command as root where the sandbox can, else as its own user.
+// install runs a command as root, or as the sandbox's own user if it cannot run as root.
 func (e *Environment) install(ctx context.Context, command string) error {
 	cmd := primitives.Command{Args: []string{"/bin/sh", "-c", command}, User: "0"}
 	for key, value := range e.cfg.Agent.Env {
@@ -130,7 +130,7 @@ func (e *Environment) install(ctx context.Context, command string) error {
 	return nil
 }
 
-// firstWords are enough of a command to know it by.
+// firstWords returns the start of a command, enough to recognize it.
 func firstWords(command string) string {
 	const most = 60
 	if len(command) <= most {
@@ -139,14 +139,14 @@ func firstWords(command string) string {
 	return command[:most] + " ..."
 }
 
-// lastLine is what a failing program says at its end.
+// lastLine returns the last line of a program's output, which usually states the error.
 func lastLine(out []byte) string {
 	text := strings.TrimSpace(string(out))
 	return text[strings.LastIndexByte(text, '\n')+1:]
 }
 
-// askRecipes asks a runner of this machine for what it knows of agents: of one that is
-// named, or of all.
+// askRecipes asks a runner of this machine for the recipe of the named agent, or for those of
+// all agents.
 func askRecipes[T any](ctx context.Context, runner string, agent ...string) (T, error) {
 	out, err := askRunner(ctx, runner, agent...)
 	var none T
@@ -154,7 +154,7 @@ func askRecipes[T any](ctx context.Context, runner string, agent ...string) (T, 
 	if err != nil && !errors.As(err, &exit) {
 		return none, &ScriptError{Script: runnerscripts.PrintRecipe, Err: err}
 	}
-	// Whatever its status: the result says more.
+	// Ignore the exit status: the result says more.
 	var result runnerscripts.Result
 	if jerr := json.Unmarshal(out, &result); jerr != nil {
 		return none, &ScriptError{Script: runnerscripts.PrintRecipe, Err: errors.Join(err, jerr)}
@@ -165,8 +165,8 @@ func askRecipes[T any](ctx context.Context, runner string, agent ...string) (T, 
 	return resultData[T](runnerscripts.PrintRecipe, result)
 }
 
-// readRecipe asks the runner what an agent needs in a sandbox. Where the configured runner
-// is for another platform, that of this machine tells the same.
+// readRecipe asks the runner what an agent needs in a sandbox. If the configured runner is for
+// another platform, readRecipe asks the runner of this machine, which gives the same answer.
 func readRecipe(ctx context.Context, cfg Config) (r runnerscripts.Recipe, err error) {
 	if err := cfg.checkRunner(); err != nil {
 		return r, err
@@ -183,19 +183,19 @@ func readRecipe(ctx context.Context, cfg Config) (r runnerscripts.Recipe, err er
 	return askRecipe(ctx, runner, cfg.Agent.Name)
 }
 
-// recipes remembers what runners said of agents, for one session asks several times:
-// recipeKey to runnerscripts.Recipe. Errors are not remembered.
+// recipes caches the answers of runners, because one session asks several times. It maps
+// recipeKey to runnerscripts.Recipe. Errors are not cached.
 var recipes sync.Map
 
-// recipeKey names a state of a runner's file, and an agent.
+// recipeKey identifies a state of a runner's file, and an agent.
 type recipeKey struct {
 	runner, agent string
 	size          int64
 	changed       time.Time
 }
 
-// askRecipe asks a runner of this machine what it knows of an agent. A name that it does
-// not know is [ErrConfig].
+// askRecipe asks a runner of this machine for the recipe of an agent. An unknown name is
+// [ErrConfig].
 func askRecipe(ctx context.Context, runner, name string) (r runnerscripts.Recipe, err error) {
 	key := recipeKey{runner: runner, agent: name}
 	if info, err := os.Stat(runner); err == nil {
@@ -229,8 +229,8 @@ func askRecipe(ctx context.Context, runner, name string) (r runnerscripts.Recipe
 	})
 }
 
-// checkAgent refuses an agent that the runner does not know. Where no runner of this
-// machine can be asked it refuses nothing: the first script then says what is wrong.
+// checkAgent returns [ErrConfig] for an agent that the runner does not know. If this machine
+// cannot run any runner, checkAgent returns nil: the first script then reports the error.
 func (c Config) checkAgent(ctx context.Context) error {
 	if c.Agent.Name == "" || len(c.Scripts.ExecuteQuery) > 0 {
 		return nil
@@ -241,8 +241,8 @@ func (c Config) checkAgent(ctx context.Context) error {
 	return nil
 }
 
-// askRunner returns what the runner prints, which needs nothing of this program's
-// environment for that.
+// askRunner returns the output of the runner, which needs no variable of this program's
+// environment.
 func askRunner(ctx context.Context, runner string, agent ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, runner, append([]string{runnerscripts.PrintRecipe}, agent...)...)
 	cmd.Env = []string{"LANG=C"}
@@ -255,13 +255,13 @@ func askRunner(ctx context.Context, runner string, agent ...string) ([]byte, err
 	return out.Bytes(), err
 }
 
-// wantsProgram reports whether the sandbox must have the agent's own program: not if
-// the configuration names another one.
+// wantsProgram reports whether the sandbox must have the agent's own program: false if the
+// configuration names another program.
 func (c Config) wantsProgram() bool {
 	return c.Agent.Name != "" && len(c.Agent.Command) == 0 && len(c.Scripts.ExecuteQuery) == 0
 }
 
-// installers are the commands that install what a recipe names.
+// installers returns the commands that install the packages of a recipe.
 func installers(r runnerscripts.Recipe) []string {
 	var names []string
 	if len(r.Debian) > 0 {
@@ -273,11 +273,10 @@ func installers(r runnerscripts.Recipe) []string {
 	return names
 }
 
-// aptGet does not change its user, which it may not do in a container without
-// capabilities.
+// aptGet keeps apt-get from changing its user, which fails in a container without capabilities.
 const aptGet = "apt-get -o APT::Sandbox::User=root "
 
-// installation are the commands of a shell that follow a recipe. They leave no
+// installation returns the shell commands that install the packages of a recipe. They leave no
 // caches in the image.
 func installation(r runnerscripts.Recipe) []string {
 	var commands []string

@@ -12,7 +12,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
-// programs is a sandbox whose PATH has only these shell scripts, by their names.
+// programs returns a sandbox whose PATH has only these shell scripts, by name.
 func programs(t *testing.T, scripts map[string]string) Sandbox {
 	t.Helper()
 	dir := t.TempDir()
@@ -74,8 +74,8 @@ func TestNothingIsInstalledOnThisMachine(t *testing.T) {
 	}
 }
 
-// TestAnAgentIsInstalledInALiveSandbox uses a container whose npm makes a program out of
-// what it is asked for: what is installed is what the recipe says.
+// TestAnAgentIsInstalledInALiveSandbox uses a container with a fake npm, which creates a program
+// from its arguments. So the test sees what the recipe installs.
 func TestAnAgentIsInstalledInALiveSandbox(t *testing.T) {
 	t.Parallel()
 	cfg := inContainer(t, base(t, testdocker.FakeNPM))
@@ -103,8 +103,8 @@ func TestAnAgentIsInstalledInALiveSandbox(t *testing.T) {
 	}
 }
 
-// TestTheRealNPMInstallsAgents installs two agents from the registries of Debian and npm,
-// which the set-up of the tests needs, too. The other agents come the same way.
+// TestTheRealNPMInstallsAgents installs two agents from the Debian and npm registries, which the
+// setup of the tests needs too. Other agents are installed the same way.
 func TestTheRealNPMInstallsAgents(t *testing.T) {
 	t.Parallel()
 	cfg := inContainer(t, testdocker.Node(t))

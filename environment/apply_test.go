@@ -12,8 +12,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// worked makes an environment whose workspace began as a copy of a folder with before in
-// it, and now holds after.
+// worked returns an environment whose workspace began as a copy of the folder with the files
+// before, and now holds after.
 func worked(t *testing.T, before, after tree) (env *Environment, from Folder) {
 	t.Helper()
 	from = Folder{Path: t.TempDir(), Gitignore: true}
@@ -86,7 +86,8 @@ func TestApplyRefusesAFolderThatHasChanged(t *testing.T) {
 			}
 		})
 	}
-	// A folder of the user's own in place of a file is a conflict, also where the workspace has a folder there.
+	// A user's folder in place of a file is a conflict, even if the workspace has a folder
+	// there.
 	env, from := worked(t, tree{"a": "1\n"}, tree{"a/x": "1\n"})
 	if err := os.Remove(filepath.Join(from.Path, "a")); err != nil {
 		t.Fatal(err)
@@ -95,7 +96,7 @@ func TestApplyRefusesAFolderThatHasChanged(t *testing.T) {
 	if made, err := env.Apply(t.Context(), from); !errors.Is(err, ErrConflict) {
 		t.Errorf("into a folder of the user's own: %v, %v", made, err)
 	}
-	// Each file that is in conflict is named, and what is wrong with it.
+	// The error names each conflicting file and its problem.
 	env, from = worked(t, before, after)
 	tree{"changed": "3\n", "new/x": "mine\n"}.write(t, from.Path)
 	_, err := env.Apply(t.Context(), from)
@@ -103,7 +104,7 @@ func TestApplyRefusesAFolderThatHasChanged(t *testing.T) {
 		!strings.HasSuffix(err.Error(), "new: conflict with the folder: a folder is there now") {
 		t.Errorf("several conflicts: %v", err)
 	}
-	// What is not touched may change, and what is done already stays.
+	// Files without changes may differ, and files that already have the change stay.
 	env, from = worked(t, before, after)
 	tree{"same": "mine\n", "mine": "1\n", "new": "1\n"}.write(t, from.Path)
 	if err := os.Remove(filepath.Join(from.Path, "deleted")); err != nil {
@@ -158,7 +159,7 @@ func TestApplyNeverLeavesTheFolder(t *testing.T) {
 			readTree(t, from.Path).mustBe(t, tree{"a": "1\n"})
 		})
 	}
-	// Nor does it write through a link of the folder.
+	// Apply does not write through a link in the folder either.
 	env, from := worked(t, tree{"dir/a": "1\n"}, tree{"dir/a": "2\n"})
 	outside := t.TempDir()
 	tree{"a": "1\n"}.write(t, outside)
@@ -182,7 +183,7 @@ func TestApplyLeavesOutWhatGitIgnores(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			before := tree{".gitignore": before[".gitignore"], "a": before["a"], "sub/b": before["sub/b"]}
 			after, want := after, want
-			if len(repositories) > 1 { // which has rules of its own
+			if len(repositories) > 1 { // it has rules of its own
 				before["sub/.gitignore"] = "*.log\n"
 				after, want = tree{"sub/.gitignore": "*.log\n"}, tree{"sub/.gitignore": "*.log\n"}
 				for name, content := range map[string]string{".gitignore": before[".gitignore"], "a": "2\n", "sub/b": "1\n", "sub/new": "1\n"} {
@@ -214,7 +215,7 @@ func TestApplyLeavesOutWhatGitIgnores(t *testing.T) {
 	}
 }
 
-// patched returns the files of a patch.
+// patched returns the files in the patch of the workspace.
 func patched(t *testing.T, env *Environment) []string {
 	t.Helper()
 	var patch strings.Builder

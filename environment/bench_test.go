@@ -33,7 +33,7 @@ func BenchmarkCreateAndClose(b *testing.B) {
 	}
 }
 
-// BenchmarkQuery is a query to an agent that is alive.
+// BenchmarkQuery measures a query to a live agent.
 func BenchmarkQuery(b *testing.B) {
 	env, err := Create(b.Context(), Config{
 		Sandbox: Sandbox{Type: "local", Local: local.Provider{Root: filepath.Join(b.TempDir(), "boxes")}},
@@ -55,7 +55,7 @@ func BenchmarkQuery(b *testing.B) {
 	}
 }
 
-// BenchmarkEvents is what one event costs on its way to the caller.
+// BenchmarkEvents measures the cost of one event on its way to the caller.
 func BenchmarkEvents(b *testing.B) {
 	for name, env := range map[string]map[string]string{
 		"no secret": nil, "secrets": {"API_KEY": "sk-0123456789", "A_TOKEN": "whatever-it-is"},
@@ -94,8 +94,7 @@ func benchmarkEvents(b *testing.B, vars map[string]string) {
 	}
 }
 
-// BenchmarkChanges compares a workspace of 10 000 files of 2 KiB. 100 of them have
-// changed.
+// BenchmarkChanges compares a workspace of 10 000 files of 2 KiB, 100 of them changed.
 func BenchmarkChanges(b *testing.B) {
 	box := Sandbox{Type: "local", Local: local.Provider{Root: filepath.Join(b.TempDir(), "boxes")}}
 	content := strings.Repeat("0123456789abcde\n", 128)
@@ -131,8 +130,8 @@ func BenchmarkChanges(b *testing.B) {
 	}
 }
 
-// BenchmarkFirstByte is the time until the answer of a model begins, as curl in the sandbox
-// measures it, beside that of the same calls past the gateway.
+// BenchmarkFirstByte measures the time until the answer of a model begins, as curl in the
+// sandbox sees it, with and without the gateway.
 func BenchmarkFirstByte(b *testing.B) {
 	b.Setenv("TEST_HOST_KEY", hostKey)
 	b.Run("local", func(b *testing.B) {

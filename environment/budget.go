@@ -9,11 +9,11 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// optionMore is the ID of the option that lets a query use more.
+// optionMore is the ID of the option that lets the query use more.
 const optionMore = "more"
 
-// askForMore asks the user, by a permission request, whether as much as a used up limit may be
-// used again, and waits for the answer. The agent's call of the model waits, too.
+// askForMore asks the user, with a permission request, whether a used-up limit may be used once
+// more, and waits for the answer. The agent's model call waits too.
 func (r *queryRun) askForMore(ctx context.Context, limit *BudgetError) bool {
 	id := "budget-" + uuid.NewString()
 	kind := make(chan runnerscripts.PermissionKind, 1)

@@ -11,8 +11,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// TestABudgetEndsAQuery: the query of an agent that uses up a limit ends, and its error says
-// how much the agent has used.
+// TestABudgetEndsAQuery checks that a query ends when the agent uses up a limit, and that the
+// error says how much the agent has used.
 func TestABudgetEndsAQuery(t *testing.T) {
 	t.Setenv("TEST_HOST_KEY", hostKey)
 	api := keyedModel(t)
@@ -50,7 +50,8 @@ func TestABudgetEndsAQuery(t *testing.T) {
 	}
 }
 
-// TestTheUserMayRaiseABudget: at the limit the user is asked, and the query goes on or ends.
+// TestTheUserMayRaiseABudget checks that the user is asked at the limit, and that the query
+// continues or ends.
 func TestTheUserMayRaiseABudget(t *testing.T) {
 	t.Setenv("TEST_HOST_KEY", hostKey)
 	c := keyedAgents()[1]
@@ -85,7 +86,8 @@ func TestTheUserMayRaiseABudget(t *testing.T) {
 	}
 }
 
-// TestAQueryThatTakesTooLong ends with an error that says so, and the next one begins anew.
+// TestAQueryThatTakesTooLong checks that such a query ends with an error, and that the time of
+// the next query counts from zero.
 func TestAQueryThatTakesTooLong(t *testing.T) {
 	t.Parallel()
 	cfg := Config{Sandbox: sandbox(t), Agent: scenario(t, runnerscripts.ScenarioTurn{Steps: []runnerscripts.ScenarioStep{{DelayMS: 3_600_000}}}), Budget: Budget{Query: Limits{Time: 100 * time.Millisecond}}}

@@ -16,14 +16,12 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// Change is a difference between the workspace now and as it was when the
-// sources were placed.
+// Change is a difference between the workspace now and when the sources were placed.
 type Change struct {
 	Kind ChangeKind `json:"kind"`
 	// Path is relative to the workspace.
 	Path string `json:"path"`
-	// OldMode and NewMode are type and permission; zero where there is no
-	// file.
+	// OldMode and NewMode are type and permission; zero if the file does not exist.
 	OldMode fs.FileMode `json:"old_mode,omitempty"`
 	NewMode fs.FileMode `json:"new_mode,omitempty"`
 	// OldSize and NewSize are in bytes.
@@ -41,12 +39,11 @@ const (
 	Deleted  ChangeKind = "deleted"
 )
 
-// Changes returns what has changed in the workspace since the sources were
-// placed, sorted by path. Files, links and their permissions count; empty
-// folders, what is in a .git folder and Config.IgnoreChanges do not. Nor does what a
-// [Folder] of Config.Workspace left out when it was copied: what its Ignore names and, with
-// Gitignore, new files that git ignores in it. The same holds for [Environment.Patch] and
-// [Environment.Apply].
+// Changes returns what has changed in the workspace since the sources were placed, sorted by
+// path. Files, links and their permissions count. Empty folders, files under .git and files that
+// Config.IgnoreChanges names do not count. Nor do files that a [Folder] of Config.Workspace left
+// out when it was copied: files that its Ignore names and, with Gitignore, new files that git
+// ignores in it. [Environment.Patch] and [Environment.Apply] follow the same rules.
 func (e *Environment) Changes(ctx context.Context) ([]Change, error) {
 	ctx, leave, err := e.enter(ctx)
 	if err != nil {
@@ -68,7 +65,7 @@ func (e *Environment) Changes(ctx context.Context) ([]Change, error) {
 	return describeChanges(changes), nil
 }
 
-// describeChanges returns changes as users see them; nil for none.
+// describeChanges converts changes to the public type; nil for none.
 func describeChanges(changes []workspace.Change) []Change {
 	var list []Change
 	for _, c := range changes {
@@ -88,7 +85,7 @@ func describeChanges(changes []workspace.Change) []Change {
 	return list
 }
 
-// counted leaves out what the folders that were copied left out.
+// counted removes the changes of files that the copied folders left out.
 func (e *Environment) counted(ctx context.Context, changes []workspace.Change) (_ []workspace.Change, err error) {
 	for _, s := range e.owner.folders {
 		if changes, err = leaveOut(ctx, s, changes); err != nil {
@@ -98,10 +95,9 @@ func (e *Environment) counted(ctx context.Context, changes []workspace.Change) (
 	return changes, nil
 }
 
-// Patch writes the changes to w as one patch that "git apply" takes: text and
-// binary files, new and deleted ones, links, and whether a file can be executed,
-// which is the only permission that git knows. Without changes nothing is
-// written.
+// Patch writes the changes to w as one patch for "git apply": text and binary files, new and
+// deleted files, links, and whether a file is executable, which is the only permission that git
+// knows. Without changes Patch writes nothing.
 func (e *Environment) Patch(ctx context.Context, w io.Writer) error {
 	ctx, leave, err := e.enter(ctx)
 	if err != nil {
@@ -126,22 +122,22 @@ func (e *Environment) Patch(ctx context.Context, w io.Writer) error {
 	return nil
 }
 
-// ErrConflict says that a folder of this machine is not as the workspace began, so that
-// changes do not apply to it.
+// ErrConflict means that a folder of this machine differs from what the workspace began with, so
+// that the changes do not apply to it.
 var ErrConflict = workspace.ErrConflict
 
-// Apply makes the changes of the workspace in the folder of this machine that it was
-// copied from, given as it was in Config.Workspace, and returns the changes that it made.
-// What does not count as a change is left out, see [Environment.Changes].
+// Apply makes the changes of the workspace in the folder of this machine that the workspace was
+// copied from, and returns the changes that it made. The folder must be given as in
+// Config.Workspace. Apply leaves out what does not count as a change, see [Environment.Changes].
 //
-// It makes all changes or none. Every file that it would change must be as it was
-// copied, and no new one may be in the way: otherwise the error is [ErrConflict] and names
-// them. A folder without files gives way to a new file. A file that is as in the workspace
-// already stays as it is, so the same changes can be applied twice. Apply never
-// follows a symbolic link below the folder. A change that would make a link out of the
-// folder, or into a .git folder, is primitives.ErrPathEscape.
+// Apply makes all changes or none. Every file that it would change must be as it was when it was
+// copied, and no file may be in the way of a new one: otherwise the error is [ErrConflict] and
+// names those files. A new file replaces a folder without files. Apply keeps a file that already
+// is as in the workspace, so the same changes can be applied twice. Apply never follows a
+// symbolic link below the folder. A change in a .git folder, or to a link that leads out of the
+// folder or into .git, is primitives.ErrPathEscape.
 //
-// [Environment.Patch] is for folders that have changed.
+// Use [Environment.Patch] for a folder that has changed.
 func (e *Environment) Apply(ctx context.Context, to Folder) (_ []Change, err error) {
 	ctx, leave, err := e.enter(ctx)
 	if err != nil {
@@ -168,9 +164,9 @@ func (e *Environment) Apply(ctx context.Context, to Folder) (_ []Change, err err
 	return describeChanges(made), nil
 }
 
-// leaveOut leaves out the changes that a folder of this machine, copied into the
-// workspace, would leave out: what matches Ignore and, with Gitignore, new files that git
-// ignores there. Where the folder is gone, git ignores nothing.
+// leaveOut removes the changes of files that a folder of this machine leaves out when it is
+// copied into the workspace: files that match Ignore and, with Gitignore, new files that git
+// ignores there. If the folder no longer exists, git ignores nothing.
 func leaveOut(ctx context.Context, from Source, changes []workspace.Change) ([]workspace.Change, error) {
 	into := path.Join(".", from.Into)
 	within := func(c workspace.Change) (name string, ok bool) {
@@ -208,14 +204,15 @@ func (c Config) notCounted() []string { return append([]string{".git"}, c.Ignore
 // baseline is the workspace as it was when the sources were placed.
 type baseline struct {
 	mu     sync.RWMutex                                       // held for reading while the store is in use
-	read   func(context.Context) (*workspace.Snapshot, error) // brings snap when it is first needed; nil if that is done
+	read   func(context.Context) (*workspace.Snapshot, error) // reads snap at its first use; nil once that is done
 	snap   *workspace.Snapshot
-	err    error // why there is none
+	err    error // why there is no snap
 	closed bool
 }
 
-// take remembers the workspace, or that a sandbox which is attached to does. A
-// sandbox that cannot pack has no baseline, which shows when it is asked for.
+// take takes a snapshot of the workspace. For an attached sandbox it only sets b.read, which
+// reads the snapshot that the sandbox has. If the sandbox cannot pack files there is no
+// baseline, and use returns the error.
 func (b *baseline) take(ctx context.Context, p primitives.EnvironmentPrimitive, ignore []string, own owner) error {
 	if own.placed {
 		b.read = func(ctx context.Context) (*workspace.Snapshot, error) { return readBaseline(ctx, p, own) }
@@ -228,7 +225,7 @@ func (b *baseline) take(ctx context.Context, p primitives.EnvironmentPrimitive, 
 	return b.err
 }
 
-// use gives the baseline to a function that runs before it is closed.
+// use calls f with the baseline, which close does not end meanwhile.
 func (b *baseline) use(ctx context.Context, f func(*workspace.Snapshot) error) error {
 	if err := b.find(ctx); err != nil {
 		return err
@@ -244,14 +241,13 @@ func (b *baseline) use(ctx context.Context, f func(*workspace.Snapshot) error) e
 	return f(b.snap)
 }
 
-// find reads the baseline unless that is done. One that could not be read is
-// tried again the next time.
+// find reads the baseline unless that is done. After an error the next call tries again.
 func (b *baseline) find(ctx context.Context) error {
 	b.mu.RLock()
 	known := b.read == nil
 	b.mu.RUnlock()
 	if known {
-		return nil // without keeping others from using it
+		return nil // without the write lock, which would block other users
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -266,7 +262,7 @@ func (b *baseline) find(ctx context.Context) error {
 	return nil
 }
 
-// share takes over what another baseline knows; either may be closed first.
+// share copies the baseline of another environment. Either baseline may be closed first.
 func (b *baseline) share(of *baseline) error {
 	of.mu.RLock()
 	defer of.mu.RUnlock()
@@ -274,7 +270,7 @@ func (b *baseline) share(of *baseline) error {
 	case of.closed:
 		return ErrClosed
 	case of.read != nil:
-		return nil // each finds it in its own sandbox
+		return nil // each environment reads it from its own sandbox
 	}
 	snap, err := of.snap.Clone()
 	if err != nil {

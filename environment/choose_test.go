@@ -13,7 +13,7 @@ func TestChooseKeepsAllOtherSettings(t *testing.T) {
 	for _, c := range []struct{ word, want string }{
 		{"ssh:build1", "ssh:build1"},
 		{"local", "local"},
-		{"ssh", "ssh:build1"}, // the machine was kept, too
+		{"ssh", "ssh:build1"}, // the machine was kept too
 		{"ssh:build2", "ssh:build2"},
 	} {
 		if err := s.Choose(c.word); err != nil || s.Word() != c.want || s.Image != "web" {

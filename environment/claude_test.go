@@ -12,9 +12,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// TestClaudeCodeWorksInEverySandbox runs the real agent, with a scripted model,
-// on a machine that has it, and in an image that is built for it. The tests of
-// envctl run it at Modal.
+// TestClaudeCodeWorksInEverySandbox runs the real agent with a scripted model, on a machine that
+// has it and in an image that is built for it. The tests of envctl run it at Modal.
 func TestClaudeCodeWorksInEverySandbox(t *testing.T) {
 	t.Run("local", func(t *testing.T) {
 		t.Parallel()
@@ -25,7 +24,7 @@ func TestClaudeCodeWorksInEverySandbox(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			cfg := inContainer(t, testdocker.Node(t))
-			cfg.Sandbox.Network = "" // where the model is
+			cfg.Sandbox.Network = "" // so that the agent reaches the model
 			cfg.Sandbox.User = user
 			agentWorks(t, claudeWith(cfg), testdocker.Gateway(t)+":0", claudeVariables)
 		})
@@ -33,7 +32,7 @@ func TestClaudeCodeWorksInEverySandbox(t *testing.T) {
 }
 
 func claudeWith(cfg Config) Config {
-	cfg.Agent.PermissionMode = "bypassPermissions" // which the program refuses to root
+	cfg.Agent.PermissionMode = "bypassPermissions" // the program refuses it for root
 	return cfg
 }
 
@@ -41,9 +40,9 @@ func claudeVariables(url string) map[string]string {
 	return map[string]string{"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "test-key", "CLAUDE_CODE_MAX_RETRIES": "1"}
 }
 
-// agentWorks lets a real agent write a file and run a command as its user, and checks that
-// it remembers both in another process and in another sandbox. variables returns the
-// variables that lead the agent to the model at a URL.
+// agentWorks makes a real agent write a file and run a command as its user, and checks that the
+// agent remembers both in another process and in another sandbox. variables returns the
+// variables that point the agent to the model at a URL.
 func agentWorks(t *testing.T, cfg Config, model string, variables func(url string) map[string]string) {
 	t.Helper()
 	api, err := llmapi.Start(t.Context(), llmapi.Config{Addr: model})
@@ -89,7 +88,7 @@ func agentWorks(t *testing.T, cfg Config, model string, variables func(url strin
 		t.Errorf("the transcript is %q, %v", transcript.Main, err)
 	}
 
-	// It remembers in another process, and in another sandbox.
+	// The agent remembers in another process, and in another sandbox.
 	if _, err := env.PrepareSession(t.Context(), Setup{}); err != nil {
 		t.Fatal(err)
 	}

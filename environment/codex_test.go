@@ -10,8 +10,8 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
 )
 
-// TestCodexWorksInEverySandbox runs the real agent, with a scripted model, on a
-// machine that has it and in an image that is built for it.
+// TestCodexWorksInEverySandbox runs the real agent with a scripted model, on a machine that has
+// it and in an image that is built for it.
 func TestCodexWorksInEverySandbox(t *testing.T) {
 	with := func(cfg Config) Config {
 		cfg.Agent.Name, cfg.Agent.Model, cfg.Agent.PermissionMode = "codex", "gpt-5.5", "full-access"
@@ -28,14 +28,14 @@ func TestCodexWorksInEverySandbox(t *testing.T) {
 	t.Run("docker", func(t *testing.T) {
 		t.Parallel()
 		cfg := inContainer(t, testdocker.Node(t))
-		cfg.Sandbox.Network = "" // where the model is
+		cfg.Sandbox.Network = "" // so that the agent reaches the model
 		cfg.Sandbox.User = "tester"
 		agentWorks(t, with(cfg), testdocker.Gateway(t)+":0", variables)
 	})
 }
 
-// TestAStartThatFailedDoesNotFailTheNextQuery: without a key the agent does not start;
-// who attaches with one begins anew.
+// TestAStartThatFailedDoesNotFailTheNextQuery checks that the agent does not start without a
+// key, and that it works for a client that then attaches with a key.
 func TestAStartThatFailedDoesNotFailTheNextQuery(t *testing.T) {
 	t.Parallel()
 	api, err := llmapi.Start(t.Context(), llmapi.Config{})

@@ -24,112 +24,111 @@ import (
 // Agent says which agent to run and how.
 type Agent = runnerscripts.Agent
 
-// Config says what an environment is made of. Only Agent.Name is required, where an
-// agent is to run, and for [Create] the Sandbox.
+// Config describes an environment. Only Agent.Name is required to run an agent, and for [Create]
+// the Sandbox.
 type Config struct {
-	// Name is what people call the sandbox, beside its ID: [List] returns it. It has up
-	// to 63 letters, digits, '_', '.' and '-', and no two sandboxes of a user on a
-	// machine have the same. Only [Create] looks at it.
+	// Name is the name that users give the sandbox, beside its ID: [List] returns it. It has up
+	// to 63 letters, digits, '_', '.' and '-'. No two sandboxes of a user on a machine have the
+	// same name. Only [Create] uses it.
 	Name string `json:"name,omitempty"`
-	// Sandbox chooses where the agent runs. Only [Create] and [Attach] look at
-	// it. With Sandbox.Keep, a query goes on when the environment is closed, with its
-	// input in the sandbox: whatever runs there as the agent's user can reach it,
-	// and so answer permission requests. The sandbox is what keeps an agent in.
+	// Sandbox chooses where the agent runs. Only [Create] and [Attach] use it. With
+	// Sandbox.Keep, a query can outlive this program, so its input is in the sandbox: any
+	// process that runs there as the agent's user can write to it, and so answer permission
+	// requests. Only the sandbox confines the agent.
 	Sandbox Sandbox `json:"sandbox,omitzero"`
 	// Pool is for [NewPool] only.
 	Pool PoolConfig `json:"pool,omitzero"`
-	// Agent chooses what runs in it. Its Name may be empty if only files and
-	// commands of the sandbox are wanted. Its Env is for the runner scripts and the
-	// agent alone, and written down nowhere; the environment of all commands is a setting
-	// of the Sandbox. Nothing of the host's environment reaches either.
+	// Agent chooses the agent that runs in the sandbox. Its Name may be empty if the caller
+	// needs only files and commands of the sandbox. Its Env is for the runner scripts and the
+	// agent alone, and is never stored; the environment of all commands is a setting of the
+	// Sandbox. No variable of the host's environment reaches either.
 	//
-	// Secrets among the values are shown as "[redacted]" in events, log records and
-	// errors: those of names such as API_KEY, GITHUB_TOKEN or PASSWORD, tokens of
-	// well-known vendors, and the credentials in URLs, from 8 bytes on. That
-	// prevents accidents; it does not keep a secret from an agent that encodes it.
+	// Events, log records and errors show secrets among the values as "[redacted]": values of
+	// variables such as API_KEY, GITHUB_TOKEN or PASSWORD, tokens of well-known vendors, and
+	// credentials in URLs, from 8 bytes on. This prevents accidents; it does not keep a secret
+	// from an agent that encodes it.
 	Agent Agent `json:"agent,omitzero"`
-	// Credentials name keys of models' APIs that stay on this machine: the agent gets a
-	// token of its session and the address of a gateway inside its sandbox, which puts
-	// the keys into its requests. They are named anthropic, openai and gemini, or have an API.
-	// A key in Agent.Env comes before that of the same API here.
+	// Credentials name keys of model APIs that stay on this machine. The agent gets a token of
+	// its session and the address of a gateway inside its sandbox, and the gateway adds the keys
+	// to the requests. A credential is named anthropic, openai or gemini, or sets its API. A key
+	// in Agent.Env takes precedence over the credential of the same API.
 	Credentials map[string]Credential `json:"credentials,omitempty"`
-	// Budget bounds what the agent uses. A query that uses more ends with a [*BudgetError].
-	// All but the time is counted at the gateway, and needs Credentials.
+	// Budget limits what the agent uses. A query that uses more ends with a [*BudgetError]. The
+	// gateway counts everything except the time, so those limits need Credentials.
 	Budget Budget `json:"budget,omitzero"`
-	// Used is what the session has used before, in other sandboxes; it counts for
+	// Used is what the session has used before, in other sandboxes. It counts towards
 	// Budget.Session. [Environment.Move] and package session set it.
 	Used Used `json:"-"`
-	// Models says which models the agent may use through the gateway, and which tools the models' APIs
-	// may run themselves, such as a web search: without a word about them all in a sandbox with a
-	// network, and none in one without.
+	// Models says which models the agent may use through the gateway, and which tools the model
+	// APIs may run themselves, such as a web search. By default they may run all tools for a
+	// sandbox with a network, and none for one without.
 	Models ModelPolicy `json:"models,omitzero"`
-	// Record is a file on this machine to which the calls of models and their answers are
-	// added, without keys. Replay is such a file: it answers in place of the models, in any
-	// sandbox and without Credentials. A call that it lacks ends the query with a [*NoMatchError].
+	// Record is a file on this machine to which the gateway appends the model calls and their
+	// answers, without keys. Replay is such a file: the gateway answers from it instead of
+	// calling the models, in any sandbox and without Credentials. A call that the file lacks
+	// ends the query with a [*NoMatchError].
 	Record string `json:"record,omitempty"`
 	Replay string `json:"replay,omitempty"`
-	// Profile makes the agent a particular one. In a file it may be the path of
-	// what [LoadProfile] reads.
+	// Profile adapts the agent to a task. In a file it may be a path for [LoadProfile], or the
+	// name of one of [Profiles].
 	Profile Profile `json:"profile,omitzero"`
-	// Workspace says what the workspace starts with. The sources are placed in
-	// their order, later ones over earlier ones.
+	// Workspace says what the workspace starts with. The sources are placed in order; later ones
+	// overwrite earlier ones.
 	Workspace []Source `json:"workspace,omitempty"`
-	// IgnoreChanges names what is no part of [Environment.Changes] and
-	// [Environment.Patch], in the syntax of primitives.WatchOptions.Ignore:
-	// folders of dependencies, for example. What is in .git never is.
+	// IgnoreChanges names files that [Environment.Changes], [Environment.Patch] and
+	// [Environment.Apply] leave out, in the syntax of primitives.WatchOptions.Ignore: folders of
+	// dependencies, for example. Files under .git are never reported.
 	IgnoreChanges []string `json:"ignore_changes,omitempty"`
-	// SessionID names the conversation; it should be a UUID, because some
-	// agents take nothing else. Empty means a new one.
+	// SessionID names the conversation. It should be a UUID, because some agents accept nothing
+	// else. Empty means a new one.
 	SessionID string `json:"session_id,omitempty"`
-	// From is how isolated the sandbox was that has written the Workspace or the
-	// agent's memory: a less isolated new sandbox is [ErrTrust]. Empty means that no
-	// sandbox has written them. [Environment.Move] and package session set it.
+	// From is the isolation of the sandbox that wrote the Workspace or the agent's memory. A new
+	// sandbox that is less isolated is [ErrTrust]. Empty means that no sandbox wrote them.
+	// [Environment.Move] and package session set it.
 	From primitives.Isolation `json:"-"`
-	// Trust lets a session go on in a sandbox that is less isolated than From says,
-	// as from a container to this machine. It is not Agent.TrustWorkspace, which is about
-	// the settings, hooks and MCP servers that a repository brings. The agent has its mode and profile there,
-	// and files and a memory that the old sandbox could write.
+	// Trust lets a session continue in a sandbox that is less isolated than From, for example on
+	// this machine after a container. The agent then has its mode and profile there, together
+	// with files and a memory that the old sandbox could write. Trust is not
+	// Agent.TrustWorkspace, which concerns the settings, hooks and MCP servers that a repository
+	// brings.
 	Trust bool `json:"-"`
-	// OnPermission decides about what the agent asks permission for. Use [AllowAll],
-	// [RejectAll], or a function that looks at req.ToolCall and returns req.Allow() or
-	// req.Reject(why). Nil rejects, and so does a decision that the request does not offer;
-	// a log event says so. The zero decision leaves the answer to [Environment.Respond]; so
-	// does [AnswerLater] for all requests.
+	// OnPermission answers the agent's permission requests. Use [AllowAll], [RejectAll], or a
+	// function that looks at req.ToolCall and returns req.Allow() or req.Reject(why). Nil
+	// rejects, and so does a decision that the request does not offer; a log event says so. The
+	// zero decision leaves the answer to [Environment.Respond]; [AnswerLater] does so for all
+	// requests.
 	//
-	// It is called once for each request, several at once if need be. Its ctx is done
-	// when the request was answered otherwise or withdrawn, or its time has run out;
+	// OnPermission is called once for each request, and concurrently for concurrent requests.
+	// Its ctx is done when the request was answered otherwise, was withdrawn, or timed out;
 	// OnPermission must return then.
 	OnPermission func(ctx context.Context, req PermissionRequest) PermissionDecision `json:"-"`
-	// PermissionTimeout is how long a request waits before it is rejected. Zero means
-	// DefaultPermissionTimeout, a negative one for ever.
+	// PermissionTimeout is how long a request waits for an answer before it is rejected. Zero
+	// means DefaultPermissionTimeout; negative means no timeout.
 	PermissionTimeout time.Duration `json:"-"`
-	// Raw asks for the agent's own lines too, as runnerscripts.TypeRaw events.
+	// Raw adds the agent's own output lines, as runnerscripts.TypeRaw events.
 	Raw bool `json:"raw,omitempty"`
-	// Runner is the path on this machine of the envrunner binary for the
-	// sandbox's platform. Empty means: found by package bundle when the first
-	// script is called.
+	// Runner is the path on this machine of the envrunner binary for the sandbox's platform. If
+	// it is empty, package bundle finds the binary when the first script is called.
 	Runner string `json:"runner,omitempty"`
-	// Scripts replaces runner scripts by commands of the sandbox.
+	// Scripts replaces runner scripts with commands of the sandbox.
 	Scripts Scripts `json:"scripts,omitzero"`
-	// Progress gets a sentence about each step that takes longer than a moment while
-	// the sandbox is created, such as fetching an image. It may be called from any
-	// goroutine. Nil reports nothing.
+	// Progress gets a sentence about each slow step of creating the sandbox, such as fetching an
+	// image. It may be called from any goroutine. Nil reports nothing.
 	Progress func(message string) `json:"-"`
-	// Logger takes diagnostics; nil means silence. Neither prompts nor
-	// secrets are logged.
+	// Logger receives diagnostics; nil discards them. Prompts and secrets are never logged.
 	Logger hclog.Logger `json:"-"`
 }
 
-// Scripts holds commands that replace runner scripts: a program and its
-// arguments, run in the workspace. An empty one means the script of envrunner.
-// What such a command has to do is described by package runnerscripts.
+// Scripts holds commands that replace runner scripts: a program and its arguments, run in the
+// workspace. An empty command means the script of envrunner. Package runnerscripts specifies
+// what such a command must do.
 type Scripts struct {
 	SetupSession   []string `json:"setup_session,omitempty"`
 	ExecuteQuery   []string `json:"execute_query,omitempty"`
 	ReadTranscript []string `json:"read_transcript,omitempty"`
 }
 
-// tell passes on what takes longer than a moment.
+// tell reports a slow step to Progress and Logger.
 func (c Config) tell(message string) {
 	if c.Progress != nil {
 		c.Progress(message)
@@ -139,8 +138,8 @@ func (c Config) tell(message string) {
 	}
 }
 
-// admit refuses a sandbox that is less isolated than the one that has written what is to
-// be placed there.
+// admit returns [ErrTrust] if the sandbox is less isolated than the sandbox that wrote the
+// workspace or the agent's memory.
 func (c Config) admit(p primitives.EnvironmentPrimitive) error {
 	into := p.Capabilities().Isolation
 	if c.From == "" || c.Trust || into.AtLeast(c.From) {
@@ -150,10 +149,10 @@ func (c Config) admit(p primitives.EnvironmentPrimitive) error {
 		"if you trust them, set Config.Trust", ErrTrust, into, c.From)
 }
 
-// Check returns the error of [Create] that needs no sandbox, as one of a folder of the
-// Workspace or an agent that does not exist: most are [ErrConfig]. It neither looks for a
-// sandbox of the type nor makes one. Where there is no runner for this machine yet, it
-// builds one, which can take a minute: Create needs it too.
+// Check returns those errors of [Create] that need no sandbox, such as a Workspace folder or an
+// agent that does not exist. Most are [ErrConfig]. Check neither looks for a sandbox of the type
+// nor creates one. If there is no runner for this machine yet, Check builds one, which can take
+// a minute: Create needs it too.
 func (c Config) Check(ctx context.Context) error {
 	if err := errors.Join(c.check(), c.Sandbox.check(), findSources(c.Workspace)); err != nil {
 		return err
@@ -164,7 +163,7 @@ func (c Config) Check(ctx context.Context) error {
 	return errors.Join(c.checkRunner(), c.checkAgent(ctx))
 }
 
-// check refuses what no sandbox could run.
+// check returns an error for a configuration that no sandbox could run.
 func (c Config) check() error {
 	if err := errors.Join(c.Pool.check(), checkName(c.Name), c.checkGateway()); err != nil {
 		return err
@@ -188,14 +187,13 @@ func (c Config) check() error {
 	return nil
 }
 
-// LoadConfig reads a configuration from a YAML or JSON file. Relative paths of
-// this machine in it are relative to the file's folder. A pipe or a device is
-// primitives.ErrNotRegular: read it and call [ParseConfig]. More than 4 MiB are
-// primitives.ErrLimit. Errors beside those of reading are [ErrConfig], as from
-// [ParseConfig].
+// LoadConfig reads a configuration from a YAML or JSON file. Relative paths of this machine in
+// it are relative to the file's folder. A pipe or a device is primitives.ErrNotRegular: read it
+// and call [ParseConfig]. A file of more than 4 MiB is primitives.ErrLimit. Errors other than
+// those of reading are [ErrConfig], as from [ParseConfig].
 //
-// There are short forms: "agent: claude", and in the workspace "folder: .", which leaves out
-// what git ignores, "git: URL#REF" and "tar: FILE".
+// The file may use short forms: "agent: claude" and, in the workspace, "folder: .", which leaves
+// out files that git ignores, "git: URL#REF" and "tar: FILE".
 func LoadConfig(name string) (Config, error) {
 	data, err := input.ReadFile(name, configfile.MaxSize)
 	switch {
@@ -219,11 +217,11 @@ func LoadConfig(name string) (Config, error) {
 	return cfg, nil
 }
 
-// ParseConfig decodes a configuration in YAML or JSON. It is strict: a key that
-// does not exist or stands twice, a value of another type, and a second document
-// are [ErrConfig], and the message says where. A profile that is a path is read by
-// [LoadProfile], a relative one is relative to the working directory; or it is the name of one
-// of [Profiles]. Other relative paths become absolute, from the working directory.
+// ParseConfig decodes a configuration in YAML or JSON. It is strict: an unknown or duplicate
+// key, a value of another type, and a second document are [ErrConfig], and the message says
+// where. The profile may be a path that [LoadProfile] reads, relative to the working directory,
+// or the name of one of [Profiles]. Other relative paths become absolute, from the working
+// directory.
 func ParseConfig(data []byte) (Config, error) {
 	cfg, err := parseConfig(data, "", "")
 	if err != nil {
@@ -237,8 +235,8 @@ func ParseConfig(data []byte) (Config, error) {
 	return cfg, nil
 }
 
-// parseConfig decodes a configuration of a file, if it is in one, whose profile may have the
-// name of one or a path relative to dir.
+// parseConfig decodes a configuration. file is the file that holds it, empty for none. The
+// profile may be a name from the catalog or a path relative to dir.
 func parseConfig(data []byte, file, dir string) (Config, error) {
 	asJSON, err := configfile.ToJSON(data)
 	if err != nil {
@@ -272,7 +270,7 @@ func parseConfig(data []byte, file, dir string) (Config, error) {
 	return cfg, nil
 }
 
-// cutProfile takes a profile that is a path out of a configuration.
+// cutProfile removes a profile that is a path from a configuration, and returns both.
 func cutProfile(data []byte) (rest []byte, path string) {
 	var tree map[string]json.RawMessage
 	if json.Unmarshal(data, &tree) != nil || json.Unmarshal(tree["profile"], &path) != nil || path == "" {
@@ -286,12 +284,12 @@ func cutProfile(data []byte) (rest []byte, path string) {
 	return rest, path
 }
 
-// expandShort writes short forms out: the name of an agent, and what a source is, as the
-// flags of envctl have them.
+// expandShort expands the short forms: the name of an agent, and sources in the form of envctl's
+// flags.
 func expandShort(data []byte) ([]byte, error) {
 	var tree map[string]any
 	if json.Unmarshal(data, &tree) != nil {
-		return data, nil // which is refused later
+		return data, nil // parseConfig refuses it later
 	}
 	if name, ok := tree["agent"].(string); ok {
 		tree["agent"] = map[string]any{"name": name}
@@ -336,7 +334,7 @@ func (c *Config) resolve(dir string) {
 		if !ok {
 			continue
 		}
-		spec := &primitives.Spec{} // whose paths are of the chosen type
+		spec := &primitives.Spec{} // empty: the paths in c.Sandbox.Spec are of the chosen type
 		if typ == c.Sandbox.Type {
 			spec = &c.Sandbox.Spec
 		}
@@ -356,19 +354,17 @@ func (c *Config) resolve(dir string) {
 	}
 }
 
-// Profile makes a general agent a particular one: instructions, skills, servers
-// of tools, limits.
+// Profile adapts a general agent to a task: instructions, skills, MCP servers, limits.
 type Profile = runnerscripts.Profile
 
-// LoadProfile reads a profile from a YAML or JSON file, or from a folder. A folder
-// has the layout that Claude Code has in a project: CLAUDE.md or AGENTS.md, and
-// beside them or in its folder .claude the folders rules, skills, commands and
-// agents, settings.json with permissions and hooks, and .mcp.json. A profile.yaml
-// or profile.json in the folder says the rest, such as the model.
+// LoadProfile reads a profile from a YAML or JSON file, or from a folder. A folder has the
+// layout that Claude Code uses in a project: CLAUDE.md or AGENTS.md, and beside them or in its
+// folder .claude the folders rules, skills, commands and agents, settings.json with permissions
+// and hooks, and .mcp.json. A profile.yaml or profile.json in the folder holds the rest, such as
+// the model.
 //
-// What is wrong in the files is [ErrConfig], and the message says where. Symbolic
-// links that lead out of the folder are refused, and so are pipes, devices and files
-// of more than 4 MiB.
+// Errors in the files are [ErrConfig], and the message says where. LoadProfile refuses symbolic
+// links that lead out of the folder, pipes, devices and files of more than 4 MiB.
 func LoadProfile(name string) (Profile, error) { return reader.LoadProfile(name) }
 
 // reader reads files of configurations and profiles.

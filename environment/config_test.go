@@ -146,7 +146,7 @@ func TestLoadConfigReadsEverything(t *testing.T) {
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got\n%+v\nwant\n%+v", got, want)
 	}
-	// What is written can be read, in JSON as in YAML.
+	// Written configurations can be read again, in JSON as in YAML.
 	data, err := json.MarshalIndent(got, "", "\t")
 	if err != nil {
 		t.Fatal(err)
@@ -233,7 +233,8 @@ func TestAConfigurationThatDoesNotExistIsNamed(t *testing.T) {
 	}
 }
 
-// TestTheTableOfKeysHasAll: docs/configuration.md has a row for each key of a configuration.
+// TestTheTableOfKeysHasAll checks that docs/configuration.md has a row for each key of a
+// configuration.
 func TestTheTableOfKeysHasAll(t *testing.T) {
 	doc, err := os.ReadFile(filepath.Join("..", "docs", "configuration.md"))
 	if err != nil {

@@ -9,16 +9,16 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// Create makes a sandbox of the configured type and prepares it. Closing the
-// environment ends that sandbox, unless cfg.Sandbox.Keep is set.
+// Create makes a sandbox of the configured type and prepares it. Closing the environment ends
+// the sandbox, unless cfg.Sandbox.Keep is set.
 //
-// ctx covers the creation only. When Create fails nothing is left of the sandbox.
+// ctx covers the creation only. If Create fails, nothing is left of the sandbox.
 func Create(ctx context.Context, cfg Config) (*Environment, error) {
 	if err := cfg.Check(ctx); err != nil {
 		return nil, err
 	}
 	if cfg.Name != "" {
-		if err := checkNameFree(ctx, cfg.Name); err != nil { // before anything is made
+		if err := checkNameFree(ctx, cfg.Name); err != nil { // before creating anything
 			return nil, err
 		}
 	}
@@ -49,16 +49,19 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 	return e, nil
 }
 
-// Attach opens a sandbox again that was kept, by its [Environment.ID] or, if none has this
-// ID, by its Config.Name, from this or another program. The sources of cfg.Workspace are not placed again; an Agent
-// without a name and an empty SessionID mean those that it was created with, and of a
-// sandbox that was created without an agent, the first that was prepared in it;
-// [Environment.Changes] are counted from its creation. The machine and user that
-// created it remember that; nothing in the sandbox can change it. Elsewhere, and where
-// the sandbox's own note is of another session, only its SessionID and IgnoreChanges
-// are taken from that note: without an Agent the scripts are [ErrConfig], and Changes
-// errors.ErrUnsupported, as of a sandbox that was made without Keep. Closing the
-// environment leaves the sandbox as it is. An id that is unknown or gone is fs.ErrNotExist.
+// Attach opens a kept sandbox again, from this or another program. id is its [Environment.ID]
+// or, if no sandbox has this ID, its Config.Name. Attach does not place the sources of
+// cfg.Workspace again. [Environment.Changes] count from the sandbox's creation. Closing the
+// environment leaves the sandbox as it is. If id is unknown or the sandbox is gone, the error is
+// fs.ErrNotExist.
+//
+// An empty SessionID means that of the sandbox. An Agent without a name means the agent that the
+// sandbox was created with, or a later one that was prepared in it. This machine stores both for
+// the user that created the sandbox; nothing in the sandbox can change them. On another machine,
+// for another user, or if the note in the sandbox names another session, Attach takes only
+// SessionID and IgnoreChanges, from that note. Then without an Agent the scripts return
+// [ErrConfig], and Changes returns errors.ErrUnsupported, as for a sandbox that was created
+// without Keep.
 func Attach(ctx context.Context, cfg Config, id string) (*Environment, error) {
 	cfg = cfg.withQuietLogger()
 	provider, err := cfg.Sandbox.provider(cfg)
@@ -88,9 +91,9 @@ func Attach(ctx context.Context, cfg Config, id string) (*Environment, error) {
 	return e, nil
 }
 
-// Remove ends a sandbox by its [Environment.ID] or name, as [Attach] finds it, with all that
-// runs in it, whichever program made it. It needs nothing of what the sandbox says about itself, and its errors
-// are those of [Attach].
+// Remove ends a sandbox with all that runs in it, whichever program created it. id is its
+// [Environment.ID] or name, as for [Attach]. Remove does not use anything that the sandbox says
+// about itself. Its errors are those of [Attach].
 func Remove(ctx context.Context, s Sandbox, id string) error {
 	p, err := s.provider(Config{})
 	if err != nil {
@@ -116,7 +119,7 @@ func Remove(ctx context.Context, s Sandbox, id string) error {
 	return nil
 }
 
-// unknownIDError says that no sandbox of a type has an ID.
+// unknownIDError means that no sandbox of a type has an ID.
 type unknownIDError struct {
 	typ, id string
 	err     error // of the backend
@@ -128,8 +131,8 @@ func (e *unknownIDError) Error() string {
 
 func (e *unknownIDError) Unwrap() error { return e.err }
 
-// explainUnknown gives the errors of all backends for an unknown ID one text. A socket or a
-// runner that does not exist is another error.
+// explainUnknown gives the errors of all backends for an unknown ID the same text. It does not
+// change other errors, such as that of a socket or a runner that does not exist.
 func explainUnknown(err error, typ, id string) error {
 	if !errors.Is(err, fs.ErrNotExist) || errors.Is(err, primitives.ErrUnavailable) || errors.Is(err, ErrConfig) {
 		return err

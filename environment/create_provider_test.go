@@ -27,9 +27,9 @@ func TestATypeWithoutImagesSaysSo(t *testing.T) {
 	}
 }
 
-// TestPathsOfAFileAreRelativeToIt: those of this machine, in the blocks of all types, because
-// the type may be changed afterwards. The workspace is one of them where it is a folder of
-// this machine, or of the engine's.
+// TestPathsOfAFileAreRelativeToIt checks the paths of this machine in the blocks of all types,
+// because the type may be changed later. The workspace is such a path if it is a folder of this
+// machine, or of the engine's.
 func TestPathsOfAFileAreRelativeToIt(t *testing.T) {
 	conf := t.TempDir()
 	in := func(name string) string { return filepath.Join(conf, name) }
@@ -69,7 +69,7 @@ func TestPathsOfAFileAreRelativeToIt(t *testing.T) {
 	}
 }
 
-// TestABlockKeepsItsOwnFunctions: what a block has stays, and the Config fills in the rest.
+// TestABlockKeepsItsOwnFunctions checks that the Config fills in only what a block leaves out.
 func TestABlockKeepsItsOwnFunctions(t *testing.T) {
 	find := func(context.Context, string, string) (string, error) { return "own", nil }
 	var logged strings.Builder
@@ -119,8 +119,8 @@ func TestABlockKeepsItsOwnFunctions(t *testing.T) {
 	}
 }
 
-// oneFile is the same for all types. The type, and the settings of that type that the tests
-// need, are filled in.
+// oneFile is a configuration that is the same for all types. The test fills in the type and the
+// settings that the type needs.
 const oneFile = `
 sandbox:
   type: TYPE
@@ -135,8 +135,8 @@ sandbox:
   grace: 2m
 `
 
-// TestOneFileIsOfEveryType: a type that cannot do what a setting says refuses it by name, and
-// no setting is without an effect.
+// TestOneFileIsOfEveryType checks that a type rejects a setting that it does not support by its
+// name, and that no setting is ignored.
 func TestOneFileIsOfEveryType(t *testing.T) {
 	refused := map[string][]string{
 		"local": {"image", "cpus", "memory", "network", "ports"}, "ssh": {"image", "cpus", "memory", "network", "ports"},
@@ -200,7 +200,7 @@ func TestOneFileIsOfEveryType(t *testing.T) {
 	}
 }
 
-// expectPort makes a sandbox and expects that this port of it, and no other, can be reached.
+// expectPort creates a sandbox and checks that only this port of it can be reached.
 func expectPort(t *testing.T, cfg Config, number int) {
 	t.Helper()
 	env, err := Create(t.Context(), cfg)

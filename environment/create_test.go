@@ -19,7 +19,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
-// A configuration that no sandbox could run is refused before one is made.
+// A configuration that no sandbox could run is an error before a sandbox is created.
 func TestAnUnknownAgentIsRefusedBeforeASandboxIsMade(t *testing.T) {
 	everywhere(t, func(t *testing.T, box Sandbox) {
 		env, err := Create(t.Context(), Config{Sandbox: box, Agent: Agent{Name: "scrpt"}})
@@ -67,7 +67,7 @@ func TestCheckRefusesWhatCreateWouldRefuse(t *testing.T) {
 	}
 }
 
-// attach opens a sandbox again for the time of the test.
+// attach opens a sandbox again until the end of the test.
 func attach(t *testing.T, id string, box Sandbox) *Environment {
 	t.Helper()
 	env, err := Attach(t.Context(), Config{Sandbox: box}, id)
@@ -82,7 +82,7 @@ func attach(t *testing.T, id string, box Sandbox) *Environment {
 	return env
 }
 
-// kept makes a sandbox that is kept, and lets go of it.
+// kept creates a sandbox with Keep and closes its environment.
 func kept(t *testing.T, cfg Config) (id string, app string) {
 	t.Helper()
 	cfg.Sandbox.Keep = true

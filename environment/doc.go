@@ -22,7 +22,7 @@
 //	out, err := env.Exec(ctx, "go", "test", "./...")
 //
 // [Environment.ExecuteQuery] returns the events of a prompt as they happen, and
-// Config.OnPermission decides about what the agent asks permission for.
+// Config.OnPermission answers the agent's permission requests.
 //
 // [Create] chooses the kind of sandbox by configuration, [New] takes any
 // primitives.EnvironmentPrimitive. Package session builds on this one: it queues prompts,
@@ -36,12 +36,12 @@
 //	config, sandbox, agents, image   what is configured; kinds of sandboxes; agents and images with them
 //	create, environment, list        Create, Attach, Remove; New, Close; List, GC, names
 //	source, workspace, changes       what the workspace starts with; its files; Changes, Patch, Apply
-//	run, query, follow, permission   a prompt: the simple way, its events, from another program, its questions
+//	run, query, follow, permission   a prompt: one call, its events, from another program, permission requests
 //	gateway, budget                  keys, budgets and policy of models, allowed hosts, served inside the sandbox; asking for more
 //	session, secrets, errors         the conversation and its transcript; what is redacted; error types
 //	script, process, durable, logs   how runner scripts are started and read; those that outlive the program
 //	prompted                         where a kept sandbox stores the events of a query
-//	fork, move, pool, record         copies, Pause and Usage; another sandbox; many; what is remembered of one
+//	fork, move, pool, record         copies, Pause and Usage; another sandbox; many; host records
 //
 // internal/configfile reads YAML and profiles,
 // internal/hostgit runs git on this machine, internal/redact redacts secrets. Package

@@ -17,28 +17,27 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// In a sandbox that is kept, execute-query is a durable command: it goes on when
-// this program is killed, and its events stay to be read again. It has no standard
-// input; a second command, the feed, brings it its lines as long as this program
-// lives.
+// In a kept sandbox, execute-query is a durable command: it continues when this program is
+// killed, and its output can be read again. A durable command has no standard input. A second
+// command, the feed, sends it lines while this program lives.
 
-// queriesDir is the folder in App of the inputs of such queries, and queriesFile
-// lists the prompts, one a line.
+// queriesDir is the folder in App for the inputs of durable queries, and queriesFile lists the
+// prompts, one per line.
 const (
 	queriesDir  = "queries"
 	queriesFile = "queries.jsonl"
 )
 
-// durable reports whether a script outlives this program. A script of the user's
-// own reads its standard input, which cannot.
+// durable reports whether a script outlives this program. A user's own script does not: it reads
+// standard input, which ends with this program.
 func (e *Environment) durable(script string) bool {
 	return e.owner.kept && script == runnerscripts.ExecuteQuery &&
 		len(e.cfg.Scripts.ExecuteQuery) == 0 && e.prim.Capabilities().Durable
 }
 
-// Durable reports whether a query can go on in the sandbox without this program, as
-// Query.Detach asks for: the sandbox is kept and has durable commands, and the script is not one
-// of the user's own.
+// Durable reports whether a query can continue in the sandbox without this program, as
+// Query.Detach needs: the sandbox is kept and has durable commands, and the script is not the
+// user's own.
 func (e *Environment) Durable() bool { return e.durable(runnerscripts.ExecuteQuery) }
 
 // startDurable starts a script that outlives this program, and its feed.
@@ -62,8 +61,8 @@ func (e *Environment) startDurable(ctx context.Context, args []string) (_ *durab
 	return d, nil
 }
 
-// startFeed starts what brings lines to a durable script. The first one is the
-// environment, which so is written down nowhere.
+// startFeed starts the command that sends lines to a durable script. The first line is the
+// environment, so that it is never stored.
 func (e *Environment) startFeed(ctx context.Context, runner, dir string) (primitives.Process, error) {
 	env, err := json.Marshal(e.environ())
 	if err != nil {
@@ -86,15 +85,15 @@ func (e *Environment) startFeed(ctx context.Context, runner, dir string) (primit
 	return feed, nil
 }
 
-// durableProcess is a durable script with its feed as standard input. Unlike its
-// handle, its Close ends it, unless it is let go of.
+// durableProcess is a durable script with its feed as standard input. Unlike the Close of the
+// script's handle, its Close ends the script, unless leave was called.
 type durableProcess struct {
 	primitives.Process
 	feed  primitives.Process
-	input string // the folder where feeds connect
+	input string // the folder in which feeds connect
 	end   func() // ends the script
 
-	watching sync.WaitGroup // of the feed
+	watching sync.WaitGroup // for watchFeed
 
 	mu      sync.Mutex
 	letGo   bool
@@ -108,14 +107,14 @@ func newDurable(ctx context.Context, proc primitives.Process) *durableProcess {
 	return &durableProcess{Process: proc, end: func() { endProcess(ctx, proc) }}
 }
 
-// watchFeed ends a script that its feed does not reach: no input can arrive any more,
-// and the script would wait for it.
+// watchFeed ends a script that its feed cannot reach: the script would wait for input that never
+// arrives.
 func (d *durableProcess) watchFeed(ctx context.Context, hide redact.Redactor) {
 	said := &redact.Tail{Hide: hide}
 	_, _ = io.Copy(said, d.feed.Stderr())
 	status, err := d.feed.Wait(ctx)
 	if err != nil || status.Reason != primitives.ReasonExited || status.Code == 0 {
-		return // it was ended, or the sandbox was, or the script
+		return // the feed, the script or the sandbox was ended
 	}
 	d.mu.Lock()
 	d.unfed = fmt.Errorf("its input cannot be reached: %s", redact.LastLines(said.String()))
@@ -123,25 +122,24 @@ func (d *durableProcess) watchFeed(ctx context.Context, hide redact.Redactor) {
 	d.end()
 }
 
-// unreached is why the feed cannot reach the script; nil if it can.
+// unreached returns why the feed cannot reach the script; nil if it can.
 func (d *durableProcess) unreached() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.unfed
 }
 
-// endProcess ends a durable command politely, and then by force.
+// endProcess ends a durable command with SIGTERM, and after a grace period with SIGKILL.
 func endProcess(ctx context.Context, proc primitives.Process) {
 	for _, sig := range []primitives.Signal{primitives.SIGTERM, primitives.SIGKILL} {
-		// One that has ended cannot be signalled, nor one in a sandbox that is
-		// gone.
+		// Signal fails if the process has ended or the sandbox is gone.
 		if proc.Signal(ctx, sig) != nil || exits(ctx, proc, primitives.DefaultGrace) {
 			return
 		}
 	}
 }
 
-// exits reports whether a process exits within a time.
+// exits reports whether a process exits within the given time.
 func exits(ctx context.Context, proc primitives.Process, most time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
@@ -149,17 +147,17 @@ func exits(ctx context.Context, proc primitives.Process, most time.Duration) boo
 	return err == nil
 }
 
-// Stdin brings lines to the script through the feed.
+// Stdin returns the feed's input, which the feed sends to the script.
 func (d *durableProcess) Stdin() io.WriteCloser { return d.feed.Stdin() }
 
-// leave makes Close let go of the script.
+// leave makes Close keep the script running.
 func (d *durableProcess) leave() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.letGo = true
 }
 
-// Close ends the script and what belongs to it.
+// Close ends the script, unless leave was called, and the feed.
 func (d *durableProcess) Close() error {
 	d.closing.Do(func() {
 		d.mu.Lock()
@@ -168,7 +166,7 @@ func (d *durableProcess) Close() error {
 		if !letGo {
 			d.end()
 		}
-		if d.feed != nil { // else it could not be started
+		if d.feed != nil { // nil if it could not be started
 			d.err = d.feed.Close()
 		}
 		d.watching.Wait()

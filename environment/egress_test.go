@@ -39,7 +39,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// certificate makes one for names, and returns that of its authority, too.
+// certificate returns a certificate for the names, and that of its authority.
 func certificate(t *testing.T, names ...string) (cert tls.Certificate, authority []byte) {
 	t.Helper()
 	issue := func(template, parent *x509.Certificate, signer *ecdsa.PrivateKey) ([]byte, *ecdsa.PrivateKey) {
@@ -63,8 +63,8 @@ func certificate(t *testing.T, names ...string) (cert tls.Certificate, authority
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: rootDER})
 }
 
-// publish serves a handler as a host of the tests: loopback, where it listens, is refused by
-// rule.
+// publish serves a handler under a host name of the tests. The handler listens on loopback,
+// which the proxy would refuse.
 func publish(t *testing.T, name string, port uint16, cert *tls.Certificate, handler http.Handler) {
 	t.Helper()
 	server := httptest.NewUnstartedServer(handler)
@@ -79,7 +79,7 @@ func publish(t *testing.T, name string, port uint16, cert *tls.Certificate, hand
 	t.Cleanup(egress.AddTestHost(egress.Target{Host: name, Port: port}, server.Listener.Addr().String()))
 }
 
-// registry is one of npm with the package "left".
+// registry returns an npm registry with the package "left".
 func registry(t *testing.T, address string) http.Handler {
 	t.Helper()
 	var packed bytes.Buffer
@@ -104,7 +104,7 @@ func registry(t *testing.T, address string) http.Handler {
 	return mux
 }
 
-// index is one of pip with the package "right".
+// index returns a pip index with the package "right".
 func index(t *testing.T) http.Handler {
 	t.Helper()
 	const name, info = "right-1.0-py3-none-any.whl", "right-1.0.dist-info/"
@@ -132,7 +132,7 @@ func index(t *testing.T) http.Handler {
 	return mux
 }
 
-// gitServer serves one of git with a file, as git's own server does.
+// gitServer returns a git server with one file, as git itself serves it.
 func gitServer(t *testing.T) http.Handler {
 	t.Helper()
 	dir := t.TempDir()
@@ -147,8 +147,8 @@ git -c user.name=t -c user.email=t@example.com commit -qm one; git clone -q --ba
 	}
 }
 
-// withPrograms is the configuration of a container without a network that has this machine's
-// programs: git, npm, pip and curl.
+// withPrograms returns the configuration of a container without a network that has these
+// programs of this machine: git, npm, pip and curl.
 func withPrograms(t *testing.T) Config {
 	t.Helper()
 	cfg := inContainer(t, testdocker.Debian(t))
@@ -202,8 +202,8 @@ func TestAllowedHostsInAContainer(t *testing.T) {
 	}
 }
 
-// TestTenThousandConnectionsOfASandbox: they keep neither another sandbox from its gateway nor,
-// once they are closed, this one.
+// TestTenThousandConnectionsOfASandbox checks that they block neither the gateway of another
+// sandbox nor, once they are closed, that of this one.
 func TestTenThousandConnectionsOfASandbox(t *testing.T) {
 	publish(t, "files.agentenv.test", 80, nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "a file") }))
 	cfg := withPrograms(t)
@@ -255,8 +255,8 @@ sys.stdin.read()`
 	}
 }
 
-// TestTheAgentIsToldWhatIsRefused: the agent has the proxy, too; an event tells of a refusal, and
-// rules change while the agent runs.
+// TestTheAgentIsToldWhatIsRefused checks that the agent uses the proxy too, that an event
+// reports a refusal, and that rules change while the agent runs.
 func TestTheAgentIsToldWhatIsRefused(t *testing.T) {
 	publish(t, "files.agentenv.test", 80, nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "a file") }))
 	cfg := withPrograms(t)
@@ -294,14 +294,14 @@ func TestTheAgentIsToldWhatIsRefused(t *testing.T) {
 	}
 }
 
-// playing is the demo agent that runs a command of the shell.
+// playing returns a demo agent that runs a shell command.
 func playing(t *testing.T, command string) Agent {
 	t.Helper()
 	return scenario(t, turn(runnerscripts.ScenarioStep{Run: []string{"sh", "-c", command}}))
 }
 
-// TestAllowedHostsOfASandboxThatIsKept are remembered, with what SetAllowHosts has changed. The next
-// program serves the proxy for commands that still run.
+// TestAllowedHostsOfASandboxThatIsKept checks that the hosts are stored, including those of
+// SetAllowHosts. The next program serves the proxy for commands that still run.
 func TestAllowedHostsOfASandboxThatIsKept(t *testing.T) {
 	publish(t, "files.agentenv.test", 80, nil, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "a file") }))
 	cfg := withPrograms(t)
@@ -363,7 +363,8 @@ func TestAllowHostsThatMakeNoSense(t *testing.T) {
 	}
 }
 
-// TestRealAgentsBesideAProxy: the agents reach their models past the proxy, which allows nothing.
+// TestRealAgentsBesideAProxy checks that the agents reach their models without the proxy, which
+// allows nothing.
 func TestRealAgentsBesideAProxy(t *testing.T) {
 	t.Setenv("TEST_HOST_KEY", hostKey)
 	api := keyedModel(t)

@@ -126,7 +126,7 @@ func TestNothingStaysOpen(t *testing.T) {
 		}
 		return len(open)
 	}
-	first := use() // what the runtime opens once is open now
+	first := use() // files that the runtime opens once are open now
 	for range 3 {
 		if open := use(); open > first {
 			t.Errorf("%d files are open, and %d were", open, first)

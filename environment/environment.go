@@ -25,19 +25,19 @@ type Environment struct {
 	cfg   Config // Agent is guarded by mu
 	log   hclog.Logger
 	hide  redact.Redactor
-	grace time.Duration // of an interrupt
-	// margin is how much longer than that the runner may take to kill the agent.
+	grace time.Duration // grace period of an interrupt
+	// margin is how much longer than grace the runner may take to kill the agent.
 	margin time.Duration
-	probe  time.Duration // how long the sandbox may take to say that it lives
-	most   int64         // bytes of the contents that WorkspaceFiles returns
-	// maxLine bounds a line of a script; zero is the default of runnerscripts.
+	probe  time.Duration // how long the sandbox may take to answer whether it lives
+	most   int64         // limit of the contents that WorkspaceFiles returns, in bytes
+	// maxLine limits a line of a script; zero means the default of runnerscripts.
 	maxLine int
 	owner   owner
 	runner  runner
 	base    baseline
 	gate    *gate
 	meter   *gateway.Meter
-	// activity is nil where nothing is remembered for lists.
+	// activity is nil if nothing is stored for lists.
 	activity *activityLog
 
 	busy     chan struct{} // holds a token while a query runs
@@ -46,65 +46,63 @@ type Environment struct {
 	first    Setup         // the Setup of a session that the caller does not prepare; never changes
 
 	pausing sync.Mutex
-	thaw    func() (freeze func()) // while this environment has paused the sandbox: see wake
+	thaw    func() (freeze func()) // set while this environment has paused the sandbox: see wake
 
 	mu     sync.Mutex
 	closed bool
-	calls  map[int]context.CancelCauseFunc // of what runs, to end it at Close
+	calls  map[int]context.CancelCauseFunc // of running calls, to cancel them at Close
 	call   int
 	procs  map[*process]struct{}
 	agent  *process     // the execute-query that takes the next prompt
-	left   bool         // an agent may be there that this program does not have
+	left   bool         // an agent of an earlier program may run in the sandbox
 	query  *activeQuery // nil if none runs
-	model  string       // that SetModel has chosen; empty: that of cfg, which never changes
-	mode   string       // that SetMode has chosen, likewise
-	hosts  []string     // that SetAllowHosts has chosen, or those of cfg
+	model  string       // set by SetModel; empty: that of cfg, which never changes
+	mode   string       // set by SetMode, likewise
+	hosts  []string     // set by SetAllowHosts, or those of cfg
 	once   sync.Once
-	ended  error // of Close
+	ended  error // the error of Close
 }
 
-// activeQuery is what other calls know of the running query. What can change is guarded
-// by Environment.mu.
+// activeQuery is what other calls know of the running query. Environment.mu guards what can
+// change.
 type activeQuery struct {
 	id          string
-	settled     map[string]bool // permission requests before it was followed; see progress
-	detached    bool            // it goes on when the environment is closed; never changes
-	proc        *process        // which has the prompt; nil before
+	settled     map[string]bool // permission requests from before it was followed; see progress
+	detached    bool            // it continues when the environment is closed; never changes
+	proc        *process        // the process that has the prompt; nil before
 	interrupted bool
 	stop        chan struct{} // closed when it is interrupted
 	requests    openRequests
 }
 
-// owner says what an environment does with its sandbox beside using it.
+// owner says how an environment got its sandbox and what it does with it at Close.
 type owner struct {
-	release func() error // at Close; may be nil
-	// placed says that the workspace holds what it should: nothing is placed.
+	release func() error // called by Close; may be nil
+	// placed means that the workspace already has its sources.
 	placed bool
-	// kept says that the sandbox outlives this program, and so should queries.
+	// kept means that the sandbox outlives this program, and so should queries.
 	kept bool
-	// folders are those of this machine that the workspace began with.
+	// folders are the folders of this machine that the workspace began with.
 	folders []Source
-	// baseline is the digest of the sandbox's own record of its beginning.
+	// baseline is the SHA-256 of the baseline that is stored in the sandbox.
 	baseline string
-	// unknown is why this machine does not know how the sandbox was made; nil if it
-	// does, or if there was nothing to remember.
+	// unknown is why this machine does not know how the sandbox was created; nil if it does, or
+	// if nothing had to be stored.
 	unknown error
-	// gateway is that of the program that made the sandbox; nil for none.
+	// gateway is the gateway of the program that created the sandbox; nil for none.
 	gateway *runnerscripts.Gateway
 	// used is what the session has used in the sandbox before.
 	used Used
-	// agentless says that this machine remembers the sandbox, and no agent of it.
-	// Guarded by Environment.setup.
-	agentless bool
-	// before is the agent that this machine remembers of the sandbox where Config names
-	// another one, which continues its conversation; nil for none. Guarded by
+	// agentless means that this machine's record of the sandbox names no agent. Guarded by
 	// Environment.setup.
+	agentless bool
+	// before is the agent in this machine's record if Config names another agent, which
+	// continues its conversation; nil for none. Guarded by Environment.setup.
 	before *Agent
 }
 
-// New prepares any sandbox for an agent. Closing the environment ends what it
-// started in the sandbox; the sandbox itself stays the caller's. ctx covers the
-// preparation only.
+// New prepares any sandbox for an agent. Closing the environment ends what it started in the
+// sandbox; the caller still owns the sandbox itself. ctx covers the preparation only.
 func New(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config) (*Environment, error) {
 	if err := cfg.checkAgent(ctx); err != nil {
 		return nil, err
@@ -121,7 +119,7 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 	if err != nil {
 		return nil, err
 	}
-	cfg.From, cfg.Trust = "", false // what is written from now on is this sandbox's
+	cfg.From, cfg.Trust = "", false // this sandbox writes all that follows
 	if cfg.SessionID == "" {
 		cfg.SessionID = uuid.NewString()
 	}
@@ -152,7 +150,7 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 	return e, nil
 }
 
-// Used returns what the session's queries have used, with the running one: what the gateway
+// Used returns what the session's queries have used, including the running one: what the gateway
 // has counted, and the time.
 func (e *Environment) Used() Used { return e.meter.Used() }
 
@@ -165,10 +163,10 @@ func (e *Environment) SessionID() string { return e.cfg.SessionID }
 // Primitive returns the sandbox itself, for its files and commands.
 func (e *Environment) Primitive() primitives.EnvironmentPrimitive { return e.prim }
 
-// Healthy reports whether the sandbox takes calls. It really asks it: nil means
-// that it answered. A sandbox that is gone is primitives.ErrUnavailable or
-// primitives.ErrTerminated; one that has not answered when ctx is done is the
-// context's cause.
+// Healthy reports whether the sandbox accepts calls. It asks the sandbox: nil means that the
+// sandbox answered. If the sandbox is gone, the error is primitives.ErrUnavailable or
+// primitives.ErrTerminated. If it has not answered when ctx is done, the error is the cause of
+// ctx.
 func (e *Environment) Healthy(ctx context.Context) error {
 	ctx, leave, err := e.enter(ctx)
 	if err != nil {
@@ -177,7 +175,7 @@ func (e *Environment) Healthy(ctx context.Context) error {
 	defer leave()
 	err = e.gone(ctx)
 	if ctx.Err() != nil {
-		return fmt.Errorf("health: %w", context.Cause(ctx)) // which says nothing of the sandbox
+		return fmt.Errorf("health: %w", context.Cause(ctx)) // the sandbox itself may be healthy
 	}
 	if err != nil {
 		return fmt.Errorf("health: %w", err)
@@ -192,9 +190,10 @@ func (e *Environment) Healthy(ctx context.Context) error {
 	return nil
 }
 
-// Close interrupts a running query, unless that is detached, ends the runner scripts and watches, and then
-// the sandbox if [Create] made it. It returns when all has ended, and may be
-// called more than once. Later calls of other methods return [ErrClosed].
+// Close interrupts a running query, unless it is detached, and ends the runner scripts and
+// watches. Then it ends the sandbox if [Create] made it and Keep is not set. Close returns when
+// all of them have ended, and may be called more than once. Later calls of other methods return
+// [ErrClosed].
 func (e *Environment) Close() error {
 	e.once.Do(func() {
 		e.mu.Lock()
@@ -215,7 +214,7 @@ func (e *Environment) Close() error {
 		switch {
 		case agent == nil:
 		case agent.adopted, detached:
-			agent.leave() // it ends by itself after its last user
+			agent.leave() // the agent ends by itself after its last client
 		default:
 			agent.shutdown()
 		}
@@ -236,7 +235,7 @@ func (e *Environment) Close() error {
 	return e.ended
 }
 
-// end lets the sandbox go, or ends it.
+// end releases the sandbox. If that ends the sandbox, lists show it as ending meanwhile.
 func (e *Environment) end() error {
 	if e.activity == nil || e.owner.kept {
 		return e.owner.release()
@@ -249,8 +248,8 @@ func (e *Environment) end() error {
 	return err
 }
 
-// enter begins a call: its context also ends when the environment is closed. The
-// caller calls leave at its end.
+// enter begins a call. The returned context also ends when the environment is closed. The caller
+// calls leave at the end of the call.
 func (e *Environment) enter(ctx context.Context) (_ context.Context, leave func(), _ error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	e.mu.Lock()
@@ -270,8 +269,8 @@ func (e *Environment) enter(ctx context.Context) (_ context.Context, leave func(
 	}, nil
 }
 
-// enterAlone is enter for a call during which no query of this environment may run. It
-// returns [ErrBusy] if one does.
+// enterAlone is enter for a call that must not overlap a query of this environment. It returns
+// [ErrBusy] if a query runs.
 func (e *Environment) enterAlone(ctx context.Context) (_ context.Context, leave func(), _ error) {
 	ctx, left, err := e.enter(ctx)
 	if err != nil {
@@ -292,7 +291,7 @@ func (e *Environment) isClosed() bool {
 	return e.closed
 }
 
-// adopt makes Close end a process.
+// adopt registers a process, which Close then ends.
 func (e *Environment) adopt(p *process) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -309,7 +308,7 @@ func (e *Environment) release(p *process) {
 	e.forget(p)
 }
 
-// forget is for a process that is closed.
+// forget removes a closed process.
 func (e *Environment) forget(p *process) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -319,7 +318,7 @@ func (e *Environment) forget(p *process) {
 	}
 }
 
-// session is what every request says.
+// session returns the part that all requests share.
 func (e *Environment) session() runnerscripts.Session {
 	e.mu.Lock()
 	defer e.mu.Unlock()

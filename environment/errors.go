@@ -12,42 +12,39 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// What can go wrong beside the errors of package primitives.
+// Errors beside those of package primitives.
 var (
 	// ErrBusy: a query is running, and an environment runs one at a time.
 	ErrBusy = errors.New("a query is running; wait for its end or interrupt it")
 	// ErrClosed: the environment was closed.
 	ErrClosed = errors.New("environment is closed")
-	// ErrNoQuery: there is no running agent that could take this.
+	// ErrNoQuery: no running agent can take the call.
 	ErrNoQuery = errors.New("no query is running")
-	// ErrNotPending: the permission request was answered or withdrawn, or never was.
+	// ErrNotPending: the permission request was answered or withdrawn, or never existed.
 	ErrNotPending = errors.New("permission request is not waiting for an answer")
-	// ErrConfig: the configuration makes no sense. The message says where and
-	// what to change.
+	// ErrConfig: the configuration is invalid. The message says where and what to change.
 	ErrConfig = configfile.ErrInvalid
-	// ErrTrust: a session would go on in a sandbox that is less isolated from this
-	// machine, without Config.Trust.
+	// ErrTrust: a session would continue in a sandbox that is less isolated from this machine,
+	// and Config.Trust is not set.
 	ErrTrust = errors.New("the session is not trusted there")
-	// ErrGit: git is not installed on this machine or did not do what was
-	// asked.
+	// ErrGit: git is not installed on this machine, or it failed.
 	ErrGit = hostgit.ErrFailed
 )
 
-// ScriptError says that a runner script did not do its work. Its chain holds
-// Failure or Err.
+// ScriptError means that a runner script failed. It wraps Failure and Err.
 type ScriptError struct {
 	// Script is the script's name, for example runnerscripts.ExecuteQuery.
 	Script string
-	// Status is how the script's process ended; the zero value if it did not
-	// start, or was refused while it ran.
+	// Status is how the script's process ended. It is zero if the process did not start, or
+	// still ran when the error occurred.
 	Status primitives.ExitStatus
-	// Failure is what the script itself reported, if it did.
+	// Failure is what the script itself reported; nil for none.
 	Failure *runnerscripts.ScriptFailure
-	// Stderr is the end of what the script printed to standard error, up to 16 KiB, with
-	// the secrets of the configuration blotted out.
+	// Stderr is the end of the script's standard error, up to 16 KiB, with the secrets of the
+	// configuration redacted.
 	Stderr string
-	// Err is what is wrong with the script otherwise: it broke the protocol,
-	// or could not be started. Nil if the status or the Failure says it.
+	// Err is any other error: the script broke the protocol, or could not be started. It is nil
+	// if Status or Failure says what happened.
 	Err error
 }
 
@@ -61,7 +58,7 @@ func (e *ScriptError) Error() string {
 	case e.Err != nil:
 		fmt.Fprintf(&b, ": %v", e.Err)
 	}
-	// A script that reports its failure exits with 1: that tells nothing more.
+	// A script that reports its failure exits with 1, so the status adds nothing.
 	told := e.Failure != nil && e.Status.Reason == primitives.ReasonExited
 	if e.Status.Reason != "" && !e.Status.Success() && !told {
 		b.WriteString(": " + describe(e.Status))
@@ -84,15 +81,14 @@ func (e *ScriptError) Unwrap() []error {
 	return errs
 }
 
-// QueryError says that a query did not complete. The runnerscripts.TypeQueryFailed event
-// came before it. From [Environment.ExecuteQuery] it means that the runner works and the
-// agent failed.
+// QueryError means that a query did not complete. The runnerscripts.TypeQueryFailed event came
+// before it. From [Environment.ExecuteQuery] it means that the runner works and the agent
+// failed.
 type QueryError struct {
 	QueryID string
 	// Failure is what the query_failed event says.
 	Failure runnerscripts.QueryFailed
-	// Err is the cause, for errors.Is and errors.As; nil if it is not known beyond
-	// Failure.
+	// Err is the cause, for errors.Is and errors.As; nil if only Failure is known.
 	Err error
 }
 
@@ -113,7 +109,7 @@ type SourceError struct {
 	Kind, Name string
 	Err        error
 
-	config string // the file that names it; empty for none
+	config string // the configuration file that names it; empty for none
 }
 
 // Error names the source and says what happened.

@@ -8,7 +8,7 @@ import (
 	"github.com/agentenv-dev/agentenv/environment"
 )
 
-// remembering is an agent that says what it was asked before.
+// remembering returns an agent that answers with its earlier prompts.
 func remembering() environment.Agent {
 	return environment.Agent{Name: "script", Config: []byte(`{"turns": [{"steps": [{"text": "before: [{{history}}]"}]}]}`)}
 }
@@ -23,7 +23,7 @@ func ask(ctx context.Context, env *environment.Environment, prompt string) {
 	fmt.Println()
 }
 
-// From one conversation several can go on, each in a sandbox of its own.
+// Several copies can continue one conversation, each in its own sandbox.
 func ExampleEnvironment_Fork() {
 	ctx := context.Background()
 	env, err := environment.Create(ctx, environment.Config{
@@ -48,7 +48,7 @@ func ExampleEnvironment_Fork() {
 	// before: [read the code]
 }
 
-// A pool has sandboxes ready before they are needed.
+// A pool keeps sandboxes ready before they are needed.
 func ExamplePool() {
 	ctx := context.Background()
 	pool, err := environment.NewPool(ctx, environment.Config{

@@ -10,7 +10,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// The type chooses the sandbox: "docker" in the place of "local" needs no other change.
+// The type chooses the sandbox: "docker" instead of "local" needs no other change.
 func ExampleCreate() {
 	ctx := context.Background()
 	env, err := environment.Create(ctx, environment.Config{
@@ -28,8 +28,7 @@ func ExampleCreate() {
 	// <nil>
 }
 
-// Run gives a prompt and returns what came of it. AllowAll is for sandboxes that keep the
-// agent in.
+// Run sends a prompt and returns the result. AllowAll is for sandboxes that confine the agent.
 func ExampleEnvironment_Run() {
 	ctx := context.Background()
 	env, err := environment.Create(ctx, environment.Config{
@@ -55,7 +54,7 @@ func ExampleEnvironment_Run() {
 	// created fix.go
 }
 
-// A query that failed is a QueryError. Its code says what kind of failure it was.
+// A failed query is a QueryError. Its code is the kind of failure.
 func ExampleQueryError() {
 	ctx := context.Background()
 	env, err := environment.Create(ctx, environment.Config{
@@ -91,7 +90,7 @@ func ExampleEnvironment_Exec() {
 	// Output: 1 2 tests failed
 }
 
-// Events come as they happen, each with a payload that belongs to its type.
+// Events arrive as they happen, each with the payload of its type.
 func ExampleEnvironment_ExecuteQuery() {
 	ctx := context.Background()
 	env, err := environment.Create(ctx, environment.Config{
@@ -142,7 +141,7 @@ func ExampleConfig_onPermission() {
 	// Output: 1 [touch b.txt] <nil>
 }
 
-// A program that cannot decide at once answers later, by the ID of the request.
+// A program that cannot decide at once can answer later, by the ID of the request.
 func ExampleEnvironment_Respond() {
 	ctx := context.Background()
 	env, err := environment.Create(ctx, environment.Config{
@@ -169,7 +168,7 @@ func ExampleEnvironment_Respond() {
 	// Output: Deployed.
 }
 
-// An interrupted query completes. So does one whose loop is left early.
+// An interrupted query completes. So does a query whose loop ends early.
 func ExampleEnvironment_Interrupt() {
 	ctx := context.Background()
 	env, err := environment.Create(ctx, environment.Config{

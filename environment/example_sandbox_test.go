@@ -16,7 +16,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// A sandbox that is kept is opened again by its ID or its name, from another program too.
+// Attach opens a kept sandbox again by its ID or its name, from another program too.
 func ExampleAttach() {
 	ctx := context.Background()
 	box := environment.Sandbox{Type: "local", Spec: primitives.Spec{Keep: true}}
@@ -43,7 +43,7 @@ func ExampleAttach() {
 	// <nil>
 }
 
-// List finds the sandboxes of a type, whichever program made them, and Remove ends one.
+// List returns the sandboxes of a type, whichever program created them, and Remove ends one.
 func ExampleList() {
 	ctx := context.Background()
 	root, err := os.MkdirTemp("", "sandboxes-*")
@@ -85,7 +85,7 @@ func ExampleRemove() {
 	// true
 }
 
-// GC removes the sandboxes of programs that have died. A dry run only says which.
+// GC removes orphaned sandboxes. A dry run only lists them.
 func ExampleGC() {
 	ctx := context.Background()
 	root, err := os.MkdirTemp("", "sandboxes-*")
@@ -102,7 +102,7 @@ func ExampleGC() {
 	// Output: 0 <nil>
 }
 
-// A file of configuration holds what Config does. Its relative paths start at its folder.
+// A configuration file holds a Config. Its relative paths start at its folder.
 func ExampleLoadConfig() {
 	dir, err := os.MkdirTemp("", "config-*")
 	if err != nil {
@@ -122,7 +122,7 @@ func ExampleLoadConfig() {
 	// Output: docker claude true
 }
 
-// New prepares a sandbox of the caller's own, which Close leaves alone.
+// New prepares the caller's own sandbox, which Close does not end.
 func ExampleNew() {
 	ctx := context.Background()
 	box, err := local.New(ctx, local.Config{})
@@ -143,10 +143,10 @@ func ExampleNew() {
 	// Output: Hello! <nil>
 }
 
-// A provider of another module works as those of this one do, under a name of its own.
+// A provider of another module works like those of this one, under a name of its own.
 func ExampleSandbox_provider() {
 	ctx := context.Background()
-	var mine primitives.Provider = local.Provider{} // here of this module, to keep the example short
+	var mine primitives.Provider = local.Provider{} // of this module, to keep the example short
 	env, err := environment.Create(ctx, environment.Config{
 		Sandbox: environment.Sandbox{Type: "mine", Provider: mine},
 	})
@@ -161,8 +161,8 @@ func ExampleSandbox_provider() {
 	// <nil>
 }
 
-// Apply brings the changes back into the folder that was copied: all of them, or none if
-// the folder has changed meanwhile.
+// Apply makes the changes in the folder that was copied: all of them, or none if the folder has
+// changed since.
 func ExampleEnvironment_Apply() {
 	ctx := context.Background()
 	project, err := os.MkdirTemp("", "project-*")
@@ -190,7 +190,7 @@ func ExampleEnvironment_Apply() {
 	// Output: created result.txt done <nil>
 }
 
-// Move takes workspace and conversation to another sandbox, of another type if need be.
+// Move takes workspace and conversation to another sandbox, possibly of another type.
 func ExampleEnvironment_Move() {
 	ctx := context.Background()
 	env, err := environment.Create(ctx, environment.Config{
@@ -234,7 +234,7 @@ func ExampleEnvironment_WorkspaceFiles() {
 	// Output: src/a.go "package a\n"
 }
 
-// The conversation so far comes from the agent's own history.
+// ReadConversation reads the conversation from the agent's own history.
 func ExampleEnvironment_ReadConversation() {
 	ctx := context.Background()
 	env, err := environment.Create(ctx, environment.Config{
@@ -261,7 +261,7 @@ func ExampleEnvironment_ReadConversation() {
 	// agent_message_chunk Hello!
 }
 
-// A snapshot of a container is an image. Other containers are made of it.
+// A snapshot of a container is an image, from which other containers can be created.
 func ExampleEnvironment_Snapshot() {
 	ctx := context.Background()
 	env, err := environment.Create(ctx, environment.Config{Sandbox: environment.Sandbox{Type: "docker"}})
@@ -285,8 +285,8 @@ func ExampleEnvironment_Snapshot() {
 	defer copied.Close()
 }
 
-// The list can change while the sandbox runs: here there is nothing to reach once the
-// dependencies are there.
+// The list can change while the sandbox runs: here nothing can be reached once the dependencies
+// are installed.
 func ExampleEnvironment_SetAllowHosts() {
 	ctx := context.Background()
 	env, err := environment.Create(ctx, environment.Config{Sandbox: environment.Sandbox{
@@ -304,7 +304,7 @@ func ExampleEnvironment_SetAllowHosts() {
 	}
 }
 
-// Commands that are started below the environment are given the proxy by their caller.
+// A caller passes the proxy to commands that it starts through Primitive.
 func ExampleEnvironment_ProxyEnv() {
 	ctx := context.Background()
 	env, err := environment.Create(ctx, environment.Config{Sandbox: environment.Sandbox{

@@ -45,7 +45,7 @@ func Example() {
 	// +Hello!
 }
 
-// A workspace starts with sources, and Changes are counted from there.
+// A workspace starts with sources, and Changes count from there.
 func ExampleEnvironment_Changes() {
 	ctx := context.Background()
 	env, err := environment.Create(ctx, environment.Config{
@@ -59,7 +59,7 @@ func ExampleEnvironment_Changes() {
 		log.Fatal(err)
 	}
 	defer env.Close()
-	// Whatever works in the sandbox; here it is this program.
+	// Any process in the sandbox may change files; here this program does.
 	box := env.Primitive()
 	if err := box.Move(ctx, "old.go", "new.go"); err != nil {
 		log.Fatal(err)
@@ -97,7 +97,7 @@ workspace:
 	// invalid configuration: unknown key agnet; did you mean agent? there are: agent, budget, credentials, ignore_changes, models, name, pool, profile, raw, record, replay, runner, sandbox, scripts, session_id, workspace
 }
 
-// A tar archive is a source, too, from a file or from any reader.
+// A source can also be a tar archive, from a file or from any reader.
 func ExampleSource() {
 	var archive bytes.Buffer // filled by tar.NewWriter
 	sources := []environment.Source{

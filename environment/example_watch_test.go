@@ -42,7 +42,7 @@ func ExampleEnvironment_WatchWorkspace() {
 	// Output: file_created main.go 13
 }
 
-// Each new transcript comes whole, in the agent's own format.
+// Each event has the whole new transcript, in the agent's own format.
 func ExampleEnvironment_WatchTranscript() {
 	ctx := context.Background()
 	env, err := environment.Create(ctx, environment.Config{
@@ -72,7 +72,7 @@ func ExampleEnvironment_WatchTranscript() {
 	// Output: transcript_changed
 }
 
-// In a sandbox that is kept the last query can be read again, from another program too.
+// The last query in a kept sandbox can be read again, from another program too.
 func ExampleEnvironment_FollowQuery() {
 	ctx := context.Background()
 	box := environment.Sandbox{Type: "local", Spec: primitives.Spec{Keep: true}}
@@ -128,7 +128,7 @@ func ExampleEnvironment_Logs() {
 	// runner true
 }
 
-// A type that keeps no history returns nothing.
+// A type without history returns nothing.
 func ExampleHistory() {
 	ctx := context.Background()
 	box := environment.Sandbox{Type: "local"}
@@ -145,7 +145,7 @@ func ExampleHistory() {
 	// Output: 0 <nil>
 }
 
-// A paused container keeps its memory and takes no processor time.
+// A paused container keeps its memory and uses no processor time.
 func ExampleEnvironment_Pause() {
 	ctx := context.Background()
 	env, err := environment.Create(ctx, environment.Config{Sandbox: environment.Sandbox{Type: "docker"}})
@@ -163,7 +163,7 @@ func ExampleEnvironment_Pause() {
 	}
 }
 
-// The image with an agent is built once, before it is needed, and Images has it then.
+// BuildImage builds the image with an agent once, before it is needed. Images then lists it.
 func ExampleBuildImage() {
 	ctx := context.Background()
 	box := environment.Sandbox{Type: "docker"}
@@ -185,7 +185,7 @@ func ExampleBuildImage() {
 	}
 }
 
-// Agents says what can be chosen, and what each agent needs in a sandbox.
+// Agents returns the agents that can be chosen, with what each needs in a sandbox.
 func ExampleAgents() {
 	agents, err := environment.Agents(context.Background(), environment.Config{})
 	if err != nil {

@@ -11,8 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// bare is a sandbox that can do nothing beyond the required parts, and that can be
-// lost.
+// bare is a sandbox with only the required methods. If lost is set, it is unavailable.
 type bare struct {
 	primitives.EnvironmentPrimitive
 	lost bool
@@ -82,7 +81,7 @@ func TestALostSandboxIsUnavailable(t *testing.T) {
 	if err := env.Healthy(t.Context()); !errors.Is(err, primitives.ErrUnavailable) {
 		t.Errorf("health: %v, want primitives.ErrUnavailable", err)
 	}
-	p.lost = false // for the end of the test
+	p.lost = false // for the cleanup
 }
 
 func TestASandboxThatCannotPackSaysSoWhenItIsAsked(t *testing.T) {

@@ -11,21 +11,20 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// FollowQuery returns the events of the query that runs in the sandbox, of any program's
-// prompt, to its end; if none runs, the events of the last one. It leaves out those whose
-// Index is at most after: a program that has some goes on with the next, and zero is from
-// the beginning.
-// So the query of a program that was killed is not lost: it goes on
-// in a sandbox that is kept. It can be interrupted, and its permission requests can be
-// answered, as those of a query of this environment's own, also those that are left out.
-// Those that were settled
-// before are [ErrNotPending], and Config.OnPermission is not called for them. Where that
-// is nil, requests are left to the program that began the query.
+// FollowQuery returns the events of the query that runs in the sandbox, whichever program sent
+// its prompt, until the query ends. If no query runs, it returns the events of the last one. It
+// omits events whose Index is at most after, so that a program that has some events continues
+// with the next one. Zero starts at the beginning.
 //
-// The sequence ends as that of [Environment.ExecuteQuery]. When ctx is done, the
-// loop is left or the environment is closed, the query goes on. Where none is
-// known, because none was begun since the sandbox was made or the sandbox has no
-// durable commands, the error is [ErrNoQuery].
+// A query in a kept sandbox outlives its program, and FollowQuery continues it. The query can be
+// interrupted, and its permission requests can be answered, like those of a query of this
+// environment. This includes the requests in omitted events. Requests that were settled before
+// are [ErrNotPending], and Config.OnPermission is not called for them. If OnPermission is nil,
+// requests are left to the program that began the query.
+//
+// The sequence ends as that of [Environment.ExecuteQuery]. If ctx is done, the loop ends early
+// or the environment is closed, the query continues. The error is [ErrNoQuery] if no query was
+// begun since the sandbox was created, or if the sandbox has no durable commands.
 func (e *Environment) FollowQuery(ctx context.Context, after int) iter.Seq2[runnerscripts.Event, error] {
 	return func(yield func(runnerscripts.Event, error) bool) {
 		r := &queryRun{env: e, query: Query{After: after, Detach: true}, yield: yield, watching: true}
@@ -81,7 +80,7 @@ func (r *queryRun) watch(ctx context.Context) error {
 	return err
 }
 
-// goOn makes the run one of a query that was begun before.
+// goOn makes the run continue a query that was begun before.
 func (r *queryRun) goOn(at prompted, far progress) {
 	r.seen, r.began, r.index = at.Seen, at.Time, at.Index
 	r.env.mu.Lock()
@@ -89,9 +88,9 @@ func (r *queryRun) goOn(at prompted, far progress) {
 	r.active.settled = far.settled
 }
 
-// rejoin returns the agent that an earlier program has left in the sandbox, if it
-// may still take a prompt; else nil. It looks once. If the agent has the run's prompt
-// already, the run goes on there, and has is true.
+// rejoin returns the agent that an earlier program left in the sandbox if the agent may still
+// take a prompt, else nil. Only the first call looks. If the agent already has the run's prompt,
+// the run continues it, and has is true.
 func (r *queryRun) rejoin(ctx context.Context) (p *process, has bool, err error) {
 	e := r.env
 	e.mu.Lock()
@@ -121,7 +120,7 @@ func (r *queryRun) rejoin(ctx context.Context) (p *process, has bool, err error)
 	return p, has, nil
 }
 
-// rejoinAfter returns the agent that had another prompt; nil if that is gone.
+// rejoinAfter returns the agent that had another prompt; nil if the agent is gone.
 func (e *Environment) rejoinAfter(ctx context.Context, last prompted) (*process, error) {
 	far, err := e.progressOf(ctx, last)
 	var p *process
@@ -129,15 +128,15 @@ func (e *Environment) rejoinAfter(ctx context.Context, last prompted) (*process,
 		p, err = e.reattach(ctx, last, far.end)
 	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) {
-		return nil, nil // its output is gone, so it is, too
+		return nil, nil // its output is gone, so the agent is gone
 	}
 	return p, err
 }
 
-// recover returns the agent that has the run's prompt, from a program that has gone. If the
-// runner has not taken it up, it is asked to end, and then the prompt goes to the next one:
-// only a prompt whose query_started was printed can have reached the agent, and a line may be on
-// its way.
+// recover returns the agent that got the run's prompt from a program that is gone. If the runner
+// has not started the query, recover withdraws the prompt: the runner then ends, and the prompt
+// goes to the next runner. Only a prompt whose query_started was printed can have reached the
+// agent, and a line may still be in transit.
 func (r *queryRun) recover(ctx context.Context, last prompted) (*process, error) {
 	e := r.env
 	far, err := e.progressOf(ctx, last)
@@ -151,7 +150,7 @@ func (r *queryRun) recover(ctx context.Context, last prompted) (*process, error)
 	if err == nil && !far.started && !far.ended {
 		err = p.send(ctx, runnerscripts.Control{Type: runnerscripts.ControlWithdraw, ID: last.QueryID})
 		if errors.Is(err, errScriptExited) {
-			err = nil // which its output says, too
+			err = nil // its output says that too
 		}
 		if err != nil {
 			e.release(p)
@@ -164,14 +163,14 @@ func (r *queryRun) recover(ctx context.Context, last prompted) (*process, error)
 	return p, nil
 }
 
-// reattach returns the process that has or had a prompt, with its output from a position
-// on. The caller closes it.
+// reattach returns the process of a prompt, with its output from a position on. The process may
+// have ended. The caller closes it.
 func (e *Environment) reattach(ctx context.Context, at prompted, from int64) (*process, error) {
 	args, err := e.command(ctx, runnerscripts.ExecuteQuery)
 	if err != nil {
 		return nil, err
 	}
-	// As in start: ctx bounds this only.
+	// ctx bounds only this call, not the process, as in start.
 	life, forget := context.WithCancel(context.WithoutCancel(ctx))
 	starting := context.AfterFunc(ctx, forget)
 	defer starting()
@@ -197,9 +196,9 @@ func (e *Environment) reattach(ctx context.Context, at prompted, from int64) (*p
 	return p, nil
 }
 
-// Unattended reports whether a query was begun in the sandbox whose end no program
-// has seen: one that still runs, or has ended after its program was killed. Use
-// [Environment.FollowQuery] for it.
+// Unattended reports whether the sandbox has a query whose end no program has seen: the query
+// still runs, or it ended after its program was killed. Use [Environment.FollowQuery] to read
+// it.
 func (e *Environment) Unattended(ctx context.Context) (bool, error) {
 	ctx, leave, err := e.enter(ctx)
 	if err != nil {
@@ -226,13 +225,13 @@ func (e *Environment) Working(ctx context.Context) (bool, error) {
 	return e.working(ctx)
 }
 
-// letsGo reports whether the query goes on without this program, which has no time for it
-// any more.
+// letsGo reports whether the query continues without this program: it is detached, the caller
+// has left it, and the gateway has not ended it.
 func (r *queryRun) letsGo(ctx context.Context) bool {
 	return r.query.Detach && (r.left || ctx.Err() != nil) && endedBy(ctx) == nil
 }
 
-// leaveAgent lets go of the agent, for the next program or query to find.
+// leaveAgent leaves the agent running for the next program or query.
 func (r *queryRun) leaveAgent() {
 	r.env.mu.Lock()
 	p := r.env.agent
@@ -244,12 +243,12 @@ func (r *queryRun) leaveAgent() {
 	}
 }
 
-// known reports whether the caller has an event, and what came with it, already.
+// known reports whether the caller already has an event, and what came with it.
 func (r *queryRun) known(ev runnerscripts.Event) bool {
 	return ev.Index > 0 && ev.Index <= r.query.After
 }
 
-// said makes an event in place of the one that was read last.
+// said returns an event that replaces the last one read.
 func (r *queryRun) said(typ runnerscripts.EventType, payload any) runnerscripts.Event {
 	ev := r.env.event(typ, r.query.ID, payload)
 	ev.Index = r.index

@@ -18,15 +18,15 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// hostVariable makes the test binary a host program: it holds the configuration of
-// the environment, in which the program gives the prompt of promptVariable.
+// hostVariable makes the test binary run as a host program. It holds the configuration of the
+// environment. The program sends the prompt in promptVariable.
 const (
 	hostVariable   = "AGENTENV_TEST_HOST"
 	promptVariable = "AGENTENV_TEST_PROMPT"
 )
 
-// beHost is a program that keeps a sandbox, prints its ID and the text of what
-// happens in a query, and is then killed.
+// beHost creates a kept sandbox, prints its ID and the text of a query's events, and is then
+// killed.
 func beHost(ctx context.Context, config string) error {
 	var cfg Config
 	if err := json.Unmarshal([]byte(config), &cfg); err != nil {
@@ -50,7 +50,7 @@ func beHost(ctx context.Context, config string) error {
 	return env.Close()
 }
 
-// killedHost runs such a program until it prints a line with a text, kills it and
+// killedHost runs such a program until it prints a line that contains until, kills it and
 // returns the sandbox's ID.
 func killedHost(t *testing.T, cfg Config, until string) string {
 	t.Helper()
@@ -106,7 +106,7 @@ func killedWhen(t *testing.T, cfg Config, prompt string, when func(lines *bufio.
 	return id
 }
 
-// waiting is a turn that says a text, waits for a file, and says another one.
+// waiting returns a turn that prints a text, waits for a file, and prints another text.
 func waiting(file string) runnerscripts.ScenarioTurn {
 	return turn(
 		runnerscripts.ScenarioStep{Text: "before"},
@@ -153,7 +153,7 @@ func TestAQueryOutlivesItsKilledHostAndCanBeFollowed(t *testing.T) {
 		if !env.agent.adopted {
 			t.Error("the agent was started again")
 		}
-		// The replay of what is over is the same for everybody.
+		// A replay of an ended query is the same for every client.
 		again, err := followed(t.Context(), attach(t, id, box))
 		if err != nil || conversation(t, again) != conversation(t, events) {
 			t.Errorf("followed again: %q, %v", conversation(t, again), err)
@@ -181,7 +181,7 @@ func TestAnInterruptLeavesTheQueryOfAnotherProgramAlone(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var types []runnerscripts.EventType
 		var last error
-		go func() { // as soon as its prompt is queued
+		go func() { // waits until its prompt is queued
 			for len(promptsOf(t, env)) < 2 {
 				time.Sleep(time.Millisecond)
 			}
@@ -200,14 +200,14 @@ func TestAnInterruptLeavesTheQueryOfAnotherProgramAlone(t *testing.T) {
 	if said.String() != "beforeafter" {
 		t.Errorf("the query that ran said %q", said.String())
 	}
-	// The agent that both use goes on.
+	// The agent that both programs use continues.
 	events, err := collect(t.Context(), env, Query{Prompt: "c"})
 	if err != nil || conversation(t, events) == "" {
 		t.Errorf("the next query: %q, %v", types(events), err)
 	}
 }
 
-// promptsOf returns what is known of the sandbox's queries.
+// promptsOf returns the records of the sandbox's queries.
 func promptsOf(t *testing.T, env *Environment) []prompted {
 	t.Helper()
 	all, err := env.prompts(t.Context())
@@ -246,7 +246,7 @@ func unattended(t *testing.T, env *Environment, want bool) {
 	}
 }
 
-// followed collects what FollowQuery returns.
+// followed returns the events of FollowQuery.
 func followed(ctx context.Context, env *Environment) (events []runnerscripts.Event, err error) {
 	for ev, err := range env.FollowQuery(ctx, 0) {
 		if err != nil {
@@ -257,7 +257,7 @@ func followed(ctx context.Context, env *Environment) (events []runnerscripts.Eve
 	return events, nil
 }
 
-// noSecretInFiles looks for a text in all files of a sandbox.
+// noSecretInFiles checks that no file of a sandbox contains a text.
 func noSecretInFiles(t *testing.T, env *Environment, secret string) {
 	t.Helper()
 	root := path.Dir(env.Primitive().Paths().App)

@@ -12,18 +12,18 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// Fork makes n environments with copies of the sandbox as it is now: the same
-// files, settings and conversation so far, each with a SessionID of its own. From
-// then on they go separate ways; [Environment.Changes] count from where this one's
-// do. What runs in this sandbox goes on here, and only here: a copy starts its agent
-// with its first query, and the agent resumes the conversation.
+// Fork creates n environments with copies of the sandbox as it is now: the same files, settings
+// and conversation, each with its own SessionID. Later the copies change independently, and
+// their [Environment.Changes] count from the same baseline as this one's. Processes of this
+// sandbox continue here, and only here: a copy starts its agent with its first query, and the
+// agent resumes the conversation.
 //
-// The copies belong to the caller. Closing one ends its sandbox, unless Sandbox.Keep
-// is set. They outlive this environment. Fork makes all of them or none.
+// The copies belong to the caller. Closing one ends its sandbox, unless Sandbox.Keep is set. The
+// copies outlive this environment. Fork creates all of them or none.
 //
-// Errors: [ErrBusy] while a query runs, because what it has done so far is no state
-// to go on from, and queries get it while Fork runs; those of primitives.Fork, such
-// as errors.ErrUnsupported for a sandbox that cannot be copied.
+// Fork returns [ErrBusy] while a query runs, because a copy cannot continue a half-done query.
+// Queries return ErrBusy while Fork runs. Other errors are those of primitives.Fork, such as
+// errors.ErrUnsupported for a sandbox that cannot be copied.
 func (e *Environment) Fork(ctx context.Context, n int) ([]*Environment, error) {
 	ctx, leave, err := e.enterAlone(ctx)
 	if err != nil {
@@ -57,7 +57,7 @@ func (e *Environment) Fork(ctx context.Context, n int) ([]*Environment, error) {
 	return copies, nil
 }
 
-// conversation is what a copy's agent is to remember.
+// conversation returns the Setup from which a copy's agent resumes the conversation.
 func (e *Environment) conversation(ctx context.Context) (Setup, error) {
 	prepared, first, err := e.isPrepared(ctx)
 	if err != nil || !prepared {
@@ -70,7 +70,7 @@ func (e *Environment) conversation(ctx context.Context) (Setup, error) {
 	return Setup{Transcript: &t}, nil
 }
 
-// copyOn makes an environment of a copy of the sandbox.
+// copyOn creates an environment for a copy of the sandbox.
 func (e *Environment) copyOn(ctx context.Context, p primitives.EnvironmentPrimitive, start Setup) (*Environment, error) {
 	cfg := e.cfg
 	cfg.SessionID, cfg.Workspace, cfg.Agent = uuid.NewString(), nil, e.session().Agent
@@ -101,8 +101,8 @@ func (e *Environment) copyOn(ctx context.Context, p primitives.EnvironmentPrimit
 	return c, nil
 }
 
-// Terminate closes the environment and ends its sandbox, also one that is kept or that
-// another program has made. It may be called after Close.
+// Terminate closes the environment and ends its sandbox, even if the sandbox is kept or another
+// program created it. It may be called after Close.
 func (e *Environment) Terminate(ctx context.Context) error {
 	_, err := e.prim.Terminate(context.WithoutCancel(ctx))
 	if err == nil {
@@ -111,7 +111,7 @@ func (e *Environment) Terminate(ctx context.Context) error {
 	return errors.Join(err, e.Close())
 }
 
-// forgetQueries removes what came with a copy about queries that run elsewhere.
+// forgetQueries removes the copied records of queries, which run only in the original.
 func (e *Environment) forgetQueries(ctx context.Context) error {
 	app := e.prim.Paths().App
 	for _, name := range []string{queriesDir, queriesFile} {
@@ -123,11 +123,10 @@ func (e *Environment) forgetQueries(ctx context.Context) error {
 	return nil
 }
 
-// Snapshot stores the files of the sandbox, the agent's memory included, and returns the
-// snapshot's identity. For Docker and Modal it is an image, for Spec.Image of new
-// sandboxes: see docker.Provider.RemoveSnapshot and that of modal. A snapshot has no
-// processes. While a query runs the error is [ErrBusy]; other errors are those of
-// primitives.Snapshot.
+// Snapshot stores the files of the sandbox, including the agent's memory, and returns the
+// snapshot's ID. For Docker and Modal it is an image, for Spec.Image of new sandboxes: see
+// docker.Provider.RemoveSnapshot and modal.Provider.RemoveSnapshot. A snapshot has no processes.
+// While a query runs the error is [ErrBusy]; other errors are those of primitives.Snapshot.
 func (e *Environment) Snapshot(ctx context.Context) (id string, err error) {
 	ctx, leave, err := e.enterAlone(ctx)
 	if err != nil {
@@ -137,8 +136,8 @@ func (e *Environment) Snapshot(ctx context.Context) (id string, err error) {
 	return primitives.Snapshot(ctx, e.prim)
 }
 
-// Usage returns what the sandbox uses of its machine now. A sandbox that cannot tell
-// is errors.ErrUnsupported.
+// Usage returns what the sandbox uses of its machine now. The error is errors.ErrUnsupported if
+// the sandbox cannot report it.
 func (e *Environment) Usage(ctx context.Context) (primitives.Usage, error) {
 	ctx, leave, err := e.enter(ctx)
 	if err != nil {
@@ -148,11 +147,11 @@ func (e *Environment) Usage(ctx context.Context) (primitives.Usage, error) {
 	return primitives.ReadUsage(ctx, e.prim)
 }
 
-// Pause freezes the sandbox with all that runs in it until [Environment.Resume]. A
-// running query waits, too, and its deadlines do not; what Interrupt, SetMode and
-// SetModel ask the agent for happens after Resume. Usage, Snapshot and Close work as
-// before, the last without leaving awake what it leaves alive. The other methods return
-// primitives.ErrUnavailable meanwhile. Errors are those of primitives.Pause.
+// Pause freezes the sandbox and all its processes until [Environment.Resume]. A running query
+// waits too, but its deadlines do not. What Interrupt, SetMode and SetModel ask the agent for
+// happens after Resume. Usage, Snapshot and Close work as before; Close pauses the sandbox again
+// if it leaves the sandbox alive. Other methods return primitives.ErrUnavailable until Resume.
+// Errors are those of primitives.Pause.
 func (e *Environment) Pause(ctx context.Context) error {
 	ctx, leave, err := e.enter(ctx)
 	if err != nil {
@@ -169,7 +168,7 @@ func (e *Environment) Pause(ctx context.Context) error {
 	return nil
 }
 
-// Resume lets a paused sandbox go on where it was.
+// Resume lets the processes of a paused sandbox continue.
 func (e *Environment) Resume(ctx context.Context) error {
 	ctx, leave, err := e.enter(ctx)
 	if err != nil {
@@ -185,8 +184,8 @@ func (e *Environment) Resume(ctx context.Context) error {
 	return nil
 }
 
-// awake returns an error if the sandbox is paused: an agent that is alive could not
-// work, or end.
+// awake returns an error if the sandbox is paused: a live agent in it could neither work nor
+// end.
 func (e *Environment) awake(ctx context.Context) error {
 	e.pausing.Lock()
 	defer e.pausing.Unlock()
@@ -204,14 +203,14 @@ func (e *Environment) awake(ctx context.Context) error {
 	return nil
 }
 
-// isPaused asks the sandbox: another program may have resumed it.
+// isPaused asks the sandbox, because another program may have resumed it.
 func (e *Environment) isPaused(ctx context.Context) (bool, error) {
 	state, err := e.prim.Poll(ctx)
 	return state.Status == primitives.StatusPaused, err
 }
 
-// thawed resumes a paused sandbox, so that processes in it can end. The function that it
-// returns pauses the sandbox again if it stays.
+// thawed resumes a paused sandbox, so that processes in it can end. The function it returns
+// pauses the sandbox again if the sandbox outlives the environment.
 func (e *Environment) thawed() (freeze func()) {
 	e.pausing.Lock()
 	defer e.pausing.Unlock()
@@ -221,15 +220,16 @@ func (e *Environment) thawed() (freeze func()) {
 	return e.thaw()
 }
 
-// wake is what Pause leaves for thawed to do, with the context that Close has not.
+// wake resumes the sandbox so that Close can shut processes down. ctx is that of Pause, because
+// Close has none.
 func (e *Environment) wake(ctx context.Context) (freeze func()) {
 	resuming, cancel := context.WithTimeout(ctx, e.probe)
 	defer cancel()
 	paused, err := e.isPaused(resuming)
 	ends := e.owner.release != nil && !e.owner.kept
-	// Also if it goes on already: this handle may not know.
+	// Resume also if Poll reports that it runs: this handle may not know.
 	if rerr := primitives.Resume(resuming, e.prim); rerr != nil || err != nil || !paused || ends {
-		return func() {} // how what runs ends shows what is the matter
+		return func() {} // how the processes end shows what is wrong
 	}
 	return func() {
 		pausing, cancel := context.WithTimeout(ctx, e.probe)

@@ -15,12 +15,12 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// remembering is an agent that says what it remembers.
+// remembering returns an agent that answers with what it remembers.
 func remembering(t *testing.T) Agent {
 	return scenario(t, turn(runnerscripts.ScenarioStep{Text: "turn {{turn}} after: {{history}}"}))
 }
 
-// say runs a prompt and returns the answer.
+// say sends a prompt and returns the answer.
 func say(t *testing.T, env *Environment, prompt string) string {
 	t.Helper()
 	events, err := collect(t.Context(), env, Query{Prompt: prompt})
@@ -38,7 +38,7 @@ func put(t *testing.T, env *Environment, name, content string) {
 	}
 }
 
-// forked makes copies that are closed with the test.
+// forked returns copies that are closed at the end of the test.
 func forked(t *testing.T, env *Environment, n int) []*Environment {
 	t.Helper()
 	copies, err := env.Fork(t.Context(), n)
@@ -90,7 +90,7 @@ func TestCopiesRememberAndGoSeparateWays(t *testing.T) {
 			if len(ids) != 3 {
 				t.Errorf("the sessions are %v", ids)
 			}
-			// The original's agent goes on, those of the copies are started.
+			// The original's agent continues; those of the copies are started.
 			if got := say(t, env, "only here"); !strings.Contains(got, "turn 2 after: in common") {
 				t.Errorf("the original said %q", got)
 			}
@@ -101,7 +101,7 @@ func TestCopiesRememberAndGoSeparateWays(t *testing.T) {
 					t.Errorf("copy %d said %q", i, got)
 				}
 			}
-			// The original may be closed first: each copy has its own record of the beginning.
+			// The original may be closed first: each copy has its own baseline.
 			if err := env.Close(); err != nil {
 				t.Fatal(err)
 			}
@@ -293,7 +293,7 @@ func TestAContainerIsKeptAndPaused(t *testing.T) {
 	}
 }
 
-// statusOf is how a sandbox is listed.
+// statusOf returns the status of a sandbox in List.
 func statusOf(t *testing.T, box Sandbox, id string) primitives.Status {
 	t.Helper()
 	list, err := List(t.Context(), box)
@@ -304,7 +304,8 @@ func statusOf(t *testing.T, box Sandbox, id string) primitives.Status {
 	return list[i].Status
 }
 
-// TestASandboxResumedByAnotherProgram is not taken for a paused one, and not paused again.
+// TestASandboxResumedByAnotherProgram checks that such a sandbox does not count as paused, and
+// is not paused again.
 func TestASandboxResumedByAnotherProgram(t *testing.T) {
 	box := container(t)
 	env := create(t, Config{Sandbox: toKeep(box), Agent: remembering(t)})
@@ -333,8 +334,8 @@ func TestASandboxResumedByAnotherProgram(t *testing.T) {
 	}
 }
 
-// TestAPausedSandboxIsClosed without waiting for what is frozen, and stays paused if it
-// is to live on.
+// TestAPausedSandboxIsClosed checks that Close does not wait for frozen processes, and that a
+// sandbox that is kept stays paused.
 func TestAPausedSandboxIsClosed(t *testing.T) {
 	for _, keep := range []bool{false, true} {
 		t.Run(fmt.Sprintf("keep %v", keep), func(t *testing.T) {

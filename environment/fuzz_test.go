@@ -17,7 +17,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// FuzzParseConfig: a configuration is an error or one that passes its own check again.
+// FuzzParseConfig checks that a configuration is an error or passes its own check again.
 func FuzzParseConfig(f *testing.F) {
 	f.Add([]byte("sandbox: {type: docker, image: x, memory: 2GiB}\nagent: {name: claude}\n"))
 	f.Add([]byte(`{"sandbox":"local","workspace":{"files":[{"path":"a","content":"b"}]},"profile":{"memory":"x"}}`))
@@ -40,7 +40,7 @@ func FuzzParseConfig(f *testing.F) {
 	})
 }
 
-// FuzzProfileFolder: the files of a profile's folder are an error or a profile that
+// FuzzProfileFolder checks that the files of a profile's folder are an error or a profile that
 // passes the check of the scripts.
 func FuzzProfileFolder(f *testing.F) {
 	f.Add("---\ndescription: d\ntools: [a, b]\n---\nbody", "memory", "{}")
@@ -67,7 +67,7 @@ func FuzzProfileFolder(f *testing.F) {
 	})
 }
 
-// FuzzJournal: what a sandbox has kept of the output of a query is read to its end.
+// FuzzJournal checks that the stored output of a query is read to its end.
 func FuzzJournal(f *testing.F) {
 	f.Add([]byte(`{"type":"permission_request","query_id":"q","payload":{"id":"p"}}` + "\n" + `{"type":"query_completed","query_id":"q"}` + "\nhalf"))
 	f.Add([]byte(`{"type":"result","payload":{"ok":false,"error":{"code":"c"}}}` + "\n\xff\n{}"))
@@ -91,7 +91,7 @@ func FuzzJournal(f *testing.F) {
 	})
 }
 
-// FuzzResult: the result of a script is an error or has data that can be decoded.
+// FuzzResult checks that the result of a script is an error or has data that can be decoded.
 func FuzzResult(f *testing.F) {
 	f.Add([]byte(`{"type":"result","ok":true,"data":{}}`))
 	f.Fuzz(func(t *testing.T, line []byte) {
@@ -106,8 +106,9 @@ func FuzzResult(f *testing.F) {
 	})
 }
 
-// FuzzRecord: of what a sandbox stores about itself a host that does not remember it takes
-// the SessionID and the IgnoreChanges, and one that does only what it was itself.
+// FuzzRecord checks what a host takes from the files in which a sandbox describes itself. A host
+// without a record of the sandbox takes the SessionID and the IgnoreChanges; a host with a
+// record uses only its own record.
 func FuzzRecord(f *testing.F) {
 	f.Add([]byte(`{"session_id":"s","ignore_changes":["a/**"],"agent":{"name":"script","command":["sh"]}}`), []byte("tar"),
 		[]byte(`{"query_id":"q","process":"d-x","offset":7}`+"\n"+`{"query_id":"q","seen":true}`+"\n"))
@@ -124,7 +125,7 @@ func FuzzRecord(f *testing.F) {
 			f.Error(err)
 		}
 	})
-	const remembered = "remembered" // the type of sandboxes that this host remembers
+	const remembered = "remembered" // the type of sandboxes that this host has a record of
 	sum := sha256.Sum256([]byte("another"))
 	mine := known{note: note{SessionID: "mine"}, Agent: Agent{Name: "script"}, Baseline: hex.EncodeToString(sum[:])}
 	if err := remember(remembered, p.ID(), mine); err != nil {

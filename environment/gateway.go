@@ -20,27 +20,28 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// Credential says where this machine has the key of a model's API.
+// Credential says where this machine keeps the key of a model API.
 type Credential = gateway.Credential
 
 type (
-	// Budget bounds what an agent uses.
+	// Budget limits what an agent uses.
 	Budget = gateway.Budget
-	// Limits are those of a query or of a session.
+	// Limits are the limits of a query or of a session.
 	Limits = gateway.Limits
-	// Price is what a million tokens of a model cost, in US dollars.
+	// Price is the price of a million tokens of a model, in US dollars.
 	Price = gateway.Price
 	// Used is what queries have used.
 	Used = gateway.Used
-	// BudgetError says which limit has ended a query.
+	// BudgetError says which limit ended a query.
 	BudgetError = gateway.BudgetError
-	// NoMatchError is a call of a model that the file of Config.Replay does not have.
+	// NoMatchError is a model call that is missing in the file of Config.Replay.
 	NoMatchError = gateway.NoMatchError
 	// ModelPolicy says which models agents may use, and how.
 	ModelPolicy = gateway.ModelPolicy
 )
 
-// handover is how long the address of a program that has died may still be in use.
+// handover is how long the address of a dead program may still be in use; openGate retries after
+// each handoverPause.
 const (
 	handover      = 2 * time.Second
 	handoverPause = 50 * time.Millisecond
@@ -48,7 +49,7 @@ const (
 
 // gate is the environment's gateway to the models and to allowed hosts; its zero value is none.
 type gate struct {
-	refusals chan string // what the proxy has refused, for the running query; nil for none
+	refusals chan string // refusals of the proxy for the running query; nil for no proxy
 	server   *gateway.Gateway
 	at       *runnerscripts.Gateway
 	secrets  []string
@@ -56,7 +57,7 @@ type gate struct {
 	serving  sync.WaitGroup
 }
 
-// checkGateway refuses what no gateway can do.
+// checkGateway returns an error for settings that no gateway can enforce.
 func (c Config) checkGateway() error {
 	if err := errors.Join(c.Budget.Check(), c.Models.Check()); err != nil {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
@@ -80,7 +81,7 @@ func (c Config) checkGateway() error {
 	return nil
 }
 
-// checkHosts refuses rules that could not be enforced.
+// checkHosts returns an error for rules that could not be enforced.
 func (c Config) checkHosts() error {
 	if c.Sandbox.AllowHosts == nil {
 		return nil
@@ -98,8 +99,9 @@ func checkRules(hosts []string) error {
 	return nil
 }
 
-// openGate serves the gateway in the sandbox, if the agent has credentials or hosts are allowed: where the program
-// served it that made the sandbox, since an agent that still runs uses that.
+// openGate serves the gateway in the sandbox if the agent has credentials or hosts are allowed.
+// It reuses the address of the program that created the sandbox, because an agent that still
+// runs uses that address.
 func openGate(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config, own owner, meter *gateway.Meter) (_ *gate, err error) {
 	g := &gate{}
 	hosts := cfg.Sandbox.AllowHosts
@@ -155,7 +157,7 @@ func openGate(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config
 	return g, nil
 }
 
-// openFile opens the recording.
+// openFile opens the file to record to or to replay.
 func (g *gate) openFile(cfg Config, to *gateway.Config, paths primitives.Paths) (err error) {
 	to.Places = map[string]string{paths.Workspace: "<sandbox:workspace>", paths.Home: "<sandbox:home>", paths.Session: "<sandbox:session>"}
 	switch {
@@ -173,8 +175,8 @@ func (g *gate) openFile(cfg Config, to *gateway.Config, paths primitives.Paths) 
 	return nil
 }
 
-// modelPolicy is the configured one. In a sandbox that may reach the internet by itself
-// nothing is gained when a model's API may not.
+// modelPolicy returns the configured policy. If the sandbox has its own network, it allows all
+// tools of the model APIs by default: to forbid them would gain nothing.
 func (c Config) modelPolicy() ModelPolicy {
 	policy := c.Models
 	if policy.ProviderTools == nil && c.Sandbox.Network != "none" {
@@ -189,12 +191,12 @@ func (g *gate) serve(l net.Listener, cfg Config) {
 	g.secrets = append(g.secrets, g.at.Token, g.at.ProxyCredential())
 	g.serving.Go(func() {
 		if err := g.server.Serve(l); err != nil && cfg.Logger != nil {
-			cfg.Logger.Debug("the gateway has ended", "error", err) // with the sandbox
+			cfg.Logger.Debug("the gateway has ended", "error", err) // it ends with the sandbox
 		}
 	})
 }
 
-// close revokes the token and returns when all has ended.
+// close revokes the token and returns when the server has ended.
 func (g *gate) close() error {
 	var err error
 	if g.server != nil {
@@ -207,20 +209,20 @@ func (g *gate) close() error {
 	return err
 }
 
-// renew lets the token live on.
+// renew restarts the lifetime of the token.
 func (g *gate) renew() {
 	if g.server != nil {
 		g.server.Renew()
 	}
 }
 
-// maxRefusals is how many refusals wait for a query to report them. The log has them all.
+// maxRefusals is how many refusals wait for a query to report them. The log has all of them.
 const maxRefusals = 16
 
-// maxTold is how many refusals a query reports.
+// maxTold limits how many refusals a query reports.
 const maxTold = 64
 
-// refused keeps a refusal for the running query.
+// refused queues a refusal for the running query, or drops it if the queue is full.
 func (g *gate) refused(message string) {
 	select {
 	case g.refusals <- message:
@@ -228,8 +230,8 @@ func (g *gate) refused(message string) {
 	}
 }
 
-// refused reports that the agent, or something beside it, wanted a host that is not allowed;
-// the same only once.
+// refused reports that a process in the sandbox wanted a host that is not allowed. It reports
+// each message once.
 func (r *queryRun) refused(message string) {
 	if r.refusals == nil {
 		r.refusals = map[string]bool{}
@@ -241,11 +243,11 @@ func (r *queryRun) refused(message string) {
 	r.warn(message)
 }
 
-// SetAllowHosts replaces Sandbox.AllowHosts while the sandbox runs, for the agent and
-// commands that run as well. Connections to hosts that are not allowed any more are closed. Other
-// programs that are attached to the sandbox keep their rules; those that attach later have the new ones. A list that
-// makes no sense is [ErrConfig] and changes nothing. A sandbox that was opened without a list is
-// errors.ErrUnsupported.
+// SetAllowHosts replaces Sandbox.AllowHosts while the sandbox runs, also for the running agent
+// and running commands. It closes connections to hosts that are no longer allowed. Other
+// programs that are attached to the sandbox keep their rules; programs that attach later get the
+// new ones. An invalid list is [ErrConfig] and changes nothing. If the sandbox was opened
+// without a list, the error is errors.ErrUnsupported.
 func (e *Environment) SetAllowHosts(hosts []string) error {
 	if e.gate.refusals == nil {
 		return fmt.Errorf("allow_hosts: %w: the sandbox has no proxy; make it with network none and allow_hosts, which may be an empty list", errors.ErrUnsupported)
@@ -266,8 +268,9 @@ func (e *Environment) SetAllowHosts(hosts []string) error {
 	return nil
 }
 
-// ProxyEnv returns the variables by which programs find the proxy of Sandbox.AllowHosts, as
-// primitives.Command.Env has them; nil if there is none. Commands of [Environment.Exec] and the agent have them.
+// ProxyEnv returns the variables that point programs to the proxy of Sandbox.AllowHosts, for
+// primitives.Command.Env; nil if there is no proxy. The agent and commands of [Environment.Exec]
+// have these variables.
 func (e *Environment) ProxyEnv() []string {
 	if e.gate.refusals == nil {
 		return nil

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// TestAnAPIThatFailsLeavesTheSessionUsable: the query says what was wrong, and the next one
-// works.
+// TestAnAPIThatFailsLeavesTheSessionUsable checks that the query reports the error, and that the
+// next query works.
 func TestAnAPIThatFailsLeavesTheSessionUsable(t *testing.T) {
 	t.Setenv("TEST_HOST_KEY", hostKey)
 	target, err := url.Parse(keyedModel(t))
@@ -28,7 +28,7 @@ func TestAnAPIThatFailsLeavesTheSessionUsable(t *testing.T) {
 		}
 		works.ServeHTTP(w, r)
 	}))
-	c := otherAgents()[1] // an executor, which does not ask again
+	c := otherAgents()[1] // an executor, which does not retry
 	env := create(t, c.local(t, server))
 	raw := func(answer string) http.HandlerFunc {
 		return func(w http.ResponseWriter, _ *http.Request) {

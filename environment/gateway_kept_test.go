@@ -18,7 +18,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// holding passes on calls, but holds the first one with a tool's result until it is given up.
+// holding forwards calls, but holds the first call with a tool's result until the client cancels
+// it.
 func holding(t *testing.T, api string) (handler http.Handler, held <-chan struct{}) {
 	t.Helper()
 	target, err := url.Parse(api)
@@ -49,15 +50,15 @@ func holding(t *testing.T, api string) (handler http.Handler, held <-chan struct
 	}), pending
 }
 
-// TestATurnOutlivesTheProgramOfItsGateway: the program that serves the gateway is killed while a
-// model's answer is pending. The agent asks again when another program has attached, and
-// finishes its turn.
+// TestATurnOutlivesTheProgramOfItsGateway kills the program that serves the gateway while a
+// model's answer is pending. The agent retries when another program has attached, and finishes
+// its turn.
 func TestATurnOutlivesTheProgramOfItsGateway(t *testing.T) {
 	t.Setenv("TEST_HOST_KEY", hostKey)
 	api := keyedModel(t)
 	for _, c := range keyedAgents() {
 		if c.agent.Name == "opencode" {
-			continue // it does, after pauses of half a minute between its tries
+			continue // it does so too, but waits half a minute between retries
 		}
 		survives := func(t *testing.T, cfg Config) {
 			t.Helper()
@@ -96,8 +97,8 @@ func TestATurnOutlivesTheProgramOfItsGateway(t *testing.T) {
 	}
 }
 
-// waitsForGateway sends a request to the address that Claude Code has in the sandbox, which
-// has no gateway now. The function that it returns reads the gateway's answer.
+// waitsForGateway sends a request to the gateway address that Claude Code has in the sandbox,
+// while no gateway serves it. The returned function reads the gateway's answer.
 func waitsForGateway(t *testing.T, root string) (answered func()) {
 	t.Helper()
 	pattern := regexp.MustCompile(`ANTHROPIC_BASE_URL=http://([\d.:]+)/`)

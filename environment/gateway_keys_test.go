@@ -23,9 +23,9 @@ import (
 
 // keyedAgent is a real agent and the API that it needs.
 type keyedAgent struct {
-	name    string // in the tests
+	name    string // for the names of tests
 	agent   Agent
-	program func(testing.TB) string // nil for what a PATH has
+	program func(testing.TB) string // nil if the agent is found in PATH
 	api     string
 	version string // of the API, in its base address
 }
@@ -33,8 +33,7 @@ type keyedAgent struct {
 //go:embed testdata/executor.mjs
 var executor string
 
-// openCode is the configuration by which a user has OpenCode, as an agent of the ACP, ask the
-// gateway.
+// openCode is a user's configuration that makes OpenCode, as an ACP agent, use the gateway.
 const openCode = `{"model":"anthropic/claude-sonnet-4-5","small_model":"anthropic/claude-sonnet-4-5","share":"disabled",
 "provider":{"anthropic":{"options":{"baseURL":"{env:ANTHROPIC_BASE_URL}/v1","apiKey":"{env:ANTHROPIC_API_KEY}"}}}}`
 
@@ -47,7 +46,7 @@ func keyedAgents() []keyedAgent {
 	}
 }
 
-// otherAgents are programs that agentenv knows by a protocol only.
+// otherAgents returns programs that agentenv knows only by their protocol.
 func otherAgents() []keyedAgent {
 	return []keyedAgent{
 		{"acp", Agent{Name: "acp", PermissionMode: "build", Command: []string{"acp"}, Env: map[string]string{
@@ -58,8 +57,8 @@ func otherAgents() []keyedAgent {
 	}
 }
 
-// in is a configuration that runs it in a sandbox, from the folder that has the agents of the
-// tests there.
+// in returns a configuration that runs the agent in a sandbox. agents is the folder there with
+// the agents of the tests.
 func (k keyedAgent) in(t *testing.T, box Sandbox, agents, api string) Config {
 	t.Helper()
 	cfg := Config{Sandbox: box, Agent: k.agent, OnPermission: AllowAll, Credentials: k.credentials(api)}
@@ -77,14 +76,14 @@ func (k keyedAgent) in(t *testing.T, box Sandbox, agents, api string) Config {
 	return cfg
 }
 
-// local is a configuration that runs it on this machine.
+// local returns a configuration that runs the agent on this machine.
 func (k keyedAgent) local(t *testing.T, api string) Config {
 	t.Helper()
 	return k.in(t, sandbox(t), testagents.Folder(t), api)
 }
 
-// inContainer is a configuration that runs it in a container without a network, as another user
-// than the guest.
+// inContainer returns a configuration that runs the agent in a container without a network, as a
+// user other than the guest's.
 func (k keyedAgent) inContainer(t *testing.T, api string) Config {
 	t.Helper()
 	const agents = "/agents"
@@ -98,13 +97,14 @@ func (k keyedAgent) credentials(api string) map[string]Credential {
 	return map[string]Credential{k.api: {Env: "TEST_HOST_KEY", URL: api + k.version}}
 }
 
-// TestKeysStayOutside: real agents work with a key that only the host has, also where the
-// sandbox has no network and its user is not the guest's; and the key is nowhere in there.
+// TestKeysStayOutside checks that real agents work with a key that only the host has, also if
+// the sandbox has no network and its user is not the guest's. The key must be nowhere in the
+// sandbox.
 func TestKeysStayOutside(t *testing.T) {
 	t.Setenv("TEST_HOST_KEY", hostKey)
 	api := keyedModel(t)
 	for _, c := range append(keyedAgents(), otherAgents()...) {
-		if c.name != "acp" { // which is OpenCode again
+		if c.name != "acp" { // the same program as opencode
 			t.Run("local/"+c.name, func(t *testing.T) {
 				cfg := c.local(t, api)
 				worksWithoutKey(t, cfg, cfg.Sandbox.Local.Root)
@@ -113,7 +113,7 @@ func TestKeysStayOutside(t *testing.T) {
 		t.Run("docker/"+c.name, func(t *testing.T) {
 			worksWithoutKey(t, c.inContainer(t, api), "/")
 		})
-		// At Modal and over ssh what the agents do is the same as in a container.
+		// At Modal and over ssh the agents do the same as in a container.
 		switch c.name {
 		case "command":
 			t.Run("modal/"+c.name, func(t *testing.T) {
@@ -196,7 +196,7 @@ func (b *syncBuffer) String() string {
 	return b.buf.String()
 }
 
-// searchSandbox searches the files and processes of the sandbox, as its most powerful user.
+// searchSandbox searches the files and processes of the sandbox, as its most privileged user.
 func searchSandbox(t *testing.T, env *Environment, box Sandbox, folders string) {
 	t.Helper()
 	const search = `key='real-[k]ey-of-the-host'
@@ -205,9 +205,9 @@ for f in $FOLDERS; do test -e $f || continue; find $f \( -path /proc -o -path /s
 echo searched`
 	cmd := primitives.Command{Args: []string{"sh", "-c", search}, Env: []string{"FOLDERS=" + folders, "PATH=/usr/bin:/bin"}}
 	if box.Type == "modal" {
-		cmd.User = "root" // as its guest
+		cmd.User = "root" // the user of its guest
 	}
-	if box.Type == "local" || box.Type == "ssh" { // a process of this machine: it is searched from outside
+	if box.Type == "local" || box.Type == "ssh" { // a process of this machine is searched from outside
 		cmd.Args[2] = strings.Replace(search, "cat /proc", "false /proc", 1)
 	}
 	found, err := primitives.Run(t.Context(), env.Primitive(), cmd, primitives.RunOptions{})
@@ -216,8 +216,8 @@ echo searched`
 	}
 }
 
-// searchMachine searches what this machine has written down and, where it shows them, the
-// processes of the sandbox: their environments, arguments and memory, the guest's too.
+// searchMachine searches the state files of this machine and, if they are visible here, the
+// processes of the sandbox, including the guest: their environments, arguments and memory.
 func searchMachine(t *testing.T, env *Environment, box Sandbox) {
 	t.Helper()
 	err := filepath.WalkDir(os.Getenv("XDG_STATE_HOME"), func(name string, d os.DirEntry, err error) error {
@@ -242,8 +242,8 @@ func searchMachine(t *testing.T, env *Environment, box Sandbox) {
 	}
 }
 
-// processes are the IDs of the sandbox's processes on this machine, the guest's too. At Modal
-// none can be told from those of other sandboxes.
+// processes returns the IDs of the sandbox's processes on this machine, including the guest's.
+// At Modal they cannot be told from those of other sandboxes.
 func processes(t *testing.T, env *Environment, box Sandbox) (ids []string) {
 	t.Helper()
 	switch box.Type {
@@ -271,8 +271,8 @@ func processes(t *testing.T, env *Environment, box Sandbox) (ids []string) {
 	return ids
 }
 
-// memoryHas reports whether the writable memory of a process has a text, as far as it may be
-// read. Areas that only reserve addresses are left out.
+// memoryHas reports whether the writable memory of a process has a text, as far as it can be
+// read. It skips areas that only reserve addresses.
 func memoryHas(proc, text string) bool {
 	const most = 256 << 20
 	maps, _ := os.ReadFile(filepath.Join(proc, "maps"))

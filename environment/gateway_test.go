@@ -13,11 +13,11 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/llmapi"
 )
 
-// hostKey is the key that only this machine has. Its name here must not have the letters
-// in a row that are searched for.
+// hostKey is the key that only this machine has. The literal is split, so that a search for the
+// key does not find this file.
 const hostKey = "real-" + "key-of-the-host-4711"
 
-// keyedModel serves the scripted model to those who have the key, and returns its address.
+// keyedModel serves the scripted model to clients with the key, and returns its address.
 func keyedModel(t *testing.T) string {
 	t.Helper()
 	api, err := llmapi.Start(t.Context(), llmapi.Config{})
@@ -36,7 +36,7 @@ func keyedModel(t *testing.T) string {
 	return keyed(t, httputil.NewSingleHostReverseProxy(target))
 }
 
-// keyed serves to those who have the key, and returns the address.
+// keyed serves a handler to clients with the key, and returns its address.
 func keyed(t *testing.T, forward http.Handler) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -60,14 +60,14 @@ func TestCredentialsThatCannotBeUsed(t *testing.T) {
 	}
 }
 
-// TestTheGatewayIsWhereItWas: an agent that goes on in a kept sandbox uses the address and
-// token of the program that has made it.
+// TestTheGatewayIsWhereItWas checks that an agent that still runs in a kept sandbox uses the
+// address and token of the program that created the sandbox.
 func TestTheGatewayIsWhereItWas(t *testing.T) {
 	t.Setenv("TEST_HOST_KEY", hostKey)
 	box := sandbox(t)
 	cfg := Config{Sandbox: toKeep(box), Agent: Agent{Name: "script"}, Credentials: map[string]Credential{"anthropic": {Env: "TEST_HOST_KEY"}}}
 	env := create(t, cfg)
-	t.Cleanup(func() { _ = Remove(t.Context(), box, env.ID()) }) // create's own end may have come before
+	t.Cleanup(func() { _ = Remove(t.Context(), box, env.ID()) }) // create's cleanup may have run before
 	was := *env.gate.at
 	if err := env.Close(); err != nil {
 		t.Fatal(err)

@@ -27,14 +27,13 @@ type Image struct {
 	Base    string    `json:"base"`    // the image that the agent was added to
 	Size    int64     `json:"size"`    // in bytes, with that of its base
 	Created time.Time `json:"created"`
-	InUse   bool      `json:"in_use"` // there is a container of it
+	InUse   bool      `json:"in_use"` // a container uses it
 }
 
-// BuildImage prepares the image that [Create] would use for cfg, and returns it:
-// one with cfg.Agent on the image of cfg.Sandbox, whose type must have images, such as
-// "docker" or "modal". It is built once and then found again. Progress says what
-// happens. An image that has the agent already, and an agent that needs nothing,
-// is fs.ErrExist.
+// BuildImage builds the image that [Create] would use for cfg, and returns it: the image of
+// cfg.Sandbox with cfg.Agent added. The sandbox's type must have images, as "docker" and "modal"
+// do. The image is built once; later calls find it. Progress reports the steps. If the image has
+// the agent already, or the agent needs nothing, the error is fs.ErrExist.
 func BuildImage(ctx context.Context, cfg Config) (Image, error) {
 	if _, err := cfg.Sandbox.images(cfg); err != nil {
 		return Image{}, err
@@ -43,14 +42,13 @@ func BuildImage(ctx context.Context, cfg Config) (Image, error) {
 	if err != nil {
 		return Image{}, err
 	}
-	store, _ := p.(primitives.ImageStore) // as images has found
+	store, _ := p.(primitives.ImageStore) // images has checked that it is one
 	i, err := store.BuildImage(ctx, spec)
 	return describeImage(i), explainBuild(cfg.Sandbox.settingError(err))
 }
 
-// Images returns the images with agents that there are, oldest first. The sandbox
-// must be of a type that has such, "docker"; Modal has, but does not list them:
-// errors.ErrUnsupported.
+// Images returns the existing images with agents, oldest first. The sandbox's type must be
+// "docker": Modal has such images but does not list them, which is errors.ErrUnsupported.
 func Images(ctx context.Context, s Sandbox) ([]Image, error) {
 	store, err := s.images(Config{})
 	if err != nil {
@@ -66,8 +64,8 @@ func Images(ctx context.Context, s Sandbox) ([]Image, error) {
 	return list, err
 }
 
-// RemoveImage removes one of [Images] by its Ref. The error is fs.ErrExist for an image
-// that containers use, and fs.ErrNotExist for another image.
+// RemoveImage removes one of [Images] by its Ref. The error is fs.ErrExist for an image that
+// containers use, and fs.ErrNotExist if [Images] has no such image.
 func RemoveImage(ctx context.Context, s Sandbox, ref string) error {
 	store, err := s.images(Config{})
 	if err != nil {
@@ -76,7 +74,7 @@ func RemoveImage(ctx context.Context, s Sandbox, ref string) error {
 	return store.RemoveImage(ctx, ref)
 }
 
-// images returns what holds the images with agents of the type.
+// images returns the store of images with agents of the sandbox's type.
 func (s Sandbox) images(cfg Config) (primitives.ImageStore, error) {
 	p, err := s.provider(cfg)
 	if err != nil {
@@ -96,8 +94,8 @@ func describeImage(i primitives.Image) Image {
 	}
 }
 
-// proxies are the variables of this machine with proxies through which a build reaches
-// the registries of packages. One on the machine itself is of no use in a container.
+// proxies returns the proxy variables of this machine, through which a build reaches the package
+// registries. It leaves out proxies on the loopback interface, which a container cannot reach.
 func proxies() []string {
 	var env []string
 	for _, key := range []string{"HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"} {

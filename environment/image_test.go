@@ -22,7 +22,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// inContainer is the configuration of a container with Claude Code in it.
+// inContainer returns the configuration of a container with Claude Code in it.
 func inContainer(t *testing.T, image string) Config {
 	return Config{
 		Agent:   Agent{Name: "claude"},
@@ -30,8 +30,8 @@ func inContainer(t *testing.T, image string) Config {
 	}
 }
 
-// base builds an image upon busybox that goes with the test, together with what
-// was built upon it.
+// base builds an image on busybox. The end of the test removes it, together with the images that
+// were built on it.
 func base(t *testing.T, command string) string {
 	t.Helper()
 	runner := func(context.Context, string, string) (string, error) { return testdocker.Runner(t), nil }
@@ -106,7 +106,7 @@ func TestAnAgentThatTheImageLacksIsAddedToItOnce(t *testing.T) {
 	}
 }
 
-// containersSince counts the containers that the tests have made since then.
+// containersSince counts the containers that the tests have created since a time.
 func containersSince(t *testing.T, since time.Time) (n int) {
 	t.Helper()
 	stamp := func(at time.Time) string { return fmt.Sprintf("%d.%09d", at.Unix(), at.Nanosecond()) }
@@ -153,7 +153,7 @@ func TestAnImageThatAnAgentCannotBeAddedToIsRefused(t *testing.T) {
 	if failed, ok := errors.AsType[*runnerscripts.ScriptFailure](err); !ok || failed.Code != runnerscripts.FailUnknownAgent || !errors.Is(err, ErrConfig) {
 		t.Errorf("an unknown agent: %v", err)
 	}
-	cfg.Agent.Name = "script" // which needs nothing
+	cfg.Agent.Name = "script" // the agent needs nothing
 	create(t, cfg)
 	nothingBuiltOn(t, cfg)
 }
@@ -168,7 +168,7 @@ func TestAnAgentThatCannotBeInstalledIsAnErrorWithWhatWasSaid(t *testing.T) {
 	nothingBuiltOn(t, cfg)
 }
 
-// nothingBuiltOn fails the test if there is an image upon that of cfg.
+// nothingBuiltOn fails the test if an image was built on that of cfg.
 func nothingBuiltOn(t *testing.T, cfg Config) {
 	t.Helper()
 	list, err := Images(t.Context(), cfg.Sandbox)

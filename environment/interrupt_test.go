@@ -8,7 +8,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// An interrupt stops a real agent at any time, once, and the agent goes on with the next
+// An interrupt stops a real agent at any time, once, and the agent continues with the next
 // query.
 func TestRealAgentsStop(t *testing.T) {
 	agents := map[string]func(url string) Agent{

@@ -14,16 +14,16 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
-// asking is a turn that asks for something, says a text, and asks again.
+// asking returns a turn that asks for permission, prints a text, and asks again.
 func asking() runnerscripts.ScenarioTurn {
 	ask := runnerscripts.ScenarioStep{Ask: &runnerscripts.ScenarioStep{Run: []string{"true"}}}
 	return turn(ask, runnerscripts.ScenarioStep{Text: "between"}, ask)
 }
 
-// allow is the answer to everything.
+// allow is the answer to each request.
 var allow = runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}
 
-// removeLater ends a sandbox that is kept with the test.
+// removeLater removes a kept sandbox at the end of the test.
 func removeLater(t *testing.T, env *Environment) {
 	t.Helper()
 	t.Cleanup(func() {
@@ -33,7 +33,7 @@ func removeLater(t *testing.T, env *Environment) {
 	})
 }
 
-// question is the id of a permission request; empty for other events.
+// question returns the ID of a permission request; empty for other events.
 func question(t *testing.T, ev runnerscripts.Event) string {
 	t.Helper()
 	if ev.Type != runnerscripts.TypePermissionRequest {
@@ -65,7 +65,7 @@ func TestAFollowerKnowsWhichRequestsAreAnswered(t *testing.T) {
 			}
 			if asked++; asked == 2 {
 				close(second)
-				continue // the other one answers
+				continue // the other client answers
 			}
 			if err := env.Respond(t.Context(), id, allow); err != nil {
 				t.Error(err)

@@ -16,7 +16,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// bomb makes a sparse archive of a file that is one hole of this size.
+// bomb returns a sparse archive with a file that is one hole of this size.
 func bomb(t *testing.T, format, size string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -56,7 +56,7 @@ func onDisk(t *testing.T, dir string) (total int64) {
 	return total
 }
 
-// allocated returns how much memory a function allocates in all.
+// allocated returns how much memory a function allocates in total.
 func allocated(do func()) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -72,7 +72,7 @@ func TestASparseArchiveTakesNoDisk(t *testing.T) {
 	for _, format := range []string{"gnu", "posix"} {
 		t.Run(format, func(t *testing.T) {
 			box := sandbox(t)
-			// Kept, so that what it began with is written down in it, too.
+			// Keep, so that the sandbox also stores its baseline.
 			env := create(t, Config{Sandbox: toKeep(box), Workspace: []Source{{Tar: &Tar{Path: bomb(t, format, "32M")}}}})
 			info, err := env.Primitive().Stat(t.Context(), "f")
 			if err != nil || info.Size != 32*mib {
@@ -81,7 +81,7 @@ func TestASparseArchiveTakesNoDisk(t *testing.T) {
 			if used := onDisk(t, box.Local.Root); used > 4*mib {
 				t.Errorf("the sandbox takes %d MiB of disk", used/mib)
 			}
-			// A hole in a file is one in what is compared with it, too.
+			// A hole in a file also stays a hole in the compared copy.
 			writeIn(t, env, "f", "\x00\x00a")
 			var patch bytes.Buffer
 			if err := env.Patch(t.Context(), &patch); err != nil || !strings.Contains(patch.String(), "GIT binary patch") {
@@ -147,7 +147,7 @@ func TestAWorkspaceBeyondTheLimitEndsEverythingThatReadsIt(t *testing.T) {
 	}
 }
 
-// No program writes to the pipe: a reader would wait for ever.
+// No program writes to the pipe: a reader would wait forever.
 func TestAPipeInTheFilesOfAConfigurationIsRefused(t *testing.T) {
 	pipe := func(dir, name string) string {
 		name = filepath.Join(dir, name)

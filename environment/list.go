@@ -30,40 +30,39 @@ type SandboxInfo struct {
 	Type    string            `json:"type"`
 	Status  primitives.Status `json:"status"`
 	Created time.Time         `json:"created"`
-	// InUse says that the program that made it still runs.
+	// InUse means that its owner still runs.
 	InUse bool `json:"in_use"`
-	// Image is what a container, or a sandbox at Modal, was made of; empty for
+	// Image is the image that a container, or a sandbox at Modal, was created from; empty for
 	// other types.
 	Image string `json:"image,omitempty"`
-	// Name is [Config].Name, or what Modal knows it by; empty for none.
+	// Name is [Config].Name, or its name at Modal; empty for none.
 	Name string `json:"name,omitempty"`
-	// Kept says that it outlives its program.
+	// Kept means that it outlives its owner.
 	Kept bool `json:"kept"`
-	// Orphan says that its program has died and that it was not to be kept: [GC]
-	// removes it.
+	// Orphan means that its owner has died and it was not created with Keep: [GC] removes it.
 	Orphan bool `json:"orphan,omitempty"`
-	// Ending says that a program ends it at the moment.
+	// Ending means that a program is ending it.
 	Ending bool `json:"ending,omitempty"`
-	// GuestVersion is the version of the guest protocol that it was made with, and may be
-	// another one than that of this release. Zero is unknown, or that it needs none.
+	// GuestVersion is the version of the guest protocol that it was created with, which may
+	// differ from this release's. Zero means that it is unknown, or that it needs none.
 	GuestVersion int `json:"guest_version,omitempty"`
-	// SessionID is the conversation that it was made for, where the type remembers it.
+	// SessionID is the conversation that it was created for, if the type stores it.
 	SessionID string `json:"session_id,omitempty"`
-	// Agent is the agent that was chosen for it; empty for none. Agent, Usage and
-	// the times of queries are known where this user made the sandbox on this machine.
+	// Agent is the agent that was chosen for it; empty for none. Agent, Usage and the times of
+	// queries are known only to the user and machine that created the sandbox.
 	Agent string `json:"agent,omitempty"`
-	// QueryBegan and QueryEnded are when the latest query of [Environment.ExecuteQuery]
-	// did; the zero time is not yet. The end is not known of one whose program was
-	// killed, see [Environment.Working].
+	// QueryBegan and QueryEnded are when the latest query of [Environment.ExecuteQuery] began
+	// and ended; zero means not yet. The end of a query whose program was killed is unknown, see
+	// [Environment.Working].
 	QueryBegan time.Time `json:"query_began,omitzero"`
 	QueryEnded time.Time `json:"query_ended,omitzero"`
-	// Usage is what its queries have used of models, as the agent said or else the gateway
-	// has counted.
+	// Usage is what its queries have used of models: as the agent reported it, or else as the
+	// gateway counted it.
 	Usage runnerscripts.Usage `json:"usage,omitzero"`
 }
 
-// List returns the sandboxes of a type that were made by this user and still
-// live, oldest first. Those that could be listed come with the error of others.
+// List returns the sandboxes of a type that this user created and that still live, oldest first.
+// If some cannot be listed, List returns the others together with the error.
 func List(ctx context.Context, s Sandbox) ([]SandboxInfo, error) {
 	p, err := s.provider(Config{})
 	if err != nil {
@@ -85,11 +84,10 @@ func List(ctx context.Context, s Sandbox) ([]SandboxInfo, error) {
 	return list, err
 }
 
-// GCOptions says what [GC] does. The zero value is what is always safe to do.
+// GCOptions configures [GC]. The zero value is always safe.
 type GCOptions struct {
 	primitives.GCOptions
-	// Logger takes a record for each thing that was found and removed; nil means
-	// silence.
+	// Logger receives a record for each thing that was found or removed; nil discards them.
 	Logger hclog.Logger
 }
 
@@ -99,12 +97,12 @@ type Garbage struct {
 	primitives.Garbage
 }
 
-// GC removes orphans: sandboxes that cannot be used, and those that are not kept and
-// have no client. It never removes a sandbox whose owner lives, that has a client, or
-// that was made with Keep and has not expired.
+// GC removes orphans: sandboxes that cannot be used, and sandboxes that are not kept and have no
+// client. It never removes a sandbox whose owner lives, that has a client, or that was created
+// with Keep and has not expired.
 //
-// It goes on when something cannot be removed, and returns what was removed
-// together with the error.
+// If GC cannot remove something it continues, and returns what it removed together with the
+// error.
 func GC(ctx context.Context, s Sandbox, opts GCOptions) ([]Garbage, error) {
 	p, err := s.provider(Config{})
 	if err != nil {
@@ -112,7 +110,7 @@ func GC(ctx context.Context, s Sandbox, opts GCOptions) ([]Garbage, error) {
 	}
 	c, ok := p.(primitives.Collector)
 	if !ok {
-		return nil, nil // its sandboxes end by themselves
+		return nil, nil // sandboxes of this type end by themselves
 	}
 	found, err := c.GC(ctx, opts.GCOptions)
 	removed := make([]Garbage, 0, len(found))
@@ -135,15 +133,15 @@ func GC(ctx context.Context, s Sandbox, opts GCOptions) ([]Garbage, error) {
 	return removed, err
 }
 
-// activity is what this machine remembers of a sandbox for [List]. Nothing in the sandbox
-// can write it, and nothing is allowed because of it.
+// activity is what this machine stores about a sandbox for [List]. Nothing in the sandbox can
+// write it, and it grants no permission.
 type activity struct {
 	Type  string `json:"type"`
 	ID    string `json:"id"`
 	Name  string `json:"name,omitempty"`
 	Agent string `json:"agent,omitempty"`
 	Kept  bool   `json:"kept,omitempty"`
-	// Began and Ended are of the latest query; it runs while it has not ended.
+	// Began and Ended are those of the latest query, which runs while it has not ended.
 	Began time.Time           `json:"began,omitzero"`
 	Ended time.Time           `json:"ended,omitzero"`
 	Usage runnerscripts.Usage `json:"usage,omitzero"` // of all queries
@@ -153,20 +151,20 @@ type activity struct {
 	Ending time.Time `json:"ending,omitzero"`
 }
 
-// endingLasts is how long a sandbox that is being ended may take for it. It may take
-// longer, but then its program has probably died.
+// endingLasts is how long a sandbox is shown as ending. Ending may take longer, but then the
+// program that ends it has probably died.
 const endingLasts = time.Minute
 
 func activityFolder() (*os.Root, error) { return statedir.Open("activity") }
 
-// activityLog writes down what happens in one sandbox. What cannot be written down is not
-// shown in lists, and nothing else.
+// activityLog stores what happens in one sandbox. What cannot be stored is missing in lists, and
+// has no other effect.
 type activityLog struct {
 	mu  sync.Mutex
 	now activity
 }
 
-// change changes what is remembered.
+// change updates and stores the activity.
 func (l *activityLog) change(f func(*activity)) {
 	if l == nil {
 		return
@@ -174,7 +172,7 @@ func (l *activityLog) change(f func(*activity)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	f(&l.now)
-	_ = l.now.save() // see the type
+	_ = l.now.save() // errors are ignored, see the type
 }
 
 func (a activity) save() (err error) {
@@ -190,7 +188,7 @@ func (a activity) save() (err error) {
 	return replaceFile(root, knownName(a.Type, a.ID), data)
 }
 
-// replaceFile writes a file of a folder, which at no time is there in part.
+// replaceFile writes a file of a folder atomically.
 func replaceFile(root *os.Root, name string, data []byte) error {
 	part := uuid.NewString()
 	f, err := root.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -207,13 +205,13 @@ func replaceFile(root *os.Root, name string, data []byte) error {
 	return nil
 }
 
-// readActivity returns what is remembered under a name of the folder.
+// readActivity returns the activity that is stored under a name of the folder.
 func readActivity(root *os.Root, name string) (a activity, ok bool) {
 	data, err := root.ReadFile(name)
 	return a, err == nil && json.Unmarshal(data, &a) == nil
 }
 
-// describeActivity adds to a list what is remembered of its sandboxes.
+// describeActivity adds the stored activity to a list of sandboxes.
 func describeActivity(list []SandboxInfo) {
 	root, err := activityFolder()
 	if err != nil {
@@ -236,8 +234,8 @@ func describeActivity(list []SandboxInfo) {
 	}
 }
 
-// logActivity begins to write down what happens in a new sandbox, under a name if it gets
-// one: then the error is [ErrConfig] if another sandbox has it.
+// logActivity begins the activity log of a new sandbox, and names the sandbox if it gets a name.
+// The error is [ErrConfig] if another sandbox has the name.
 func (e *Environment) logActivity(ctx context.Context) error {
 	e.activity = &activityLog{now: activity{
 		Type: e.cfg.Sandbox.Type, ID: e.ID(), Agent: e.cfg.Agent.Name, Kept: e.owner.kept,
@@ -247,12 +245,12 @@ func (e *Environment) logActivity(ctx context.Context) error {
 	}
 	e.activity.change(func(*activity) {})
 	if root, err := activityFolder(); err == nil {
-		_ = errors.Join(statedir.Prune(root, maxKnown, math.MaxInt64), root.Close()) // tried again by the next one
+		_ = errors.Join(statedir.Prune(root, maxKnown, math.MaxInt64), root.Close()) // the next call tries again
 	}
 	return nil
 }
 
-// recallActivity goes on with what is remembered of a sandbox.
+// recallActivity continues the stored activity of a sandbox.
 func (e *Environment) recallActivity() {
 	e.activity = &activityLog{now: activity{Type: e.cfg.Sandbox.Type, ID: e.ID(), Agent: e.cfg.Agent.Name, Kept: true}}
 	root, err := activityFolder()
@@ -276,7 +274,7 @@ func usedIn(typ, id string) Used {
 	return a.Used
 }
 
-// namePattern is what the name of a sandbox looks like.
+// namePattern matches the name of a sandbox.
 var namePattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$`)
 
 func checkName(name string) error {
@@ -287,8 +285,8 @@ func checkName(name string) error {
 	return nil
 }
 
-// setName gives the sandbox a name, unless another one has it. Meanwhile it holds the lock of
-// names, among all programs of this user.
+// setName gives the sandbox a name, unless another sandbox has it. It holds the names lock,
+// which all programs of this user share.
 func (e *Environment) setName(ctx context.Context, name string) error {
 	locks, err := statedir.Open("locks")
 	if err != nil {
@@ -309,7 +307,7 @@ func (e *Environment) setName(ctx context.Context, name string) error {
 	return e.activity.now.save()
 }
 
-// checkNameFree looks for a sandbox of a name. Those that have gone have none.
+// checkNameFree returns [ErrConfig] if a live sandbox has the name.
 func checkNameFree(ctx context.Context, name string) (err error) {
 	root, err := activityFolder()
 	if err != nil {
@@ -327,7 +325,7 @@ func checkNameFree(ctx context.Context, name string) (err error) {
 		}
 		list, err := List(ctx, Sandbox{Type: a.Type})
 		if err == nil && !slices.ContainsFunc(list, func(s SandboxInfo) bool { return s.ID == a.ID }) {
-			_ = root.Remove(entry.Name()) // if it stays, it is of a sandbox that has gone
+			_ = root.Remove(entry.Name()) // if it stays, it belongs to a sandbox that is gone
 			continue
 		}
 		return fmt.Errorf("%w: name: the sandbox %s has the name %q; end it, or choose another name", ErrConfig, a.ID, name)
@@ -335,7 +333,7 @@ func checkNameFree(ctx context.Context, name string) (err error) {
 	return nil
 }
 
-// idOf returns the ID of the sandbox with a name; empty if none of this type is remembered.
+// idOf returns the ID of the sandbox with a name; empty if this machine knows none of this type.
 func idOf(typ, name string) string {
 	root, err := activityFolder()
 	if err != nil {
@@ -351,7 +349,7 @@ func idOf(typ, name string) string {
 	return ""
 }
 
-// markEnding remembers that a sandbox is about to end.
+// markEnding records that a sandbox is about to end.
 func markEnding(typ, id string) {
 	root, err := activityFolder()
 	if err != nil {
@@ -361,6 +359,6 @@ func markEnding(typ, id string) {
 	_ = root.Close() // it was only read
 	if ok {
 		a.Ending = now()
-		_ = a.save() // it is shown as running
+		_ = a.save() // after an error, lists show it as running
 	}
 }

@@ -38,7 +38,7 @@ func TestASandboxIsFoundByItsName(t *testing.T) {
 	}
 }
 
-// All types say the same of an ID that is unknown, whatever their backends say.
+// All types return the same error for an unknown ID, whatever their backends return.
 func TestAnUnknownIDIsNamedAlikeByAllTypes(t *testing.T) {
 	everywhere(t, func(t *testing.T, box Sandbox) {
 		for _, id := range []string{"0123456789ab", "sb-1234567890123456789012", "no id/at all\n"} {
@@ -63,7 +63,7 @@ func TestAnUnknownIDIsNamedAlikeByAllTypes(t *testing.T) {
 	})
 }
 
-// An ID comes before a name that looks like it.
+// An ID takes precedence over a name that equals it.
 func TestAnIDIsNoName(t *testing.T) {
 	box := sandbox(t)
 	first := create(t, Config{Sandbox: toKeep(box)})

@@ -16,16 +16,15 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// LogEntry is something that an operator wants to know of a sandbox.
+// LogEntry is an entry in the log of a sandbox, for its operator.
 type LogEntry struct {
 	// Time is zero if it is unknown.
 	Time time.Time `json:"time,omitzero"`
-	// Source is who says it: "engine", "runner", or "stderr" for what the runner
-	// and the agent print to standard error.
+	// Source is "engine", "runner", or "stderr" for the standard error of the runner and the
+	// agent.
 	Source  string `json:"source"`
 	Message string `json:"message"`
-	// OutOfMemory says that the kernel ended a process because the sandbox had used up
-	// its memory.
+	// OutOfMemory means that the kernel killed a process because the sandbox had no memory left.
 	OutOfMemory bool `json:"out_of_memory,omitempty"`
 }
 
@@ -36,11 +35,10 @@ const (
 	logStderr = "stderr"
 )
 
-// Logs returns what happened to the agent in a sandbox that is kept, from the
-// beginning: when its queries began and how they ended, what its runner reports,
-// and what was printed to standard error. With follow it goes on as long as the
-// latest agent runs and ctx is not done. Sandboxes in which nothing is kept of that
-// return nothing.
+// Logs returns what happened to the agent in a kept sandbox, from the beginning: when its
+// queries began and how they ended, what its runner reported, and its standard error. With
+// follow, the sequence continues until the latest agent ends or ctx is done. If the sandbox
+// stores none of this, Logs returns nothing.
 func (e *Environment) Logs(ctx context.Context, follow bool) iter.Seq2[LogEntry, error] {
 	return func(yield func(LogEntry, error) bool) {
 		ctx, leave, err := e.enter(ctx)
@@ -64,7 +62,7 @@ func (e *Environment) logs(ctx context.Context, follow bool, emit func(LogEntry)
 	}
 	for i, q := range queries {
 		if i > 0 && queries[i-1].Process == q.Process {
-			continue // it took several prompts
+			continue // the process took several prompts
 		}
 		last := queries[len(queries)-1].Process == q.Process
 		if err := e.logProcess(ctx, q.Process, follow && last, emit); err != nil {
@@ -74,7 +72,7 @@ func (e *Environment) logs(ctx context.Context, follow bool, emit func(LogEntry)
 	return nil
 }
 
-// logProcess reports what one execute-query has printed.
+// logProcess reports the output of one execute-query.
 func (e *Environment) logProcess(ctx context.Context, id string, follow bool, emit func(LogEntry) bool) error {
 	proc, err := primitives.Reattach(ctx, e.prim, id, primitives.Offset{NoFollow: !follow})
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrInvalid) {
@@ -88,7 +86,7 @@ func (e *Environment) logProcess(ctx context.Context, id string, follow bool, em
 	var tasks sync.WaitGroup
 	defer func() {
 		close(done)
-		_ = proc.Close() // lets go of it, and ends the reading
+		_ = proc.Close() // leaves the process running, and ends the reading
 		tasks.Wait()
 	}()
 	send := func(entry LogEntry) bool {
@@ -120,13 +118,13 @@ func (e *Environment) logProcess(ctx context.Context, id string, follow bool, em
 	}
 }
 
-// hasExited asks without waiting: the signal changes nothing in a process that
-// runs.
+// hasExited reports, without waiting, whether a process has exited. The signal changes nothing
+// in a running process.
 func hasExited(ctx context.Context, proc primitives.Process) bool {
 	return errors.Is(proc.Signal(ctx, primitives.SIGCONT), os.ErrProcessDone)
 }
 
-// logEnd reports how a process ended, if that is worth a line.
+// logEnd reports how a process ended, unless it succeeded.
 func (e *Environment) logEnd(ctx context.Context, proc primitives.Process, emit func(LogEntry) bool) error {
 	status, err := proc.Wait(ctx)
 	if err != nil {
@@ -138,13 +136,13 @@ func (e *Environment) logEnd(ctx context.Context, proc primitives.Process, emit 
 	return nil
 }
 
-// readEvents passes on what is worth a line in a log.
+// readEvents sends the events that belong in a log.
 func readEvents(r io.Reader, maxLine int, send func(LogEntry) bool) {
 	dec := runnerscripts.NewDecoder(r, maxLine)
 	for {
 		ev, err := dec.Next()
 		if err != nil {
-			return // its end, or the reader has left
+			return // the end, or the reader was closed
 		}
 		entry := LogEntry{Time: ev.Time, Source: logRunner, Message: logMessage(ev)}
 		if l, err := runnerscripts.Payload[runnerscripts.Log](ev); ev.Type == runnerscripts.TypeLog && err == nil && l.Stream != "" {
@@ -156,7 +154,7 @@ func readEvents(r io.Reader, maxLine int, send func(LogEntry) bool) {
 	}
 }
 
-// logMessage describes an event; empty if it belongs in no log.
+// logMessage returns a line that describes an event; empty if the event belongs in no log.
 func logMessage(ev runnerscripts.Event) string {
 	switch ev.Type {
 	case runnerscripts.TypeQueryStarted:
@@ -191,7 +189,7 @@ func logMessage(ev runnerscripts.Event) string {
 	return ""
 }
 
-// readLines passes on lines of text.
+// readLines sends lines of text.
 func readLines(r io.Reader, send func(LogEntry) bool) {
 	lines := runnerscripts.NewLineReader(r, 0)
 	for {
@@ -202,10 +200,9 @@ func readLines(r io.Reader, send func(LogEntry) bool) {
 	}
 }
 
-// History returns what the backend itself knows of a sandbox: when it was started,
-// that it ran out of memory, how it ended. It works for a while after a sandbox has
-// gone, too. The error for an unknown sandbox is fs.ErrNotExist; a type that keeps no
-// history returns nothing.
+// History returns what the backend itself knows of a sandbox: when it was started, that it ran
+// out of memory, how it ended. It also works for a while after the sandbox is gone. For an
+// unknown sandbox the error is fs.ErrNotExist. A type without history returns nothing.
 func History(ctx context.Context, s Sandbox, id string) ([]LogEntry, error) {
 	p, err := s.provider(Config{})
 	if err != nil {
@@ -226,12 +223,12 @@ func History(ctx context.Context, s Sandbox, id string) ([]LogEntry, error) {
 	return entries, nil
 }
 
-// reportDelay is how long what runs a sandbox may take to report that memory ran out,
-// after the process has ended.
+// reportDelay is how long the backend may take to report that memory ran out, after the process
+// has ended.
 const reportDelay = 200 * time.Millisecond
 
 // outOfMemory reports whether an agent has probably crashed because the sandbox ran out of
-// memory since a query began: the agent itself only sees that it was killed.
+// memory since a query began. The agent itself only sees that a process was killed.
 func (e *Environment) outOfMemory(ctx context.Context, failed runnerscripts.QueryFailed, since time.Time) bool {
 	if failed.Code != runnerscripts.FailAgent {
 		return false
@@ -250,7 +247,7 @@ func (e *Environment) outOfMemory(ctx context.Context, failed runnerscripts.Quer
 		}
 		entries, err := History(ctx, e.cfg.Sandbox, e.ID())
 		if err != nil || len(entries) == 0 {
-			return false // the failure stands as it is
+			return false // keep the failure as it is
 		}
 		for _, entry := range entries {
 			if entry.OutOfMemory && entry.Time.After(since) {
@@ -261,7 +258,7 @@ func (e *Environment) outOfMemory(ctx context.Context, failed runnerscripts.Quer
 	return false
 }
 
-// explain says of a failure for want of memory that it is one, and reports whether it did.
+// explain adds to a failure that memory ran out, if it did, and reports whether it did.
 func (e *Environment) explain(ctx context.Context, failed *runnerscripts.QueryFailed, since time.Time) bool {
 	if !e.outOfMemory(ctx, *failed, since) {
 		return false

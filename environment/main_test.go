@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	// What the tests remember of sandboxes is not this user's.
+	// Keep the records of the tests apart from those of this user.
 	state, err := os.MkdirTemp("", "agentenv-state-*")
 	if err == nil {
 		err = os.Setenv("XDG_STATE_HOME", state)
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(tests{m, state})
 }
 
-// tests are those of the package, after which nothing may be left in an engine or of a
+// tests runs the tests of the package. After them nothing may be left in an engine or on a
 // server.
 type tests struct {
 	*testing.M
@@ -65,13 +65,13 @@ func toKeep(box Sandbox) Sandbox {
 	return box
 }
 
-// boxes are the configurations of sandboxes of all types.
+// boxes returns the configurations of sandboxes of all types.
 func boxes(t *testing.T) map[string]Sandbox {
 	t.Helper()
 	return map[string]Sandbox{"local": sandbox(t), "docker": container(t), "modal": atModal(t), "ssh": onAnotherMachine(t)}
 }
 
-// onAnotherMachine returns the configuration of a sandbox that a real sshd leads to.
+// onAnotherMachine returns the configuration of a sandbox behind a real sshd.
 func onAnotherMachine(t *testing.T) Sandbox {
 	t.Helper()
 	testssh.Start(t)
@@ -84,7 +84,7 @@ func container(t *testing.T) Sandbox {
 	return Sandbox{Type: "docker", Spec: primitives.Spec{Image: testdocker.Busybox(t), Network: "none", Labels: testdocker.Labels(), Grace: 10 * time.Second}, Docker: docker.Provider{Pull: docker.PullNever}}
 }
 
-// everywhere runs a test in sandboxes of every type.
+// everywhere runs a test in a sandbox of every type.
 func everywhere(t *testing.T, test func(t *testing.T, box Sandbox)) {
 	t.Helper()
 	for name, box := range boxes(t) {
@@ -121,7 +121,7 @@ func writeIn(t *testing.T, env *Environment, name, content string) {
 	}
 }
 
-// create makes an environment that is closed with the test.
+// create creates an environment that is closed at the end of the test.
 func create(t *testing.T, cfg Config) *Environment {
 	t.Helper()
 	if cfg.Sandbox.Type == "" {
@@ -139,13 +139,13 @@ func create(t *testing.T, cfg Config) *Environment {
 	return env
 }
 
-// shell makes a script of a shell text.
+// shell returns a script that runs a shell text.
 func shell(text string) []string { return []string{"/bin/sh", "-c", text} }
 
-// fine is a script that has nothing to do.
+// fine returns a script that does nothing.
 func fine() []string { return shell(`cat >/dev/null; echo '{"type":"result","ok":true}'`) }
 
-// withQuery makes an environment whose execute-query is a shell text.
+// withQuery creates an environment whose execute-query is a shell text.
 func withQuery(t *testing.T, text string) *Environment {
 	t.Helper()
 	return create(t, Config{
@@ -174,7 +174,7 @@ func types(events []runnerscripts.Event) string {
 	return strings.Join(names, " ")
 }
 
-// noFilesLeft fails the test if it leaves temporary files behind.
+// noFilesLeft fails the test if it leaves temporary files.
 func noFilesLeft(t *testing.T) {
 	t.Helper()
 	dir := t.TempDir()
@@ -190,5 +190,5 @@ func noFilesLeft(t *testing.T) {
 	})
 }
 
-// writeOptions are the usual ones.
+// writeOptions are the default options.
 var writeOptions primitives.WriteOptions

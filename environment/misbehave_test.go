@@ -14,8 +14,7 @@ const (
 	completed = `echo '{"type":"query_completed","payload":{"stop_reason":"end_turn"}}'; `
 )
 
-// A script that misbehaves is a typed error or a log event, and never a completed
-// query.
+// A script that misbehaves causes a typed error or a log event, and never a completed query.
 func TestMisbehavingScripts(t *testing.T) {
 	const failed = "query_started query_failed"
 	cases := map[string]struct {

@@ -32,13 +32,13 @@ func atModal(t *testing.T) Sandbox {
 	modalServer(t)
 	box := Sandbox{Type: "modal", Spec: primitives.Spec{Image: "debian:12"}}
 	if runtime.GOARCH != modal.Arch {
-		box.Modal.Runner = func(context.Context, string, string) (string, error) { return testdocker.Runner(t), nil } // the server runs what this machine can
+		box.Modal.Runner = func(context.Context, string, string) (string, error) { return testdocker.Runner(t), nil } // the server runs this machine's programs
 	}
 	return box
 }
 
-// withClaude is the configuration of a sandbox with Claude Code, on an image with
-// some more instructions.
+// withClaude returns the configuration of a sandbox with Claude Code, on an image with
+// additional instructions.
 func withClaude(t *testing.T, instructions ...string) Config {
 	t.Helper()
 	testneed.Root(t, "the server of the tests builds no images otherwise")
@@ -47,8 +47,8 @@ func withClaude(t *testing.T, instructions ...string) Config {
 	return Config{Agent: Agent{Name: "claude"}, Sandbox: box}
 }
 
-// TestOneWordOfTheConfigurationChoosesTheSandbox: what happens, but for the sandbox's
-// identity, is the same.
+// TestOneWordOfTheConfigurationChoosesTheSandbox checks that the outcome is the same except for
+// the sandbox's identity.
 func TestOneWordOfTheConfigurationChoosesTheSandbox(t *testing.T) {
 	const text = "sandbox: %s\nagent: {name: script}\nworkspace: [files: [{path: given, content: \"1\\n\"}]]\n"
 	type outcome struct{ Events, Changes, Transcript string }
@@ -89,14 +89,14 @@ func TestModalAddsAnAgentToAnImageOnce(t *testing.T) {
 			t.Errorf("claude says %q %q, %v", res.Stdout, res.Stderr, err)
 		}
 	}
-	if n := server.Calls("ImageJoinStreaming"); n > 3 { // of the base, of what is upon it, and of what the runner is published in
+	if n := server.Calls("ImageJoinStreaming"); n > 3 { // the base image, the image on it, and the image of the runner
 		t.Errorf("builds were waited for %d times", n)
 	}
 	img, err := BuildImage(t.Context(), cfg)
 	if err != nil || !strings.HasPrefix(img.Ref, "im-") || img.Base != "node:22" || img.Agent != "claude" || img.Version == "" {
 		t.Fatalf("the image: %+v, %v", img, err)
 	}
-	// It is an image as any other.
+	// It is an image like any other.
 	again := cfg
 	again.Sandbox.Image, again.Sandbox.Modal.Dockerfile = img.Ref, nil
 	if _, err := create(t, again).Primitive().Stat(t.Context(), "/bin/claude"); err != nil {
@@ -206,7 +206,7 @@ func TestWithoutATokenASandboxAtModalIsRefusedWithAdvice(t *testing.T) {
 	}
 }
 
-// TestAllOfModalsSettingsCanBeConfigured sets each of those with a name in JSON.
+// TestAllOfModalsSettingsCanBeConfigured sets every setting that has a name in JSON.
 func TestAllOfModalsSettingsCanBeConfigured(t *testing.T) {
 	cfg, err := ParseConfig([]byte(`
 sandbox:

@@ -20,25 +20,25 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// Move makes a sandbox as to describes it, of another type if need be, with the
-// workspace and the conversation of this environment, and ends this one. The
-// SessionID stays, and the agent remembers; [Environment.Changes] count from where
-// this one's do. What runs in this sandbox ends, and of its files outside the
-// workspace nothing comes along. A sandbox without an agent moves with its workspace alone.
+// Move creates a sandbox that to describes, possibly of another type, with the workspace and the
+// conversation of this environment, and then ends this environment. The SessionID stays, and the
+// agent keeps its memory; [Environment.Changes] count from the same baseline. What runs in this
+// sandbox ends, and its files outside the workspace do not move. A sandbox without an agent
+// moves with its workspace alone.
 //
-// Of to count the Sandbox, Trust, and what is about this program, such as Keep and
-// Progress. What is about the conversation is taken over where to leaves it out:
-// the Agent, its Env, the Profile, Env and IgnoreChanges. A Workspace or another
-// SessionID is [ErrConfig].
+// Move uses the Sandbox and Trust of to, and settings of this program such as Keep and Progress.
+// If to leaves out a setting of the conversation, Move takes it from this environment: the
+// Agent, its Env, the Profile, IgnoreChanges and OnPermission. A Workspace or another SessionID
+// is [ErrConfig].
 //
-// A sandbox that was made by the caller (see [New]) stays. When Move fails, this
-// environment is as it was, except with an environment returned too: then this one
-// could not be ended. Errors: [ErrTrust] without Trust in to where the new sandbox is less
-// isolated than this one; [ErrBusy] while a query runs, errors.ErrUnsupported for
-// an agent that remembers only where it is (without runnerscripts.FeatureResume), and
-// those of [Create].
+// Move does not end a sandbox that the caller created (see [New]). If Move fails and returns no
+// environment, this environment is unchanged. If it returns an environment with the error, the
+// new environment works, but this one could not be ended or the name could not be moved. Errors:
+// [ErrTrust] if the new sandbox is less isolated than this one and to has no Trust; [ErrBusy]
+// while a query runs; errors.ErrUnsupported for an agent that cannot move its memory (without
+// runnerscripts.FeatureResume); and those of [Create].
 func (e *Environment) Move(ctx context.Context, to Config) (*Environment, error) {
-	ctx, leave, err := e.enterAlone(ctx) // what a query did from now on would be lost
+	ctx, leave, err := e.enterAlone(ctx) // a query that ran now would be lost
 	if err != nil {
 		return nil, fmt.Errorf("move: %w", err)
 	}
@@ -62,7 +62,7 @@ func (e *Environment) Move(ctx context.Context, to Config) (*Environment, error)
 	return moved, nil
 }
 
-// copyTo makes the other sandbox.
+// copyTo creates the other sandbox.
 func (e *Environment) copyTo(ctx context.Context, to Config) (*Environment, error) {
 	if e.owner.unknown != nil {
 		if err := e.checkAgent(runnerscripts.ReadTranscript); err != nil {
@@ -102,7 +102,7 @@ func (e *Environment) copyTo(ctx context.Context, to Config) (*Environment, erro
 	return moved, nil
 }
 
-// working reports whether a query runs that another program has begun.
+// working reports whether a query of another program runs.
 func (e *Environment) working(ctx context.Context) (bool, error) {
 	last, err := e.lastPrompt(ctx)
 	if errors.Is(err, ErrNoQuery) || err == nil && last.Seen {
@@ -114,7 +114,7 @@ func (e *Environment) working(ctx context.Context) (bool, error) {
 	far, err := e.progressOf(ctx, last)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrInvalid):
-		return false, nil // its output is gone, so it is, too
+		return false, nil // its output is gone, so the query is gone
 	case err != nil || far.ended:
 		return false, err
 	}
@@ -126,7 +126,7 @@ func (e *Environment) working(ctx context.Context) (bool, error) {
 	return alive, errors.Join(context.Cause(ctx), proc.Close())
 }
 
-// createWithWorkspace makes a sandbox with the workspace of this one.
+// createWithWorkspace creates a sandbox with the workspace of this one.
 func (e *Environment) createWithWorkspace(ctx context.Context, to Config) (moved *Environment, err error) {
 	packed, err := primitives.Pack(ctx, e.prim, ".", primitives.PackOptions{})
 	if err != nil {
@@ -149,8 +149,8 @@ func (e *Environment) createWithWorkspace(ctx context.Context, to Config) (moved
 	return moved, nil
 }
 
-// relink copies a packed workspace. Links that name a file of it by an absolute path
-// do so by a relative one in the copy, which is elsewhere.
+// relink copies a packed workspace. It turns absolute links to files of the workspace into
+// relative ones, because the copy is elsewhere.
 func relink(w io.Writer, packed io.Reader, root string) error {
 	in, out := archive.NewReader(packed, workspace.Limit), tar.NewWriter(w)
 	for {
@@ -173,8 +173,8 @@ func relink(w io.Writer, packed io.Reader, root string) error {
 	}
 }
 
-// relativeTo is the target of a link in a folder, relative to that if it is an
-// absolute path in the workspace.
+// relativeTo returns the target of a link in dir. If the target is an absolute path in the
+// workspace, the result is relative to dir.
 func relativeTo(dir, target, workspace string) string {
 	if target != workspace && !strings.HasPrefix(target, workspace+"/") {
 		return target
@@ -186,7 +186,7 @@ func relativeTo(dir, target, workspace string) string {
 	return filepath.ToSlash(relative)
 }
 
-// memory is what the agent is to remember in another sandbox.
+// memory returns the Setup from which the agent resumes in another sandbox.
 func (e *Environment) memory(ctx context.Context) (Setup, error) {
 	start, err := e.conversation(ctx)
 	if err != nil || start.Transcript != nil || e.cfg.Agent.Name == "" {
@@ -205,11 +205,11 @@ func (e *Environment) memory(ctx context.Context) (Setup, error) {
 	return start, nil
 }
 
-// remembers refuses an agent whose memory cannot be read, and would end with this
+// remembers returns an error for an agent whose memory cannot be read, and would end with this
 // sandbox.
 func (e *Environment) remembers(ctx context.Context, to Config) error {
 	if len(e.cfg.Scripts.ReadTranscript) > 0 {
-		return nil // it brings what it needs
+		return nil // the script of the user's own supports it
 	}
 	r, err := readRecipe(ctx, to)
 	if err == nil && !slices.Contains(r.Supports, runnerscripts.FeatureResume) {
@@ -218,7 +218,7 @@ func (e *Environment) remembers(ctx context.Context, to Config) error {
 	return err
 }
 
-// moving fills in what is this environment's.
+// moving fills in the settings of this environment.
 func (e *Environment) moving(to Config) (Config, error) {
 	switch {
 	case len(to.Workspace) > 0:
@@ -249,12 +249,12 @@ func (e *Environment) moving(to Config) (Config, error) {
 		to.OnPermission, to.PermissionTimeout = e.cfg.OnPermission, e.cfg.PermissionTimeout
 	}
 	to.Used = e.Used()
-	to.From = cmp.Or(e.prim.Capabilities().Isolation, primitives.IsolationFull) // one that does not say counts as the strongest
+	to.From = cmp.Or(e.prim.Capabilities().Isolation, primitives.IsolationFull) // unknown counts as the strongest
 	return to, nil
 }
 
-// takeOverBaseline counts changes from the baseline of another environment, if that has
-// one.
+// takeOverBaseline makes changes count from the baseline of another environment, if that has a
+// baseline.
 func (e *Environment) takeOverBaseline(ctx context.Context, from *Environment) error {
 	if err := from.base.find(ctx); errors.Is(err, errors.ErrUnsupported) {
 		return nil
@@ -264,7 +264,7 @@ func (e *Environment) takeOverBaseline(ctx context.Context, from *Environment) e
 	return e.base.share(&from.base)
 }
 
-// takeOverRecord writes the baseline into the record of a kept sandbox.
+// takeOverRecord stores the baseline in a kept sandbox.
 func (e *Environment) takeOverRecord(ctx context.Context) error {
 	if !e.owner.kept {
 		return nil

@@ -12,7 +12,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// move moves an environment to another one that is closed with the test.
+// move moves an environment to another one that is closed at the end of the test.
 func move(t *testing.T, env *Environment, to Sandbox) *Environment {
 	t.Helper()
 	moved, err := env.Move(t.Context(), Config{Sandbox: to, Trust: true})
@@ -92,7 +92,7 @@ func TestASandboxThatIsKeptMovesWithItsRecord(t *testing.T) {
 	if err := moved.Close(); err != nil {
 		t.Error(err)
 	}
-	// A program that only moves it need not have talked to the agent.
+	// A program that only moves the sandbox need not have used the agent.
 	second, err := attach(t, moved.ID(), to).Move(t.Context(), Config{Sandbox: toKeep(to)})
 	if err != nil {
 		t.Fatal(err)
@@ -107,7 +107,7 @@ func TestASandboxThatIsKeptMovesWithItsRecord(t *testing.T) {
 	if got := say(t, again, "two"); !strings.Contains(got, "after: one") {
 		t.Errorf("it said %q", got)
 	}
-	// Moved by a program that has attached to it, too.
+	// A program that has attached to the sandbox can move it too.
 	last, err := again.Move(t.Context(), Config{Sandbox: from})
 	if err != nil {
 		t.Fatal(err)

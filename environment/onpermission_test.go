@@ -14,7 +14,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// asksForF is an agent that asks before it writes the file f.
+// asksForF returns an agent that asks for permission before it writes the file f.
 func asksForF(t *testing.T) Agent {
 	t.Helper()
 	return scenario(t, turn(runnerscripts.ScenarioStep{Ask: &runnerscripts.ScenarioStep{Write: write("f", "1")}}))
@@ -69,7 +69,7 @@ func TestOnPermissionDecides(t *testing.T) {
 			}
 			env := create(t, cfg)
 			events, err := collect(t.Context(), env, Query{Prompt: "x"})
-			// An answer that the agent cannot use is an error event before.
+			// If the agent cannot use an answer, an error event comes first.
 			if err != nil || !strings.Contains(strings.NewReplacer("error ", "", "log ", "").Replace(types(events)), "request_permission permission_resolved") {
 				t.Fatalf("events %q, %v", types(events), err)
 			}
@@ -128,13 +128,13 @@ func TestAnInterruptEndsTheWaitOfOnPermission(t *testing.T) {
 	if _, err := collect(t.Context(), env, Query{Prompt: "x"}); err != nil {
 		t.Fatal(err)
 	}
-	if !withdrawn { // and it has returned: the query has waited for it
+	if !withdrawn { // it must have returned, because the query waits for it
 		t.Error("OnPermission was not called, or has not returned")
 	}
 	workspaceOf(t, env).mustBe(t, tree{})
 }
 
-// An answer that the runner does not take ends with its query.
+// If the runner does not take an answer, the answer ends with its query.
 func TestOnPermissionDoesNotHoldUpAQueryWhoseRunnerTakesNoInput(t *testing.T) {
 	answered := filepath.Join(t.TempDir(), "answered")
 	if err := syscall.Mkfifo(answered, 0o600); err != nil {
@@ -158,7 +158,7 @@ func TestOnPermissionDoesNotHoldUpAQueryWhoseRunnerTakesNoInput(t *testing.T) {
 		if ev.Type != runnerscripts.TypePermissionRequest {
 			continue
 		}
-		// One line is larger than the pipe, and the others fill the queue behind it.
+		// The first line is larger than the pipe, and the others fill the queue behind it.
 		for range queuedControls + 1 {
 			if err := env.agent.send(t.Context(), strings.Repeat("x", 1<<20)); err != nil {
 				t.Fatal(err)

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// patchOf makes an environment whose workspace goes from one tree to another, and
-// returns its patch and its changes.
+// patchOf creates an environment, changes its workspace from one tree to another, and returns
+// its patch and its changes.
 func patchOf(t *testing.T, before, after tree) (string, []Change) {
 	t.Helper()
 	cfg := Config{Sandbox: sandbox(t)}
@@ -52,7 +52,7 @@ func gitApply(t *testing.T, dir, patch string, args ...string) {
 	}
 }
 
-// numbered makes numbered lines, some of them changed.
+// numbered returns n numbered lines, some of them changed.
 func numbered(n int, change map[int]string) string {
 	var b strings.Builder
 	for i := range n {

@@ -15,33 +15,33 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// maxOpen is how many permission requests of a query may wait for an answer at once,
-// and maxOpenBytes how many bytes of memory they may take together. A single one may
-// be of any size.
+// maxOpen limits how many permission requests of a query may wait for an answer at once, and
+// maxOpenBytes limits the bytes of memory they take together. A single request may be of any
+// size.
 const (
 	maxOpen      = 64
 	maxOpenBytes = 64 << 20
 )
 
-// Why a permission request ended, as runnerscripts.PermissionResolved says it.
+// The reasons why a permission request ended, for runnerscripts.PermissionResolved.
 const (
 	reasonAnswered  = "answered"
 	reasonTimeout   = "timeout"
 	reasonCancelled = "cancelled"
 )
 
-// DefaultPermissionTimeout is how long a permission request waits for an answer if
-// [Config] does not say.
+// DefaultPermissionTimeout is how long a permission request waits for an answer if [Config] does
+// not say.
 const DefaultPermissionTimeout = permission.DefaultTimeout
 
-// PermissionRequest is what an agent asks permission for.
+// PermissionRequest is an agent's request for permission.
 type PermissionRequest = runnerscripts.PermissionRequest
 
 // PermissionDecision is the answer; use Allow and Reject of the request to make one.
 type PermissionDecision = runnerscripts.PermissionDecision
 
-// AllowAll allows each request once, those of Budget.Ask too. It is for Config.OnPermission,
-// in a sandbox that keeps the agent in.
+// AllowAll allows each request once, including those of Budget.Ask. It is for
+// Config.OnPermission, in a sandbox that confines the agent.
 func AllowAll(_ context.Context, req PermissionRequest) PermissionDecision { return req.Allow() }
 
 // RejectAll rejects each request. It is for Config.OnPermission.
@@ -55,7 +55,7 @@ func AnswerLater(context.Context, PermissionRequest) PermissionDecision {
 	return PermissionDecision{}
 }
 
-// request is what the host wants to know of a permission request that waits.
+// request is the part of a pending permission request that the host needs.
 type request struct {
 	ID      string                           `json:"id"`
 	Options []runnerscripts.PermissionOption `json:"options"`
@@ -66,15 +66,15 @@ type openRequest struct {
 	request
 	size   int                // bytes of memory
 	cancel context.CancelFunc // ends the wait for an answer
-	take   taker              // gets the answer
-	// answer is what this program has answered; nil while it waits.
+	take   taker              // receives the answer
+	// answer is this program's answer; nil while the request is pending.
 	answer *runnerscripts.PermissionResolved
 }
 
-// taker takes the answer to a permission request.
+// taker receives the answer to a permission request.
 type taker func(ctx context.Context, id string, d PermissionDecision) error
 
-// openRequests are those of a query, by ID.
+// openRequests are the unresolved requests of a query, by ID.
 type openRequests map[string]*openRequest
 
 var (
@@ -98,8 +98,8 @@ func (o openRequests) add(r *openRequest) error {
 	return nil
 }
 
-// answerLocked notes the answer to a request, with Environment.mu held, and returns what
-// takes it. The first answer counts.
+// answerLocked records the answer to a request and returns the taker that must get it. Only the
+// first answer counts. The caller holds Environment.mu.
 func (q *activeQuery) answerLocked(id string, d PermissionDecision, reason string) (taker, error) {
 	r := q.requests[id]
 	if r == nil || r.answer != nil {
@@ -115,23 +115,23 @@ func (q *activeQuery) answerLocked(id string, d PermissionDecision, reason strin
 	return r.take, nil
 }
 
-// Respond answers a permission request of the running query by its ID. It is for
-// programs whose Config.OnPermission leaves the answer open, as [AnswerLater] does.
-// The first answer counts: a request that was answered or withdrawn, or never was, is
-// [ErrNotPending]. Without a running query it returns [ErrNoQuery]. A decision that the
-// request does not offer, or that makes no sense, is fs.ErrInvalid, and the request
-// waits on, for the rest of Config.PermissionTimeout.
+// Respond answers a permission request of the running query by its ID. It is for programs whose
+// Config.OnPermission leaves the answer open, as [AnswerLater] does. Only the first answer
+// counts: for a request that was answered or withdrawn, or never existed, the error is
+// [ErrNotPending]. Without a running query it is [ErrNoQuery]. For an invalid decision, or one
+// that the request does not offer, it is fs.ErrInvalid, and the request stays pending for the
+// rest of Config.PermissionTimeout.
 //
-// ctx matters until the answer counts. Respond then queues the answer for the runner,
-// even if ctx is done meanwhile. If the runner reads nothing and its queue is full,
-// Respond returns when there is room, when the runner exits or when e is closed.
+// ctx matters until the answer counts. Respond then queues the answer for the runner, even if
+// ctx is done meanwhile. If the runner does not read and its queue is full, Respond returns when
+// there is room, when the runner exits or when e is closed.
 func (e *Environment) Respond(ctx context.Context, id string, d PermissionDecision) error {
 	err := ctx.Err()
 	switch {
 	case id == "":
 		err = fmt.Errorf("%w: the id of the permission request is empty", fs.ErrInvalid)
 	case err == nil:
-		// Once the answer counts the agent must get it, even if the caller is gone.
+		// Once the answer counts, the agent must get it, even if ctx is done.
 		err = e.respond(context.WithoutCancel(ctx), id, d, reasonAnswered)
 	}
 	if err != nil {
@@ -161,13 +161,14 @@ func (e *Environment) answer(ctx context.Context, id string, d PermissionDecisio
 	return e.control(ctx, runnerscripts.Control{Type: runnerscripts.ControlPermission, ID: id, Decision: &d})
 }
 
-// admit reports a permission request and has it answered: take gets the answer. For one that cannot wait for
-// an answer it reports a log event instead. One too many is rejected, and admit returns
-// when the agent has taken that: an agent that does not listen is not read either.
+// admit reports a permission request and gets it answered; take receives the answer. If the
+// request cannot wait for an answer, admit reports a log event instead. If too many requests are
+// pending, admit rejects the request and returns when the agent has taken the rejection: it
+// stops reading an agent that does not read.
 func (r *queryRun) admit(ctx context.Context, ev runnerscripts.Event, take taker) {
 	head, err := runnerscripts.Payload[request](ev)
 	if err != nil || head.ID == "" {
-		r.report(ev) // it waits for nothing
+		r.report(ev) // no answer is expected
 		return
 	}
 	req := PermissionRequest{ID: head.ID, Options: head.Options}
@@ -181,20 +182,20 @@ func (r *queryRun) admit(ctx context.Context, ev runnerscripts.Event, take taker
 	}
 	switch {
 	case errors.Is(err, errTooMany):
-		// That it does not arrive shows in how the query ends.
+		// If take fails, the end of the query shows it.
 		_ = take(ctx, req.ID, req.Reject("Too many permission requests wait for an answer. Ask again when those are answered."))
 		fallthrough
 	case err != nil:
 		cancel()
 		instead := r.env.event(runnerscripts.TypeLog, r.query.ID, warning(fmt.Sprintf("a permission request was left out: %v", err)))
-		instead.Index = ev.Index // it comes once for everybody who follows the query
+		instead.Index = ev.Index // it comes once to each client that follows the query
 		r.report(instead)
 	case !added, policy.On == nil && r.watching:
 		cancel()
-		r.report(ev) // it is for the program that began the query
+		r.report(ev) // the program that began the query answers it
 	case policy.On == nil:
 		r.report(ev)
-		r.warn(permission.UnsetWarning) // before the answer: a program that dies between them leaves both to the next one
+		r.warn(permission.UnsetWarning) // before the answer: if this program dies in between, the next one does both
 		r.decide(ctx, req, permission.Unset(req), reasonAnswered)
 	default:
 		if policy.Timeout >= 0 {
@@ -210,8 +211,8 @@ func (r *queryRun) admit(ctx context.Context, ev runnerscripts.Event, take taker
 	}
 }
 
-// open adds a permission request to those without a resolution. One that was settled
-// before the query was followed is not added, and not an error.
+// open adds a permission request to the unresolved ones. A request that was settled before the
+// query was followed is not added; that is no error.
 func (r *queryRun) open(req *openRequest) (added bool, err error) {
 	r.env.mu.Lock()
 	defer r.env.mu.Unlock()
@@ -224,11 +225,11 @@ func (r *queryRun) open(req *openRequest) (added bool, err error) {
 
 // sizeOf returns how many bytes of memory a request takes.
 func sizeOf(payload []byte) int {
-	const value = 96 // of a value in an array
+	const value = 96 // overhead of a value in an array
 	return len(payload) + value*bytes.Count(payload, []byte(","))
 }
 
-// callBack lets the program decide about a request.
+// callBack asks Config.OnPermission to decide about a request.
 func (r *queryRun) callBack(ctx, waiting context.Context, policy permission.Policy, req PermissionRequest, ev runnerscripts.Event) {
 	whole, err := runnerscripts.Payload[PermissionRequest](ev)
 	if err != nil {
@@ -236,7 +237,7 @@ func (r *queryRun) callBack(ctx, waiting context.Context, policy permission.Poli
 		return
 	}
 	d, ok, invalid := policy.Decide(waiting, whole)
-	if invalid != nil { // before the agent goes on, so that no end of the query overtakes it
+	if invalid != nil { // before the answer, so that the query cannot end first
 		r.later(ctx, func() {
 			r.warn(fmt.Sprintf("a permission request was rejected, because the decision of OnPermission is invalid: %v", invalid))
 		})
@@ -246,10 +247,10 @@ func (r *queryRun) callBack(ctx, waiting context.Context, policy permission.Poli
 	}
 }
 
-// decide answers a request that still waits. ctx ends with the query, and so does the
-// wait for a runner that takes no input.
+// decide answers a pending request. ctx ends with the query, which also ends the wait for a
+// runner that takes no input.
 func (r *queryRun) decide(ctx context.Context, req PermissionRequest, d PermissionDecision, reason string) {
-	// That an answer does not arrive shows in how the query ends.
+	// If the answer does not arrive, the end of the query shows it.
 	_ = r.env.respond(ctx, req.ID, d, reason)
 }
 
@@ -263,9 +264,9 @@ func warning(message string) runnerscripts.Log {
 	return runnerscripts.Log{Level: "warn", Message: message}
 }
 
-// resolved reports the end of a permission request, once. Only this program allows, or
-// another one where the sandbox is shared: a request that the agent says was allowed
-// otherwise was withdrawn.
+// resolved reports the end of a permission request, once. Only this program allows requests, or
+// another program if the sandbox is shared. If the agent says that a request was allowed
+// otherwise, resolved reports the request as withdrawn.
 func (r *queryRun) resolved(ev runnerscripts.Event) {
 	done, err := runnerscripts.Payload[runnerscripts.PermissionResolved](ev)
 	if err != nil {
@@ -290,14 +291,15 @@ func (r *queryRun) resolved(ev runnerscripts.Event) {
 	case open.answer != nil && allowed:
 		done = *open.answer
 	case open.answer != nil && done.Kind != "":
-		done.Reason = open.answer.Reason // the agent may have rejected what it cannot use
+		done.Reason = open.answer.Reason // the agent may have rejected a decision it cannot use
 	}
 	ev.Payload = r.env.event(ev.Type, "", done).Payload
 	r.report(ev)
 }
 
-// settle reports the end of permission requests that the agent does not end itself:
-// those that were answered and, with all, those that wait. The caller may know it.
+// settle reports the end of permission requests that the agent does not end itself: the answered
+// ones and, with all, also the pending ones. known means that the caller has these events
+// already, and settle reports none.
 func (r *queryRun) settle(all, known bool) {
 	var ends []runnerscripts.PermissionResolved
 	r.env.mu.Lock()

@@ -17,8 +17,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// askingMuch reads its input beside asking for permissions with awk, and reports then
-// how many of them were rejected.
+// askingMuch returns a script that requests permissions with awk and reads its input meanwhile.
+// Then it reports how many requests were rejected.
 func askingMuch(program string) string {
 	return `exec 3<&0; (grep -c --line-buffered '"kind":"reject_once"' <&3 >/dev/null) & ` + started + `awk '
 	function ask(id, input) { printf "{\"type\":\"request_permission\",\"payload\":{\"id\":\"%s\",\"toolCall\":{\"rawInput\":\"%s\"}}}\n", id, input }
@@ -42,7 +42,7 @@ func TestPermissionRequestsThatWaitAreBounded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			env := withQuery(t, askingMuch(c.program))
 			counts := make(map[runnerscripts.EventType]int)
-			var asked []runnerscripts.Event // as long as they wait
+			var asked []runnerscripts.Event // while they are pending
 			testmemory.AtMost(t, 2*maxOpenBytes, func() {
 				for ev, err := range env.ExecuteQuery(t.Context(), Query{Prompt: "x"}) {
 					if err != nil {
@@ -105,7 +105,7 @@ func resolutions(t *testing.T, events []runnerscripts.Event) map[string][]runner
 	return all
 }
 
-// Whatever the runner says or leaves out, each request ends once, before its query.
+// Each request ends once, before its query, whatever the runner prints or leaves out.
 func TestEachRequestHasOneResolution(t *testing.T) {
 	const (
 		ask     = `echo '{"type":"request_permission","payload":{"id":"p"}}'; `
@@ -150,7 +150,8 @@ func TestEachRequestHasOneResolution(t *testing.T) {
 	}
 }
 
-// asksAndResolves asks for so many permissions at once, and resolves each when it is answered.
+// asksAndResolves returns a script that asks for n permissions at once, and resolves each when
+// it is answered.
 func asksAndResolves(n int) string {
 	return fmt.Sprintf(`read -r request; %s
 		i=0; while [ $i -lt %d ]; do i=$((i+1)); echo '{"type":"request_permission","payload":{"id":"p'$i'"}}'; done
@@ -166,7 +167,7 @@ func TestEachRequestHasItsOwnTime(t *testing.T) {
 		Scripts: Scripts{SetupSession: fine(), ExecuteQuery: shell(asksAndResolves(3))}, PermissionTimeout: 2 * time.Second,
 		OnPermission: func(ctx context.Context, req PermissionRequest) PermissionDecision {
 			switch req.ID {
-			case "p1": // an answer that comes too late holds up no timeout
+			case "p1": // a late answer delays no timeout
 				<-ended
 			case "p2":
 				return allow

@@ -15,16 +15,16 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// PoolConfig says how many sandboxes a [Pool] has. The zero value is no pool.
+// PoolConfig says how many sandboxes a [Pool] has. The zero value means no pool.
 type PoolConfig struct {
-	// Size is how many sandboxes the pool keeps ready; zero is none.
+	// Size is how many sandboxes the pool keeps ready; zero means none.
 	Size int `json:"size,omitempty"`
 	// Max is how many environments of the pool may be open at once: [Pool.Create] waits
 	// until one is closed. Zero means no limit.
 	Max int `json:"max,omitempty"`
 }
 
-// check refuses what makes no sense.
+// check returns an error for negative numbers.
 func (c PoolConfig) check() error {
 	if c.Size < 0 || c.Max < 0 {
 		return fmt.Errorf("%w: pool: its size and max are positive numbers; leave out pool for none", ErrConfig)
@@ -32,49 +32,47 @@ func (c PoolConfig) check() error {
 	return nil
 }
 
-// Pool keeps sandboxes ready, so that an environment does not have to wait for its
-// own to be made: taking one is a single round trip. Sandboxes are used once.
-// Whatever the pool takes out is replaced in the background. Its methods may be
-// called from several goroutines at once.
+// Pool keeps sandboxes ready, so that creating an environment does not wait for a new sandbox:
+// taking one is a single round trip. A sandbox is used once. The pool replaces each sandbox that
+// it hands out, in the background. Its methods may be called from several goroutines at once.
 //
-// [Pool.Create] has the form that session.Config.Create takes.
+// [Pool.Create] has the signature of session.Config.Create.
 type Pool struct {
 	cfg  Config
-	make func(context.Context) (primitives.EnvironmentPrimitive, error) // makes a sandbox
+	make func(context.Context) (primitives.EnvironmentPrimitive, error) // creates a sandbox
 	log  hclog.Logger
-	// patience is how long to wait after a sandbox could not be made; it doubles
-	// up to maxPatience.
+	// patience is the delay after a sandbox could not be created; it doubles up to maxPatience.
 	patience time.Duration
 
-	open  chan struct{}                        // a token for each environment that is open; nil for no limit
-	ready chan primitives.EnvironmentPrimitive // has room for all
-	need  chan struct{}                        // a token for each that is missing
+	open  chan struct{}                        // a token for each open environment; nil for no limit
+	ready chan primitives.EnvironmentPrimitive // has room for all sandboxes
+	need  chan struct{}                        // a token for each missing sandbox
 
-	mu     sync.Mutex // guards closed, and that no task is added after it
+	mu     sync.Mutex // guards closed; no task is added once closed is set
 	closed bool
 	stop   context.CancelFunc
-	// closing is closed when Close has begun.
+	// closing is closed when Close begins.
 	closing <-chan struct{}
 	tasks   sync.WaitGroup
-	done    chan struct{} // closed when nothing waits any more, and ended is known
+	done    chan struct{} // closed when all sandboxes have ended and ended is set
 	ended   error
 }
 
 const (
-	// poolWorkers is how many sandboxes are made at the same time.
+	// poolWorkers is how many sandboxes are created at the same time.
 	poolWorkers = 2
 	minPatience = time.Second
 	maxPatience = time.Minute
-	// aliveTimeout is how long the sandboxes may take, one after the other, to show that
-	// one of them lives before they are given up for a new one.
+	// aliveTimeout limits how long take checks sandboxes, one after the other, for one that is
+	// alive; after that it creates a new sandbox.
 	aliveTimeout = 5 * time.Second
 )
 
-// NewPool starts to make cfg.Pool.Size sandboxes and returns at once. Of cfg count
-// the settings of the sandbox: Sandbox, Runner, Logger, and the name of the Agent,
-// which the sandboxes are made for; without one [Pool.Create] chooses. The others are for environments that leave them out,
-// see [Pool.Create]. Keep is refused: what waits in a pool goes with
-// its program. The caller must Close the pool. ctx gives values only.
+// NewPool starts to create cfg.Pool.Size sandboxes and returns at once. For the sandboxes it
+// uses the Sandbox, Runner and Logger of cfg, and the name of the Agent for which they are
+// created; without a name [Pool.Create] chooses the agent. The Agent, Logger and OnPermission
+// are also the defaults of [Pool.Create]. Keep is an error: the sandboxes in a pool end with its
+// program. The caller must Close the pool. NewPool uses only the values of ctx.
 func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -124,7 +122,7 @@ func newPool(ctx context.Context, cfg Config, create func(context.Context) (prim
 	return p
 }
 
-// fill makes sandboxes as they are needed until ctx is done.
+// fill creates missing sandboxes until ctx is done.
 func (p *Pool) fill(ctx context.Context) {
 	patience := p.patience
 	for {
@@ -154,19 +152,19 @@ func (p *Pool) fill(ctx context.Context) {
 	}
 }
 
-// Ready returns how many sandboxes wait at the moment.
+// Ready returns how many sandboxes are ready at the moment.
 func (p *Pool) Ready() int { return len(p.ready) }
 
-// Create is [Create] with a sandbox of the pool. It waits while Config.Pool.Max
-// environments are open; copies by [Environment.Fork] do not count. A sandbox that has
-// died while it waited is never handed out. When none is ready it makes one, and its
-// errors are those of Create.
+// Create is [Create] with a sandbox of the pool. It waits while Config.Pool.Max environments are
+// open; copies by [Environment.Fork] do not count. It never returns a sandbox that died in the
+// pool. If none is ready it creates one, and its errors are those of Create.
 //
-// Of cfg count what belongs to the conversation: Workspace, Agent, SessionID
-// and the like. Sandbox, Pool and Runner are the pool's; each must be left out or be
-// the same (functions and loggers in it do not count), and so must the name of the Agent if the pool has one. An Agent without a
-// name, a Logger and an OnPermission that are nil are the pool's. Otherwise, with
-// Keep, and after Close, nothing is made: [ErrConfig], [ErrClosed].
+// Create uses the settings of cfg that belong to the conversation: Workspace, Agent, SessionID
+// and the like. Sandbox, Pool and Runner are those of the pool; cfg must leave each out or have
+// the same (functions and loggers in it do not count), and so must the name of the Agent if the
+// pool has one. The pool's Agent, Logger and OnPermission replace an Agent without a name, a nil
+// Logger and a nil OnPermission. Other settings, and Keep, are [ErrConfig]. After Close the
+// error is [ErrClosed]. In both cases Create creates nothing.
 func (p *Pool) Create(ctx context.Context, cfg Config) (*Environment, error) {
 	cfg, err := p.adjust(ctx, cfg)
 	if err != nil {
@@ -181,7 +179,7 @@ func (p *Pool) Create(ctx context.Context, cfg Config) (*Environment, error) {
 		leave()
 		return nil, err
 	}
-	defer refill() // only now: to make a sandbox slows down who waits for one
+	defer refill() // not before: creating a sandbox slows down this call
 	release := func() error {
 		defer leave()
 		return end(ctx, w)
@@ -194,7 +192,7 @@ func (p *Pool) Create(ctx context.Context, cfg Config) (*Environment, error) {
 }
 
 // enter waits until one more environment may be open. The caller calls leave when that
-// has ended.
+// environment has ended.
 func (p *Pool) enter(ctx context.Context) (leave func(), _ error) {
 	if p.open == nil {
 		return func() {}, nil
@@ -209,7 +207,8 @@ func (p *Pool) enter(ctx context.Context) (leave func(), _ error) {
 	}
 }
 
-// adjust fills in what is the pool's, and refuses what contradicts it.
+// adjust fills in the settings of the pool, and returns an error for settings that contradict
+// them.
 func (p *Pool) adjust(ctx context.Context, cfg Config) (Config, error) {
 	own := p.cfg
 	switch {
@@ -237,22 +236,22 @@ func (p *Pool) adjust(ctx context.Context, cfg Config) (Config, error) {
 		cfg.OnPermission, cfg.PermissionTimeout = own.OnPermission, own.PermissionTimeout
 	}
 	if err := cfg.check(); err != nil || own.Agent.Name != "" {
-		return cfg, err // NewPool has checked its agent
+		return cfg, err // NewPool has checked the pool's agent
 	}
 	return cfg, cfg.checkAgent(ctx)
 }
 
-// equal reports whether a file would say the same of both, and they have the same Provider.
-// The functions and loggers of blocks do not count: functions cannot be compared.
+// equal reports whether both would be the same in a file and have the same Provider. Functions
+// and loggers of blocks do not count: functions cannot be compared.
 func (s Sandbox) equal(o Sandbox) bool {
 	a, aerr := json.Marshal(s)
 	b, berr := json.Marshal(o)
 	return aerr == nil && berr == nil && bytes.Equal(a, b) && reflect.DeepEqual(s.Provider, o.Provider)
 }
 
-// take returns a sandbox that lives, and what has the pool make another one for it.
+// take returns a live sandbox, and a function that makes the pool replace it.
 func (p *Pool) take(ctx context.Context) (w primitives.EnvironmentPrimitive, refill func(), err error) {
-	refill = func() { p.need <- struct{}{} } // there is room: one less waits
+	refill = func() { p.need <- struct{}{} } // there is room: one sandbox less is ready
 	asking, cancel := context.WithTimeout(ctx, aliveTimeout)
 	defer cancel()
 	for {
@@ -279,8 +278,8 @@ func (p *Pool) take(ctx context.Context) (w primitives.EnvironmentPrimitive, ref
 	}
 }
 
-// alive asks the sandbox itself: one round trip, which takes less time than asking its
-// engine or provider.
+// alive asks the sandbox itself: one round trip, which is faster than asking its engine or
+// provider.
 func alive(ctx context.Context, w primitives.EnvironmentPrimitive) bool {
 	info, err := w.Stat(ctx, w.Paths().Workspace)
 	return err == nil && info.IsDir()
@@ -308,8 +307,8 @@ func (p *Pool) isClosed() bool {
 	return p.closed
 }
 
-// Close ends the sandboxes that wait, and returns when that is done. Environments
-// that were made live on. It may be called more than once.
+// Close ends the sandboxes that are ready, and returns when they have ended. Environments that
+// were created live on. Close may be called more than once.
 func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.closed = true
@@ -319,7 +318,7 @@ func (p *Pool) Close() error {
 	return p.ended
 }
 
-// empty ends what waits.
+// empty ends the sandboxes that are ready.
 func (p *Pool) empty(ctx context.Context) error {
 	var all sync.WaitGroup
 	errs := make([]error, cap(p.ready))

@@ -14,7 +14,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// pool makes a pool that is closed with the test.
+// pool returns a pool that is closed at the end of the test.
 func pool(t *testing.T, cfg Config) *Pool {
 	t.Helper()
 	p, err := NewPool(t.Context(), cfg)
@@ -90,7 +90,7 @@ func TestAPoolHandsOutWhatIsReady(t *testing.T) {
 			if got := changes(t, env); got != "modified f," {
 				t.Errorf("changes: %s", got)
 			}
-			full(t, p) // it is replaced
+			full(t, p) // the sandbox is replaced
 			other := createFrom(t, p, Config{})
 			if files, err := other.WorkspaceFiles(t.Context(), FilesOptions{}); err != nil || len(files) > 0 || other.ID() == env.ID() {
 				t.Errorf("the next one is %s and has %v, %v", other.ID(), files, err)
@@ -114,10 +114,10 @@ func TestAPoolHandsOutWhatIsReady(t *testing.T) {
 	}
 }
 
-// peek is the ID of the sandbox that is handed out next.
+// peek returns the ID of the sandbox that is handed out next.
 func peek(p *Pool) string {
 	w := <-p.ready
-	p.ready <- w // alone, so the order is kept
+	p.ready <- w // nothing else uses the pool, so the order is kept
 	return w.ID()
 }
 
@@ -219,7 +219,7 @@ func TestAPoolRefusesAWrongConfiguration(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	createFrom(t, p, own) // as a session does, which knows of no pool
+	createFrom(t, p, own) // as package session does, which knows no pool
 	ctx, cancel := context.WithCancelCause(t.Context())
 	enough := errors.New("enough")
 	cancel(enough)
@@ -242,8 +242,8 @@ func TestAPoolThatCannotMakeSandboxesSaysSoAndWaitsEverLonger(t *testing.T) {
 			tries.Add(1)
 			return nil, broken
 		}, time.Second)
-		time.Sleep(time.Hour) // of the test's own clock
-		// 1, 2, 4, ... 32 seconds, then one a minute.
+		time.Sleep(time.Hour) // in the test's own clock
+		// The pool tries after 1, 2, 4, ... 32 seconds, then once a minute.
 		if n := tries.Load(); n < 60 || n > 70 {
 			t.Errorf("%d tries in an hour", n)
 		}

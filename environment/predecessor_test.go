@@ -18,7 +18,7 @@ func TestAnotherAgentContinuesInAKeptSandbox(t *testing.T) {
 	if _, err := collect(t.Context(), first, Query{Prompt: "remember a word"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := first.Close(); err != nil { // its runner stays
+	if err := first.Close(); err != nil { // the runner stays
 		t.Fatal(err)
 	}
 
@@ -55,7 +55,7 @@ func TestAnotherAgentContinuesInAKeptSandbox(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	third := attach(t, id, box) // without a name: the agent that was the last
+	third := attach(t, id, box) // without a name: the last agent
 	if third.cfg.Agent.Name != "command" {
 		t.Errorf("this machine remembers %q", third.cfg.Agent.Name)
 	}

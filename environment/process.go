@@ -17,49 +17,45 @@ import (
 )
 
 const (
-	// exitDelay is how long a script may live on after it has closed its
-	// output or was asked to end.
+	// exitDelay is how long a script may live on after it closed its output or was asked to end.
 	exitDelay = 5 * time.Second
-	// quietDelay is how long the output of a script that has exited must be
-	// silent until what its children still hold open is no longer listened to.
+	// quietDelay is how long the output of an exited script must be silent before cutQuiet
+	// closes it, though children of the script may still hold it open.
 	quietDelay = 250 * time.Millisecond
-	// mostChatter is how often it is listened again to what goes on printing.
+	// mostChatter is how often cutQuiet waits again for output that continues.
 	mostChatter = 8
-	// queuedControls is how many lines may wait for a script that does not
-	// read.
+	// queuedControls is how many lines may wait for a script that does not read.
 	queuedControls = 16
 )
 
-// process is one running script: it decodes what the script prints and keeps the
-// end of its standard error. The caller that starts it must close it.
+// process is one running script: it decodes what the script prints and keeps the end of its
+// standard error. The caller that starts it must close it.
 type process struct {
 	script string
 	proc   primitives.Process
 	out    *watchedReader // its standard output
-	// from is where in the whole output that begins, and adopted says that an
-	// earlier program has started it.
+	// from is where out begins in the whole output. adopted means that an earlier program
+	// started the script.
 	from    int64
 	adopted bool
-	// taken is where in the whole output the last event ends that was followed. Only one
-	// query is followed at a time, and alone uses it.
+	// taken is where the last followed event ends in the whole output. Only the query that is
+	// followed uses it, one at a time.
 	taken int64
 
-	// events brings what the script prints. It is closed when that has ended
-	// and the script has exited.
+	// events delivers what the script prints. It is closed after the output has ended.
 	events chan printed
-	// input brings lines to the script; nil is the end of its input.
+	// input queues lines for the script; nil is the end of its input.
 	input chan []byte
-	// discard, when closed, makes the reader drop events instead of waiting
-	// for someone who takes them.
+	// discard, when closed, makes the reader drop events instead of waiting for a receiver.
 	discard     chan struct{}
 	discardOnce sync.Once
 	// exited is closed when status and waitErr are known.
 	exited  chan struct{}
 	status  primitives.ExitStatus
 	waitErr error
-	// readErr is why reading ended, valid after events was closed.
+	// readErr is why reading ended; valid after events was closed.
 	readErr error
-	cut     atomic.Bool // the output was closed because it fell silent
+	cut     atomic.Bool // the output was closed because it was silent
 	stderr  *redact.Tail
 	// stderrEnd is closed when standard error has ended.
 	stderrEnd chan struct{}
@@ -70,8 +66,8 @@ type process struct {
 	tasks    sync.WaitGroup
 }
 
-// follow takes over a started process, whose output is read from a position on. ctx gives
-// values only: the process's life is bounded by close.
+// follow takes over a started process, whose output is read from a position on. It uses only the
+// values of ctx: close ends the process.
 func follow(ctx context.Context, script string, proc primitives.Process, from int64, maxLine int, hide redact.Redactor, forget func()) *process {
 	p := &process{
 		script: script, proc: proc, forget: forget, out: &watchedReader{r: proc.Stdout()}, from: from, taken: from,
@@ -100,7 +96,7 @@ func follow(ctx context.Context, script string, proc primitives.Process, from in
 // printed is an event that a script has printed.
 type printed struct {
 	runnerscripts.Event
-	end int64 // where in the whole output its line ends
+	end int64 // where its line ends in the whole output
 }
 
 // read decodes standard output to its end.
@@ -123,11 +119,10 @@ func (p *process) read(maxLine int) {
 	}
 }
 
-// write brings lines to standard input. A script that does not take them shows in
-// how it ends.
+// write writes lines to standard input. If the script does not take them, its end shows it.
 func (p *process) write() {
 	in := p.proc.Stdin()
-	defer func() { _ = in.Close() }() // the end of the input; how it is taken shows in how the script ends
+	defer func() { _ = in.Close() }() // end of input; on an error, the script's end shows it
 	for {
 		select {
 		case line := <-p.input:
@@ -145,10 +140,9 @@ func (p *process) write() {
 	}
 }
 
-// cutQuiet closes the output of a script that has exited once nothing comes any
-// more, though a process that it left behind may still hold it open. One that goes
-// on printing is listened to for a while: what the script itself had printed is
-// read without waiting.
+// cutQuiet closes the output of an exited script once nothing more comes, even if an orphan of
+// the script still holds it open. If an orphan keeps printing, cutQuiet waits mostChatter times:
+// what the script itself printed is read without waiting.
 func (p *process) cutQuiet(ended <-chan struct{}) {
 	select {
 	case <-p.exited:
@@ -177,8 +171,8 @@ func (p *process) cutQuiet(ended <-chan struct{}) {
 	}
 }
 
-// send queues a line for the script. It fails when the script has exited or takes
-// no more lines before ctx is done.
+// send queues a line for the script. It fails if the script has exited, or if the queue is full
+// until ctx is done.
 func (p *process) send(ctx context.Context, v any) error {
 	line, err := json.Marshal(v)
 	if err != nil {
@@ -221,8 +215,8 @@ func (p *process) isExited() bool {
 	}
 }
 
-// failure says how a script ended whose events are at their end. cause is what is
-// wrong with it if neither its status nor its own result says more.
+// failure returns how a script ended, after its events have ended. cause is the error if neither
+// its status nor its own result says more.
 func (p *process) failure(result *runnerscripts.Result, cause error) *ScriptError {
 	broken := p.readErr != nil && !errors.Is(p.readErr, io.EOF)
 	ended := !broken && patience.Wait(p.exited, exitDelay) && patience.Wait(p.stderrEnd, quietDelay)
@@ -257,7 +251,7 @@ func (p *process) failure(result *runnerscripts.Result, cause error) *ScriptErro
 	return e
 }
 
-// offer queues a line if there is room for it.
+// offer queues a line if the queue has room.
 func (p *process) offer(v any) bool {
 	line, err := json.Marshal(v)
 	if err != nil {
@@ -275,7 +269,7 @@ func (p *process) offerLine(line []byte) bool {
 	}
 }
 
-// shutdown asks the script to end, gives it a moment, and closes it.
+// shutdown asks the script to end, waits up to exitDelay, and closes it.
 func (p *process) shutdown() {
 	p.discardOnce.Do(func() { close(p.discard) })
 	if p.offer(runnerscripts.Control{Type: runnerscripts.ControlShutdown}) && p.offerLine(nil) {
@@ -284,7 +278,7 @@ func (p *process) shutdown() {
 	p.close()
 }
 
-// close ends the script if it still runs and returns when everything has ended.
+// close ends the script if it still runs, and returns when all tasks have ended.
 func (p *process) close() {
 	p.stopOnce.Do(func() {
 		p.discardOnce.Do(func() { close(p.discard) })
@@ -295,7 +289,7 @@ func (p *process) close() {
 	p.tasks.Wait()
 }
 
-// leave closes a script that goes on.
+// leave closes the process without ending a durable script.
 func (p *process) leave() {
 	if d, ok := p.proc.(*durableProcess); ok {
 		d.leave()
@@ -303,7 +297,7 @@ func (p *process) leave() {
 	p.close()
 }
 
-// watchedReader tells whether a read is waiting for input.
+// watchedReader reports whether a read is waiting for input.
 type watchedReader struct {
 	r       io.Reader
 	reads   atomic.Int64

@@ -115,7 +115,7 @@ func TestAChangeWhileTheAgentIsStartedIsNotLost(t *testing.T) {
 	if _, err := collect(t.Context(), env, Query{Prompt: "one"}); err != nil {
 		t.Fatal(err)
 	}
-	// The script prints what it gets between queries.
+	// The script prints its input between queries.
 	var told strings.Builder
 	for ev, err := range env.ExecuteQuery(t.Context(), Query{Prompt: "two"}) {
 		if err != nil {

@@ -7,22 +7,22 @@ import (
 	"github.com/agentenv-dev/agentenv/environment/internal/configfile"
 )
 
-// ProfileInfo is a profile that can be used by its name.
+// ProfileInfo describes a profile that a configuration can name.
 type ProfileInfo struct {
 	Name string `json:"name"`
-	// Path is the file or folder that has it.
+	// Path is the profile's file or folder.
 	Path        string `json:"path"`
 	Description string `json:"description,omitempty"`
-	// Problem is why it cannot be used; empty if it can.
+	// Problem is why the profile cannot be used; empty if it can.
 	Problem string `json:"problem,omitempty"`
 }
 
-// Profiles lists the profiles that a configuration can name, in the order of their names:
-// those in the folder profiles beside the configuration file, then those in the folder
-// agentenv/profiles of the user's configuration (os.UserConfigDir). Of two with the same
-// name the first counts. Without a configuration file, config is empty.
+// Profiles lists the profiles that a configuration can name, sorted by name: those in the folder
+// profiles beside the configuration file, then those in the folder agentenv/profiles of the
+// user's configuration (os.UserConfigDir). If two have the same name, the first one counts.
+// config is the configuration file; empty for none.
 //
-// A profile is a file, such as reviewer.yaml, or a folder, as [LoadProfile] takes both.
+// A profile is a file, such as reviewer.yaml, or a folder, as for [LoadProfile].
 func Profiles(config string) ([]ProfileInfo, error) {
 	entries, err := catalog(config).Entries()
 	if err != nil {
@@ -41,20 +41,20 @@ func Profiles(config string) ([]ProfileInfo, error) {
 	return list, nil
 }
 
-// FindProfile reads the profile of a path, as [LoadProfile] does, or of a name in [Profiles]. A
-// file or folder of that name in the working directory counts first. The error of a name that
-// is not known is [ErrConfig] and lists those that are.
+// FindProfile reads a profile by its path, as [LoadProfile] does, or by its name in [Profiles].
+// A file or folder of that name in the working directory takes precedence. For an unknown name
+// the error is [ErrConfig] and lists the known names.
 func FindProfile(name, config string) (Profile, error) {
 	return reader.FindProfile(name, name, catalog(config))
 }
 
-// catalog is where the profiles are that a configuration file can name.
+// catalog returns the folders with the profiles that a configuration file can name.
 func catalog(config string) configfile.Catalog {
 	var c configfile.Catalog
 	if config != "" {
 		c = append(c, filepath.Join(filepath.Dir(config), "profiles"))
 	}
-	if dir, err := os.UserConfigDir(); err == nil { // a user without a home has none
+	if dir, err := os.UserConfigDir(); err == nil { // a user without a home has no such folder
 		c = append(c, filepath.Join(dir, "agentenv", "profiles"))
 	}
 	return c

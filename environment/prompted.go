@@ -15,23 +15,22 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// prompted says where a kept sandbox stores the events of a query. It does not hold
-// the prompts.
+// prompted says where a kept sandbox stores the events of a query. It does not hold the prompts.
 type prompted struct {
 	Time    time.Time `json:"time"`
 	QueryID string    `json:"query_id"`
 	Process string    `json:"process"` // the durable command that has the prompt
 	Input   string    `json:"input"`   // where its feeds connect
-	// Offset is where in its standard output what belongs to the query begins: all that
-	// follows and is of no other query.
+	// Offset is where the query begins in the standard output of the process: what follows and
+	// belongs to no other query is the query's.
 	Offset int64 `json:"offset"`
-	// Index is that of the last event of the query before, from a process that has ended
-	// before it took up the prompt.
+	// Index is the Index of the last event before Offset, from a process that ended before it
+	// started the query.
 	Index int  `json:"index,omitempty"`
 	Seen  bool `json:"seen,omitempty"`
 }
 
-// notePrompt writes down that a durable process is about to get a prompt.
+// notePrompt records that a durable process is about to get a prompt.
 func (r *queryRun) notePrompt(ctx context.Context, p *process) error {
 	d, ok := p.proc.(*durableProcess)
 	if !ok {
@@ -42,12 +41,12 @@ func (r *queryRun) notePrompt(ctx context.Context, p *process) error {
 	})
 }
 
-// noteEnd writes down that a program has seen the end of a query.
+// noteEnd records that a program has seen the end of a query.
 func (e *Environment) noteEnd(ctx context.Context, p *process, id string) {
 	if _, ok := p.proc.(*durableProcess); !ok {
 		return
 	}
-	// If it fails, the query is shown once more.
+	// If it fails, the query counts as unattended once more.
 	if err := e.note(ctx, prompted{Time: now(), QueryID: id, Seen: true}); err != nil {
 		e.log.Debug("cannot write down that a query has ended", "error", err)
 	}
@@ -66,7 +65,7 @@ func (e *Environment) note(ctx context.Context, p prompted) error {
 	return nil
 }
 
-// lastPrompt returns what is known of the latest query.
+// lastPrompt returns the record of the latest query.
 func (e *Environment) lastPrompt(ctx context.Context) (prompted, error) {
 	all, err := e.prompts(ctx)
 	if err != nil {
@@ -78,7 +77,7 @@ func (e *Environment) lastPrompt(ctx context.Context) (prompted, error) {
 	return all[len(all)-1], nil
 }
 
-// prompts returns what is known of the queries so far, in their order.
+// prompts returns the records of all queries, oldest first.
 func (e *Environment) prompts(ctx context.Context) ([]prompted, error) {
 	name := path.Join(e.prim.Paths().App, queriesFile)
 	data, err := primitives.ReadFile(ctx, e.prim, name, maxRecord)
@@ -115,22 +114,22 @@ func (e *Environment) prompts(ctx context.Context) ([]prompted, error) {
 	}
 }
 
-// maxSettled is how many bytes of memory the IDs of the requests of a query take.
+// maxSettled limits the bytes of memory that the IDs of the requests of a query take.
 const maxSettled = 16 << 20
 
-// progress is how far a query was when it was looked for.
+// progress says how far a query was when its output was read.
 type progress struct {
-	// settled are its permission requests; true if they were settled.
+	// settled has its permission requests; true for those that were settled.
 	settled map[string]bool
 	started bool
 	ended   bool
 	running string // the query that runs; empty if none does
-	// end is where in the output of its process the query ends, or of one that has not
-	// ended, what has been printed.
+	// end is where the query ends in the output of its process, or where the output ends if the
+	// query has not ended.
 	end int64
 }
 
-// progressOf returns how far a query is by now, according to what is kept of its events.
+// progressOf returns how far a query is, according to the stored events.
 func (e *Environment) progressOf(ctx context.Context, at prompted) (progress, error) {
 	proc, err := primitives.Reattach(ctx, e.prim, at.Process, primitives.Offset{Stdout: at.Offset, NoFollow: true})
 	if err != nil {
@@ -166,7 +165,7 @@ func readProgress(r io.Reader, maxLine int, query string) (progress, error) {
 		far.end = lines.Offset()
 		ev, err := runnerscripts.DecodeEvent(line)
 		if err != nil {
-			continue // the follower of the query gets it
+			continue // the query's follower reports it
 		}
 		switch ev.Type {
 		case runnerscripts.TypePermissionRequest:

@@ -11,7 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
-// theirs is a provider as another module would have one: only the methods that it must.
+// theirs is a provider of another module, with only the required methods.
 type theirs struct{ root string }
 
 func (p theirs) Create(ctx context.Context, spec primitives.Spec) (primitives.EnvironmentPrimitive, error) {

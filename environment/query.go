@@ -18,55 +18,52 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// killMargin is how much longer than the grace period of an interrupt a runner may take
-// to kill the agent, before it is killed itself.
+// killMargin is how much longer than the grace period of an interrupt a runner may take to kill
+// the agent, before the runner itself is killed.
 const killMargin = 5 * time.Second
 
-// probeTimeout is how long a sandbox may take to say that it lives, where something
-// in it has failed.
+// probeTimeout is how long a sandbox may take to answer that it lives, after something in it has
+// failed.
 const probeTimeout = 5 * time.Second
 
 // Query is one prompt.
 type Query struct {
 	// Prompt must not be empty.
 	Prompt string
-	// ID becomes Event.QueryID of what the query brings about. Empty means a
-	// new one. If a program that has gone gave the prompt of this ID to the sandbox, as
-	// the last one, the query goes on, and the agent does not get the prompt again: a
-	// prompt runs once, whenever the program died.
+	// ID becomes Event.QueryID of the query's events. Empty means a new ID. If the latest prompt
+	// in the sandbox has this ID and its program is gone, the query continues and the agent does
+	// not get the prompt again. So a prompt runs once, whenever its program died.
 	ID string
-	// After is the Index of the last event of the query that the caller has: those up to
-	// it are left out, and later ones have higher ones. Zero is for a new query.
+	// After is the Index of the query's last event that the caller has. Events up to it are left
+	// out, and later events have higher indexes. A new query has zero.
 	After int
-	// Detach lets the query go on in the sandbox when ctx is done, the loop is left or the
-	// environment is closed. [Environment.Interrupt] stops it. It needs a sandbox with
-	// durable commands that is kept.
+	// Detach lets the query continue in the sandbox when ctx is done, the loop ends early or the
+	// environment is closed. [Environment.Interrupt] stops it. Detach needs a kept sandbox with
+	// durable commands.
 	Detach bool
 }
 
-// ExecuteQuery gives the agent a prompt and returns what happens, to the end of
-// the query. The agent is started by the first query and stays alive between
-// queries, if it can. The sequence can be used once.
+// ExecuteQuery sends the agent a prompt and returns the events, to the end of the query. The
+// first query starts the agent, which stays alive between queries if it can. The sequence can be
+// used once.
 //
-// The events of a query that began end with query_completed or query_failed,
-// always. A query that did not complete ends the sequence with an error after
-// that: a [*QueryError] if the agent said so, a [*ScriptError] if the runner died
-// or broke the protocol, with primitives.ErrUnavailable in its chain if the
-// sandbox is gone. [ErrBusy], when another query runs, comes without any event, and
-// so does the cause of a ctx that is done beforehand.
+// The events of a query that began always end with query_completed or query_failed. If the query
+// did not complete, the sequence then ends with an error: a [*QueryError] if the agent reported
+// the failure, or a [*ScriptError] if the runner died or broke the protocol. It wraps
+// primitives.ErrUnavailable if the sandbox is gone. If another query runs, the only element is
+// [ErrBusy]; if ctx is done beforehand, the only element is its cause.
 //
-// Permission requests are answered as Config.OnPermission says: without one they are
-// rejected, so that no query waits for an answer that nothing gives.
+// Config.OnPermission answers permission requests. Without it they are rejected, so that no
+// query waits for an answer that never comes.
 //
-// A slow loop slows down the agent: events are not buffered, so the agent waits when the
-// pipes are full, and an end of ctx takes effect after the body of the loop. In a kept
-// sandbox with durable commands the agent does not wait: its events wait in a file, and
-// those beyond primitives.MaxDurableOutput are lost, with primitives.ErrLimit.
+// A slow loop slows down the agent: events are not buffered, so the agent waits when the pipes
+// are full, and the end of ctx takes effect after the body of the loop. In a kept sandbox with
+// durable commands the agent does not wait: its events wait in a file, and events beyond
+// primitives.MaxDurableOutput are lost, with primitives.ErrLimit.
 //
-// Leaving the loop early interrupts the query and waits for its end, unless q.Detach is
-// set. When ctx is
-// done the query is interrupted, what it still says is returned, and the sequence
-// ends with the context's cause. An agent that does not stop within 5 seconds
+// Leaving the loop early interrupts the query and waits for its end, unless q.Detach is set.
+// When ctx is done, ExecuteQuery interrupts the query and returns its remaining events, and the
+// sequence ends with the cause of ctx. An agent that does not stop within 5 seconds
 // (runnerscripts.DefaultInterruptGrace) is killed, and the next query starts it again.
 func (e *Environment) ExecuteQuery(ctx context.Context, q Query) iter.Seq2[runnerscripts.Event, error] {
 	return func(yield func(runnerscripts.Event, error) bool) {
@@ -80,7 +77,7 @@ func (e *Environment) ExecuteQuery(ctx context.Context, q Query) iter.Seq2[runne
 	}
 }
 
-// queryRun is one query on its way.
+// queryRun is one running query.
 type queryRun struct {
 	env   *Environment
 	query Query
@@ -89,21 +86,21 @@ type queryRun struct {
 	index int // of the last event that was read
 
 	active   *activeQuery
-	used     func() Used // ends the count
-	watching bool        // another program has given the prompt
+	used     func() Used // ends the measuring
+	watching bool        // another program sent the prompt
 	shared   bool        // other programs may interrupt it, answer its requests and queue prompts
-	seen     bool        // its end is known in the sandbox
+	seen     bool        // the sandbox has a record of its end
 
 	left    bool                // the caller has left the loop
 	usage   runnerscripts.Usage // of models
 	started bool                // the runner works on the prompt
-	untaken bool                // the runner has ended before it took up the prompt
+	untaken bool                // the runner ended before it started the query
 	ended   bool                // query_completed or query_failed was reported
 
-	refusals map[string]bool // of hosts, that were reported
+	refusals map[string]bool // the refused hosts that were reported
 
-	asks    sync.WaitGroup // of the permission requests that wait
-	reports chan func()    // of other goroutines, for the one that reports events
+	asks    sync.WaitGroup // pending permission requests
+	reports chan func()    // from other goroutines, for the goroutine that reports events
 }
 
 func (r *queryRun) run(ctx context.Context) error {
@@ -120,7 +117,7 @@ func (r *queryRun) run(ctx context.Context) error {
 	}
 	defer leave()
 	if ctx.Err() != nil {
-		return context.Cause(ctx) // the agent goes on waiting for a prompt
+		return context.Cause(ctx) // the agent keeps waiting for a prompt
 	}
 	r.begin()
 	defer e.setQuery(nil)
@@ -143,7 +140,7 @@ func (r *queryRun) run(ctx context.Context) error {
 	return err
 }
 
-// ask brings the prompt to an agent and follows it to its end.
+// ask sends the prompt to an agent and follows the query to its end.
 func (r *queryRun) ask(ctx context.Context) error {
 	if err := r.env.awake(ctx); err != nil {
 		return err
@@ -157,8 +154,8 @@ func (r *queryRun) ask(ctx context.Context) error {
 			return err
 		}
 		err = r.follow(ctx, p)
-		// One that was left alive by an earlier query and has ended without
-		// taking up the prompt: it has not seen it.
+		// An agent of an earlier query that ended before it started this one has not seen the
+		// prompt.
 		if !fresh && r.untaken && !r.left && ctx.Err() == nil {
 			r.untaken = false
 			continue
@@ -174,7 +171,7 @@ var (
 	errResultTooSoon = errors.New("the script reported its result before the query was completed")
 )
 
-// follow reports what a process says until the query is over.
+// follow reports the events of a process until the query is over.
 func (r *queryRun) follow(ctx context.Context, p *process) error {
 	var result *runnerscripts.Result
 	var lastResort <-chan time.Time // for a runner that does not keep the grace period
@@ -185,7 +182,7 @@ func (r *queryRun) follow(ctx context.Context, p *process) error {
 	}
 	interrupt := func() {
 		if r.env.interrupt(r.active) != nil {
-			p.offer(r.active.interruptLine()) // without room the last resort decides
+			p.offer(r.active.interruptLine()) // if the queue is full, lastResort ends the runner
 		}
 	}
 	for {
@@ -226,7 +223,7 @@ func (r *queryRun) follow(ctx context.Context, p *process) error {
 					return &ScriptError{Script: p.script, Err: err}
 				}
 			case r.shared && ev.QueryID != r.query.ID && ev.QueryID != "":
-				// It belongs to a query of another program, before this one or queued.
+				// The event belongs to a query of another program, before this one or queued.
 			default:
 				r.index++
 				if over, err := r.take(ctx, ev); over {
@@ -237,7 +234,7 @@ func (r *queryRun) follow(ctx context.Context, p *process) error {
 	}
 }
 
-// take reports an event and says whether it ends the query.
+// take reports an event and whether it ends the query.
 func (r *queryRun) take(ctx context.Context, ev runnerscripts.Event) (over bool, err error) {
 	ev = r.env.fromScript(ev, r.query.ID, runnerscripts.SourceRunner)
 	ev.Index = r.index
@@ -274,7 +271,7 @@ func (r *queryRun) take(ctx context.Context, ev runnerscripts.Event) (over bool,
 	return false, nil
 }
 
-// failed reports the end of a query that failed, and returns it.
+// failed reports the end of a failed query and returns its error.
 func (r *queryRun) failed(ctx context.Context, ev runnerscripts.Event, failed runnerscripts.QueryFailed) error {
 	changed := r.measure(&failed.Usage)
 	if cause := endedBy(ctx); cause != nil {
@@ -287,7 +284,7 @@ func (r *queryRun) failed(ctx context.Context, ev runnerscripts.Event, failed ru
 	return &QueryError{QueryID: r.query.ID, Failure: failed}
 }
 
-// endedBy returns why the gateway has ended a query; nil if it has not.
+// endedBy returns why the gateway ended a query; nil if it did not.
 func endedBy(ctx context.Context) error {
 	cause := context.Cause(ctx)
 	limit, missing := (*BudgetError)(nil), (*NoMatchError)(nil)
@@ -297,7 +294,7 @@ func endedBy(ctx context.Context) error {
 	return nil
 }
 
-// codeOf is the code of a query that the gateway has ended.
+// codeOf returns the failure code of a query that the gateway ended.
 func codeOf(cause error) runnerscripts.FailureCode {
 	limit, ok := errors.AsType[*BudgetError](cause)
 	switch {
@@ -309,8 +306,8 @@ func codeOf(cause error) runnerscripts.FailureCode {
 	return runnerscripts.FailBudget
 }
 
-// measure ends the count of what the query uses. What the agent does not say is filled in,
-// which it reports.
+// measure ends the measuring of what the query uses. It fills in what the agent did not report,
+// and reports whether it changed u.
 func (r *queryRun) measure(u *runnerscripts.Usage) (changed bool) {
 	before := *u
 	if r.used != nil {
@@ -336,8 +333,8 @@ func (r *queryRun) end(ev runnerscripts.Event) {
 	r.report(ev)
 }
 
-// completed refuses what only looks like a completed query. A runner that is ended
-// together with its sandbox may still say that the query was cancelled.
+// completed checks a query_completed. A runner that is ended together with its sandbox may still
+// report that the query was cancelled, which is an error.
 func (r *queryRun) completed(ctx context.Context, ev runnerscripts.Event) (done runnerscripts.QueryCompleted, err error) {
 	done, err = runnerscripts.Payload[runnerscripts.QueryCompleted](ev)
 	switch {
@@ -349,15 +346,15 @@ func (r *queryRun) completed(ctx context.Context, ev runnerscripts.Event) (done 
 	return done, nil
 }
 
-// noteActivity remembers that the query has ended.
+// noteActivity stores that the query has ended.
 func (r *queryRun) noteActivity() {
 	if r.env.isClosed() && !r.env.owner.kept {
-		return // and so has the sandbox
+		return // the sandbox has ended too
 	}
 	r.env.activity.change(func(a *activity) { a.Ended, a.Usage, a.Used = now(), a.Usage.Add(r.usage), r.env.Used() })
 }
 
-// over judges a query that has ended.
+// over returns the error of a query that has ended, and drops a broken agent.
 func (r *queryRun) over(ctx context.Context, p *process, err error) error {
 	if !r.seen {
 		r.env.noteEnd(context.WithoutCancel(ctx), p, r.query.ID)
@@ -379,7 +376,7 @@ func (r *queryRun) drop(p *process) {
 	}
 }
 
-// later has the goroutine that reports events call a function, unless the query ends before.
+// later calls report in the goroutine that reports events, unless the query ends before.
 func (r *queryRun) later(ctx context.Context, report func()) (called bool) {
 	select {
 	case r.reports <- report:
@@ -389,7 +386,7 @@ func (r *queryRun) later(ctx context.Context, report func()) (called bool) {
 	}
 }
 
-// report gives an event to the caller unless it has left, or has the event already.
+// report yields an event to the caller, unless the caller has left or has the event already.
 func (r *queryRun) report(ev runnerscripts.Event) {
 	if r.known(ev) {
 		return
@@ -400,7 +397,7 @@ func (r *queryRun) report(ev runnerscripts.Event) {
 	}
 }
 
-// died judges a process whose output ended while the query was running.
+// died returns the error of a process whose output ended while the query was running.
 func (r *queryRun) died(ctx context.Context, p *process, result *runnerscripts.Result) error {
 	cause := errNotCompleted
 	r.untaken = !r.started
@@ -444,8 +441,7 @@ func (r *queryRun) fail(ctx context.Context, err error) error {
 	return err
 }
 
-// agent returns the process that has the prompt: the one that is alive, or a
-// fresh one.
+// agent returns the process that has the prompt: the live one, or a fresh one.
 func (r *queryRun) agent(ctx context.Context) (p *process, fresh bool, err error) {
 	e, q := r.env, r.query
 	e.mu.Lock()
@@ -483,8 +479,7 @@ func (r *queryRun) agent(ctx context.Context) (p *process, fresh bool, err error
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.agent = p
-	// What was changed while it was started. There is room: nothing else was
-	// sent but the request.
+	// Send what was changed during the start. There is room: only the request was sent.
 	if e.model != "" && e.model != session.Agent.Model {
 		p.offer(runnerscripts.Control{Type: runnerscripts.ControlSetModel, Value: e.model})
 	}
@@ -498,7 +493,7 @@ func (r *queryRun) agent(ctx context.Context) (p *process, fresh bool, err error
 func (r *queryRun) begin() {
 	r.active = &activeQuery{id: r.query.ID, detached: r.query.Detach, stop: make(chan struct{}), requests: make(openRequests)}
 	r.reports = make(chan func())
-	for len(r.env.gate.refusals) > 0 { // they came before it
+	for len(r.env.gate.refusals) > 0 { // from before the query
 		<-r.env.gate.refusals
 	}
 	r.env.setQuery(r.active)
@@ -510,8 +505,8 @@ func (e *Environment) setQuery(q *activeQuery) {
 	e.query = q
 }
 
-// handOver notes which process has the prompt, and reports whether the query was
-// interrupted before.
+// handOver records which process has the prompt, and reports whether the query was interrupted
+// before.
 func (r *queryRun) handOver(p *process) (interrupted bool) {
 	r.env.mu.Lock()
 	defer r.env.mu.Unlock()

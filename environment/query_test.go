@@ -16,7 +16,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// tenLines is a whole runner script.
+// tenLines is a complete runner script.
 const tenLines = `
 read -r request
 echo '{"type":"query_started","payload":{"prompt":"?"}}'
@@ -26,8 +26,8 @@ echo '{"type":"query_completed","payload":{"stop_reason":"end_turn"}}'
 echo '{"type":"result","ok":true}'
 `
 
-// patient is a script that stays alive. It says its process id, and waits in the
-// middle of a query whose prompt is "wait" for the next line of its input.
+// patient is a script that stays alive. It prints its process ID. During a query with the prompt
+// "wait", it waits for the next line of its input.
 const patient = `
 end() { echo '{"type":"query_completed","payload":{"stop_reason":"'$1'"}}'; }
 turn() {
@@ -81,7 +81,7 @@ func TestAScriptOfTenLinesIsARunner(t *testing.T) {
 	}
 }
 
-// said returns what the agent said, here the script's process id.
+// said returns the agent's text, here the script's process ID.
 func said(t *testing.T, events []runnerscripts.Event) string {
 	t.Helper()
 	for _, ev := range events {
@@ -125,7 +125,7 @@ func TestAnAgentThatDiedIsStartedAgain(t *testing.T) {
 	if a, b := said(t, first), said(t, second); a == b {
 		t.Errorf("both queries were answered by process %s", a)
 	}
-	// One that is killed while it waits has not seen the next prompt.
+	// An agent that is killed while it waits has not seen the next prompt.
 	if _, err := primitives.Run(t.Context(), env.Primitive(), primitives.Command{Args: []string{"kill", "-9", said(t, second)}}, primitives.RunOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -247,7 +247,7 @@ func TestAnInterruptDuringPreparationIsNotLost(t *testing.T) {
 	tasks.Wait()
 }
 
-// A runner whose start was interrupted drops the next prompt and ends well.
+// A runner whose start was interrupted drops the next prompt and exits with status 0.
 func TestInterruptOfAStartLeavesTheNextPromptToAFreshAgent(t *testing.T) {
 	begun := filepath.Join(t.TempDir(), "begun")
 	env := withQuery(t, `
@@ -274,7 +274,7 @@ func TestInterruptOfAStartLeavesTheNextPromptToAFreshAgent(t *testing.T) {
 
 func TestLeavingTheLoopInterruptsTheQuery(t *testing.T) {
 	env := withQuery(t, patient)
-	env.grace = time.Minute // a busy machine may take long to heed it
+	env.grace = time.Minute // a busy machine may take long to interrupt
 	var first string
 	for ev, err := range env.ExecuteQuery(t.Context(), Query{Prompt: "wait"}) {
 		if err != nil {
@@ -304,7 +304,7 @@ func TestACancelledContextInterruptsPolitelyThenKills(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			env := withQuery(t, c.script)
-			env.grace = time.Minute // a busy machine may take long to heed it
+			env.grace = time.Minute // a busy machine may take long to interrupt
 			if name == "ignores" {
 				env.grace, env.margin = 10*time.Millisecond, 0
 			}

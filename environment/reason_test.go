@@ -13,7 +13,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// onRecord is a writer of log records that calls do for each one with this text.
+// onRecord is a log writer that calls do for each record with the text.
 type onRecord struct {
 	text string
 	do   func()
@@ -26,8 +26,8 @@ func (o onRecord) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// A deadline that passes while the agent asks a failing API again and again says nothing
-// about the reason by itself.
+// A deadline that passes while the agent keeps retrying a failing API does not itself give the
+// reason.
 func TestRunSaysWhatTheAgentReportedLastWhenItsContextEnds(t *testing.T) {
 	failing := `echo '{"type":"log","payload":{"level":"warn","code":"api","http_status":529,"message":"the API answered 529"}}'` + "\n"
 	for name, c := range map[string]struct {

@@ -23,9 +23,10 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// note is what a sandbox says of its environment to the next program, in the folder App.
-// One that is not kept is there for its grace. Whatever runs there can change it, so that it holds nothing that
-// decides what is run or allowed: that is remembered by the machine, see known.
+// note is what a sandbox stores about its environment for the next program, in the folder App. A
+// sandbox that is not kept stores it for its grace period. Any process in the sandbox can change
+// it, so it holds nothing that decides what is run or allowed: this machine stores that, see
+// known.
 type note struct {
 	SessionID     string   `json:"session_id"`
 	IgnoreChanges []string `json:"ignore_changes,omitempty"`
@@ -35,15 +36,15 @@ const (
 	recordFile   = "environment.json"
 	baselineFile = "baseline.tar"
 	maxRecord    = 16 << 20
-	// maxPadding is what follows the end of an archive at most.
+	// maxPadding limits what follows the end of an archive.
 	maxPadding = 1 << 20
 )
 
-// sessionPattern is what the ID of a session looks like that is read in a sandbox.
+// sessionPattern matches a session ID that is read from a sandbox.
 var sessionPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$`)
 
-// leaveRecord writes down what [Attach] needs; of a sandbox that is not kept without the
-// state of its workspace, which takes long.
+// leaveRecord stores what [Attach] needs. For a sandbox that is not kept it leaves out the state
+// of the workspace, which takes long.
 func (e *Environment) leaveRecord(ctx context.Context) error {
 	if !e.owner.kept {
 		return e.leaveNote(ctx)
@@ -61,7 +62,8 @@ func (e *Environment) leaveRecord(ctx context.Context) error {
 	return e.leaveNote(ctx)
 }
 
-// leaveBaseline writes down what changes are counted from. A note has to follow.
+// leaveBaseline stores the state that changes are counted from. The caller must call leaveNote
+// afterwards.
 func (e *Environment) leaveBaseline(ctx context.Context, packed io.Reader) error {
 	sum := sha256.New()
 	err := e.prim.WriteFile(ctx, path.Join(e.prim.Paths().App, baselineFile), io.TeeReader(packed, sum), private())
@@ -75,9 +77,9 @@ func (e *Environment) leaveBaseline(ctx context.Context, packed io.Reader) error
 // private returns the options for files that other users must not read.
 func private() primitives.WriteOptions { return primitives.WriteOptions{Mode: 0o600} }
 
-// leaveNote writes the note in the sandbox, and what this machine is to remember of it.
-// Agent.Env is in neither: it may hold secrets. The profile is in the
-// host's as it is, so that a profile does better to name variables.
+// leaveNote writes the note in the sandbox and the record on this machine. Neither contains
+// Agent.Env, which may hold secrets. The record on this machine contains the whole profile, so a
+// profile should name variables instead of secrets.
 func (e *Environment) leaveNote(ctx context.Context) error {
 	n := e.ownNote()
 	data, err := json.Marshal(n)
@@ -95,7 +97,7 @@ func (e *Environment) ownNote() note {
 	return note{SessionID: e.cfg.SessionID, IgnoreChanges: e.cfg.IgnoreChanges}
 }
 
-// rememberOnHost writes down on this machine what the next program is to know.
+// rememberOnHost writes the record of the sandbox on this machine, for the next program.
 func (e *Environment) rememberOnHost(n note) {
 	agent := e.session().Agent
 	agent.Env = nil
@@ -108,8 +110,8 @@ func (e *Environment) rememberOnHost(n note) {
 	}
 }
 
-// rememberAgent remembers the agent that has just been prepared in a kept sandbox, if it is
-// the first one or another one than before.
+// rememberAgent records the agent that was just prepared in a kept sandbox, if it is the first
+// agent or differs from the recorded one.
 func (e *Environment) rememberAgent() {
 	if !e.owner.agentless && e.owner.before == nil || e.cfg.Agent.Name == "" {
 		return
@@ -119,9 +121,9 @@ func (e *Environment) rememberAgent() {
 	e.activity.change(func(a *activity) { a.Agent = e.cfg.Agent.Name })
 }
 
-// readRecord fills in what cfg leaves open: what this machine remembers of the sandbox,
-// if its note is of the same session, else only what the note says. The owner learns
-// what is not known.
+// readRecord fills in what cfg leaves open: from this machine's record if the sandbox's note
+// names the same session, else only from the note. It sets own.unknown if the record cannot be
+// used.
 func readRecord(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config, own *owner) (Config, error) {
 	name := path.Join(p.Paths().App, recordFile)
 	data, err := primitives.ReadFile(ctx, p, name, maxRecord)
@@ -148,7 +150,7 @@ func readRecord(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Conf
 		own.unknown = errors.New("the sandbox is not the one that this machine remembers, or its record was changed in it")
 	default:
 		n, own.baseline, own.agentless, own.folders, own.gateway = k.note, k.Baseline, k.Agent.Name == "", k.Folders, k.Gateway
-		if k.Network == "none" { // else nothing depends on it
+		if k.Network == "none" { // otherwise nothing depends on it
 			cfg.Sandbox.Network = k.Network
 		}
 		if cfg.Sandbox.AllowHosts == nil {
@@ -175,8 +177,8 @@ func readRecord(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Conf
 	return cfg, nil
 }
 
-// checkAgent refuses to run a script of envrunner without an agent. What the sandbox says
-// of its agent does not count.
+// checkAgent returns an error if a script of envrunner would run without an agent. It ignores
+// what the sandbox says about its agent.
 func (e *Environment) checkAgent(script string) error {
 	switch {
 	case e.cfg.Agent.Name != "" || len(e.cfg.Scripts.named(script)) > 0:
@@ -187,7 +189,7 @@ func (e *Environment) checkAgent(script string) error {
 	return fmt.Errorf("%w: agent: no agent is known to have run in %s; name one in Config.Agent", ErrConfig, e.ID())
 }
 
-// readBaseline reads the workspace as it was when the sandbox was made.
+// readBaseline reads the workspace as it was when the sandbox was created.
 func readBaseline(ctx context.Context, p primitives.EnvironmentPrimitive, own owner) (_ *workspace.Snapshot, err error) {
 	r, err := p.Open(ctx, path.Join(p.Paths().App, baselineFile))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -216,39 +218,36 @@ func readBaseline(ctx context.Context, p primitives.EnvironmentPrimitive, own ow
 	return began, nil
 }
 
-// known is what this machine remembers of a sandbox, in a file that nothing in the
-// sandbox can write.
+// known is this machine's record of a sandbox, in a file that nothing in the sandbox can write.
 type known struct {
 	note
 	Agent   Agent    `json:"agent"`
 	Profile *Profile `json:"profile,omitempty"`
-	// Folders are those of this machine that the workspace began with.
+	// Folders are the folders of this machine that the workspace began with.
 	Folders []Source `json:"folders,omitempty"`
-	// Baseline is the SHA-256 of the sandbox's record of the workspace as it was in
-	// the beginning; empty for none.
+	// Baseline is the SHA-256 of the baseline that is stored in the sandbox; empty for none.
 	Baseline string `json:"baseline,omitempty"`
-	// Gateway is what the agent knows of the gateway, for the next program that serves it.
-	// Its token is worth nothing outside the sandbox.
+	// Gateway is the gateway that the agent knows, for the next program that serves it. Its
+	// token is worthless outside the sandbox.
 	Gateway *runnerscripts.Gateway `json:"gateway,omitempty"`
 	// Network and AllowHosts say what the sandbox may reach.
 	Network    string   `json:"network,omitempty"`
 	AllowHosts []string `json:"allow_hosts,omitzero"`
 }
 
-// maxKnown is how many sandboxes this machine remembers; the oldest is forgotten
-// first.
+// maxKnown is how many sandboxes this machine keeps records of; the oldest is removed first.
 const maxKnown = 4096
 
 // knownFolder opens the folder of the records, which other users cannot read.
 func knownFolder() (*os.Root, error) { return statedir.Open("sandboxes") }
 
-// knownName is the file for a sandbox.
+// knownName returns the file name for a sandbox.
 func knownName(typ, id string) string {
 	sum := sha256.Sum256([]byte(typ + "\x00" + id))
 	return hex.EncodeToString(sum[:])
 }
 
-// remember replaces what is known of a sandbox.
+// remember replaces the record of a sandbox.
 func remember(typ, id string, k known) (err error) {
 	data, err := json.Marshal(k)
 	if err != nil {
@@ -265,7 +264,7 @@ func remember(typ, id string, k known) (err error) {
 	return statedir.Prune(root, maxKnown, math.MaxInt64)
 }
 
-// recall returns what is known of a sandbox; nil if nothing is.
+// recall returns the record of a sandbox; nil for none.
 func recall(typ, id string) (_ *known, err error) {
 	root, err := knownFolder()
 	if err != nil {
@@ -299,8 +298,8 @@ func recall(typ, id string) (_ *known, err error) {
 	return k, nil
 }
 
-// forget removes what is known of a sandbox that has ended. What cannot be removed is
-// forgotten as the oldest some day.
+// forget removes the records of a sandbox that has ended. A record that cannot be removed is
+// pruned later as the oldest one.
 func forget(typ, id string) {
 	for _, open := range []func() (*os.Root, error){knownFolder, activityFolder} {
 		if root, err := open(); err == nil {

@@ -13,16 +13,16 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// changing is what differs in the events of two sessions that are the same. The models that
-// OpenCode offers are those that it has heard of until then.
+// changing matches what differs between the events of two equal sessions. OpenCode offers the
+// models that it has heard of at the time.
 var changing = regexp.MustCompile(`1[6-9]\d{8,}|[0-9a-f]{8}-[0-9a-f-]{27}|\b(ses|msg|prt)_\w+|"duration_ms":\d+|"cost_usd":[\d.e-]+|20\d\d-\d\d-\d\dT[\d:.]+Z?|\b\d+\.\d+ seconds|Chunk ID: \w+|process_id":"?\d+|"models":\[[^\]]*\]`)
 
-// same returns events as they are in every replay of a session.
+// same returns the events in a form that is equal in every replay of a session.
 func same(events []runnerscripts.Event, paths primitives.Paths) []string {
 	lines := make([]string, 0, len(events))
 	for _, ev := range events {
 		if ev.Type == runnerscripts.TypeLog || ev.Type == runnerscripts.TypeUsageUpdate {
-			continue // warnings of the machine that it runs on, and numbers of its time
+			continue // warnings and numbers that depend on the machine
 		}
 		payload := strings.ReplaceAll(string(ev.Payload), paths.Workspace, "WORKSPACE")
 		payload = strings.ReplaceAll(strings.ReplaceAll(payload, paths.Home, "HOME"), paths.Session, "SESSION")
@@ -31,8 +31,8 @@ func same(events []runnerscripts.Event, paths primitives.Paths) []string {
 	return lines
 }
 
-// TestASessionIsReplayed: real agents do again what they did, in another sandbox, without a
-// key, a network and a model.
+// TestASessionIsReplayed checks that real agents repeat a session in another sandbox, without a
+// key, a network or a model.
 func TestASessionIsReplayed(t *testing.T) {
 	t.Setenv("TEST_HOST_KEY", hostKey)
 	api := keyedModel(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
-// lines describes events by what is the same for all who follow a query.
+// lines returns the parts of events that are equal for all clients that follow a query.
 func lines(events []runnerscripts.Event) (all []string) {
 	for _, ev := range events {
 		all = append(all, string(ev.Type)+string(ev.Payload))
@@ -54,7 +54,7 @@ func TestWhoHasSomeEventsOfAQueryGetsTheOthersOnce(t *testing.T) {
 	})
 }
 
-// followedAfter collects what FollowQuery returns.
+// followedAfter returns the events of FollowQuery.
 func followedAfter(ctx context.Context, env *Environment, after int) (events []runnerscripts.Event, err error) {
 	for ev, err := range env.FollowQuery(ctx, after) {
 		if err != nil {
@@ -151,8 +151,8 @@ func TestDetachNeedsASandboxThatIsKept(t *testing.T) {
 	}
 }
 
-// A prompt whose program died when it was written down, and had not reached the runner yet,
-// or was on its way, runs once.
+// A prompt runs once if its program died after recording it, before the prompt reached the
+// runner or while it was in transit.
 func TestAPromptThatDidNotReachTheRunnerRunsOnce(t *testing.T) {
 	binary, err := bundle.Path(t.Context(), bundle.Config{})
 	if err != nil {
@@ -160,8 +160,7 @@ func TestAPromptThatDidNotReachTheRunnerRunsOnce(t *testing.T) {
 	}
 	dir := t.TempDir()
 	runner, held := filepath.Join(dir, "envrunner"), filepath.Join(dir, "held")
-	// While the file is there, what brings the runner its input brings the variables only,
-	// or nothing.
+	// While the file held exists, the feed delivers only the variables, or nothing.
 	script := "#!/bin/sh\nif [ \"$1\" = feed ] && [ -e " + held + " ]; then\n" +
 		"  if [ \"$(cat " + held + ")\" = request ]; then head -n 1 | " + binary + " \"$@\"; fi\n  touch " + held + ".now\n  exec sleep 1000\nfi\nexec " + binary + " \"$@\"\n"
 	if err := os.WriteFile(runner, []byte(script), 0o755); err != nil {
@@ -197,7 +196,7 @@ func TestAPromptThatDidNotReachTheRunnerRunsOnce(t *testing.T) {
 				}
 				defer again.Close()
 				ctx, cancel := context.WithCancel(t.Context())
-				go func() { // the program dies when the prompt is written down
+				go func() { // the program dies when the prompt is recorded
 					for noted := ""; noted != "q" || !exists(held+".now"); time.Sleep(time.Millisecond) {
 						if all := promptsOf(t, again); len(all) > 0 {
 							noted = all[len(all)-1].QueryID
@@ -233,8 +232,8 @@ func exists(name string) bool {
 	return err == nil
 }
 
-// What a program that is killed at any time has of a query, and what the next one gets of
-// it, are the events of the query.
+// The events that a killed program got of a query and those that the next program gets are
+// together the events of the query.
 func TestAQueryOfAKilledHostGoesOnWhereItWas(t *testing.T) {
 	everywhere(t, func(t *testing.T, box Sandbox) {
 		id := killedHost(t, Config{Sandbox: toKeep(box), Agent: scenario(t, waiting("go-on"))}, "before")

@@ -15,38 +15,36 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// Usage counts the tokens and the money of a query.
+// Usage counts the tokens and the cost of a query.
 type Usage = runnerscripts.Usage
 
-// Result is what came of a prompt.
+// Result is the result of a prompt.
 type Result struct {
-	// Text is what the agent said last: after its last tool call, or before that if it
-	// said nothing after it.
+	// Text is what the agent said after its last tool call, or before it if it said nothing
+	// after it.
 	Text string
 	// StopReason is why the agent stopped; empty if the query failed.
 	StopReason runnerscripts.StopReason
-	// Usage is what the query took; zero if the agent does not say.
+	// Usage is what the query used; zero if the agent does not report it.
 	Usage Usage
 	// Duration is the time from the prompt to the end.
 	Duration time.Duration
-	// Rejected are the titles of the tool calls that were not allowed.
+	// Rejected has the titles of the tool calls that were rejected.
 	Rejected []string
-	// Changes are those of [Environment.Changes] after the query, so they are counted
-	// from the beginning of the workspace. They are read from its files, not from events of
-	// a watch, so none comes late. They are nil if the query failed, or the
-	// sandbox does not know its beginning.
+	// Changes are those of [Environment.Changes] after the query, so they count from the
+	// beginning of the workspace. They are read from the files, not from watch events, so none
+	// is late. They are nil if the query failed, or if the sandbox has no baseline.
 	Changes []Change
 }
 
-// Run gives the agent a prompt and returns what came of it. It is
-// [Environment.ExecuteQuery] for programs that need no events.
+// Run sends the agent a prompt and returns the result. It is [Environment.ExecuteQuery] for
+// programs that need no events.
 //
-// A query that failed is a [*QueryError]. One that [Environment.Interrupt] has stopped
-// is no error: Result.StopReason is runnerscripts.StopCancelled. When ctx is done Run
-// interrupts the query and returns the context's cause; if the agent has reported a
-// failure of the model's API that it had not overcome, that is a
-// [*runnerscripts.ScriptFailure] in the error's chain. Other errors are those of
-// ExecuteQuery. The Result holds what was known by then.
+// A failed query is a [*QueryError]. A query that [Environment.Interrupt] stopped is no error:
+// its Result.StopReason is runnerscripts.StopCancelled. When ctx is done, Run interrupts the
+// query and returns the cause of ctx. If the agent then reported a failure of the model API that
+// it had not overcome, the error also wraps that [*runnerscripts.ScriptFailure]. Other errors
+// are those of ExecuteQuery. On an error the Result holds what is known.
 func (e *Environment) Run(ctx context.Context, prompt string) (Result, error) {
 	q := Query{Prompt: prompt}
 	f := resultFold{asked: boundedmap.Map[string]{Max: maxRejected}}
@@ -69,7 +67,7 @@ func (e *Environment) Run(ctx context.Context, prompt string) (Result, error) {
 	return f.Result, nil
 }
 
-// resultFold makes a Result of events.
+// resultFold builds a Result from events.
 type resultFold struct {
 	Result
 	blocks  []textBlock
@@ -82,17 +80,17 @@ type resultFold struct {
 	failure lastfailure.Keeper
 }
 
-// What a Result holds at most, in bytes: text, and the titles of rejected tool calls.
+// Limits of a Result, in bytes: text, and the titles of rejected tool calls.
 const (
 	maxSaid     = 16 << 20
 	maxRejected = 1 << 20
-	blockSize   = 128 // what a block takes beside its text
+	blockSize   = 128 // overhead of a block beside its text
 )
 
-// textBlock is what the agent said in one piece.
+// textBlock is one block of the agent's text.
 type textBlock []byte
 
-// add takes one event of the main conversation in.
+// add adds one event.
 func (f *resultFold) add(ev runnerscripts.Event) {
 	f.failure.Add(ev)
 	if ev.ConversationID != runnerscripts.MainConversation && ev.ConversationID != "" {
@@ -115,7 +113,7 @@ func (f *resultFold) add(ev runnerscripts.Event) {
 	}
 }
 
-// say adds to the block that a chunk belongs to.
+// say adds a chunk to its block.
 func (f *resultFold) say(c *runnerscripts.ContentChunk) {
 	text := c.Content.Text
 	if f.tool && text != "" {
@@ -146,7 +144,7 @@ func (f *resultFold) say(c *runnerscripts.ContentChunk) {
 	f.blocks[i] = append(f.blocks[i], text...)
 }
 
-// permission notes which requests were rejected.
+// permission collects the titles of rejected requests.
 func (f *resultFold) permission(ev runnerscripts.Event) {
 	switch v := ev.Value().(type) {
 	case *runnerscripts.PermissionRequest:
@@ -161,7 +159,7 @@ func (f *resultFold) permission(ev runnerscripts.Event) {
 	}
 }
 
-// end fills in what is known at the end.
+// end fills in the duration and the text.
 func (f *resultFold) end(begin time.Time) {
 	f.Duration = time.Since(begin)
 	var texts []string
@@ -176,7 +174,7 @@ func (f *resultFold) end(begin time.Time) {
 	f.Text = strings.Join(texts, "\n\n")
 }
 
-// ExitError says that a command of [Environment.Exec] did not succeed.
+// ExitError means that a command of [Environment.Exec] did not succeed.
 type ExitError struct {
 	Args   []string
 	Status primitives.ExitStatus
@@ -184,7 +182,7 @@ type ExitError struct {
 	Output string
 }
 
-// Error says how the command ended, with the end of its output.
+// Error returns how the command ended, with the end of its output.
 func (e *ExitError) Error() string {
 	text := strings.Join(e.Args, " ") + ": " + describe(e.Status)
 	if s := redact.LastLines(e.Output); s != "" {
@@ -193,12 +191,13 @@ func (e *ExitError) Error() string {
 	return text
 }
 
-// Exec runs a command in the workspace, as the agent's user but without the agent's
-// variables but with those of [Environment.ProxyEnv], and returns its standard output, followed by its standard error. A command
-// that does not exit with status 0 is an [*ExitError]; a program that does not exist is
-// primitives.ErrCommandNotFound. Of each stream 10 MiB are kept, and a last line says
-// how much was left out. When ctx is done the command is ended, and the error is the
-// context's cause. For input, streams, terminals and more use [Environment.Primitive].
+// Exec runs a command in the workspace and returns its standard output, followed by its standard
+// error. The command runs as the agent's user, without the agent's variables but with those of
+// [Environment.ProxyEnv]. If it does not exit with status 0, the error is an [*ExitError]; if
+// the program does not exist, it is primitives.ErrCommandNotFound. Exec keeps 10 MiB of each
+// stream, and a last line says how much was left out. When ctx is done, Exec ends the command
+// and returns the cause of ctx. For input, streams, terminals and more use
+// [Environment.Primitive].
 func (e *Environment) Exec(ctx context.Context, args ...string) (string, error) {
 	if len(args) == 0 {
 		return "", fmt.Errorf("exec: %w: there is no command", fs.ErrInvalid)

@@ -26,34 +26,34 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
-// Sandbox chooses the kind of sandbox and its settings: Spec has those that all kinds
-// share, and a block of the kind's name those that only it has. In a configuration file
-// it is either one word, as [Sandbox.UnmarshalText] reads it, or a mapping:
+// Sandbox chooses the kind of sandbox and its settings: Spec has the settings of all kinds, and
+// the block with a kind's name has those of that kind alone. In a configuration file it is
+// either one word, as [Sandbox.UnmarshalText] reads it, or a mapping:
 //
 //	sandbox: docker
 //	sandbox: ssh:build1
 //	sandbox: {type: docker, image: golang:1.26, memory: 2GiB, network: none, docker: {pids: 512}}
 //
-// Changing the type changes the kind and nothing else: a block of another kind may stay and
-// does not count, and what the kind cannot do is errors.ErrUnsupported with the name of the
-// setting.
+// Changing the type changes only the kind: the blocks of other kinds may stay and are ignored. A
+// setting that the kind does not support is errors.ErrUnsupported, with the name of the setting.
 type Sandbox struct {
 	// Type is the kind: "local", "docker", "modal" or "ssh"; with Provider, any other name.
 	Type string `json:"type,omitempty"`
-	// Spec describes the sandbox. Without an Image, containers and sandboxes at Modal are
-	// made of [DefaultImage]; if the image lacks the agent, [Create] uses one that is built on
-	// it, see [BuildImage].
+	// Spec describes the sandbox. Containers and sandboxes at Modal without an Image use
+	// [DefaultImage]; if the image lacks the agent, [Create] uses one that is built on it, see
+	// [BuildImage].
 	primitives.Spec
-	// AllowHosts are the hosts that all in a sandbox with the Network "none" may reach: the names
-	// "example.com" and "*.example.com" (what is below it), an address, or "*" for every one, as
-	// "example.com:8443" at that port and otherwise at 80 and 443. Commands find them through an
-	// HTTP proxy, which is the gateway, in HTTP_PROXY and HTTPS_PROXY: see
-	// [Environment.ProxyEnv]. Only addresses of the public internet are reached. An empty list
-	// that is not nil allows none until [Environment.SetAllowHosts] does. [Attach] takes nil
-	// for what this machine remembers.
+	// AllowHosts are the hosts that a sandbox with the Network "none" may reach. A host is a
+	// name such as "example.com", a pattern such as "*.example.com" (all names below it), an
+	// address, or "*" for all hosts. It may have a port, as in "example.com:8443"; without one,
+	// ports 80 and 443 are allowed. Programs find the hosts through the gateway, which is an
+	// HTTP proxy in HTTP_PROXY and HTTPS_PROXY: see [Environment.ProxyEnv]. Only addresses of
+	// the public internet can be reached. An empty list that is not nil allows no host until
+	// [Environment.SetAllowHosts] does. For nil, [Attach] uses the list that this machine has
+	// stored.
 	AllowHosts []string `json:"allow_hosts,omitzero"`
-	// Local is for the type "local": processes of this machine. In this and the other
-	// blocks a Runner, Logger or Progress that is nil is that of the [Config].
+	// Local is for the type "local": processes of this machine. In this and the other blocks a
+	// nil Runner, Logger or Progress means that of the [Config].
 	Local local.Provider `json:"local,omitzero"`
 	// Docker is for the type "docker": a container.
 	Docker docker.Provider `json:"docker,omitzero"`
@@ -61,19 +61,19 @@ type Sandbox struct {
 	Modal modal.Provider `json:"modal,omitzero"`
 	// SSH is for the type "ssh": another machine, which the ssh command reaches.
 	SSH ssh.Provider `json:"ssh,omitzero"`
-	// Provider makes sandboxes of a kind that this module does not have. Type is the name
+	// Provider creates sandboxes of a kind that this module does not have. Type is the name
 	// under which they are recorded.
 	Provider primitives.Provider `json:"-"`
 }
 
-// UnmarshalText reads a sandbox that is one word: its type, or "ssh:" and the machine.
+// UnmarshalText reads a sandbox in one word: its type, or "ssh:" and the machine.
 func (s *Sandbox) UnmarshalText(text []byte) error {
 	*s = Sandbox{}
 	return s.Choose(string(text))
 }
 
-// Choose sets the type, and the machine if word names one, as [Sandbox.UnmarshalText] reads
-// them. All other settings stay.
+// Choose sets the type, and the machine if word names one, in the form of
+// [Sandbox.UnmarshalText]. All other settings stay.
 func (s *Sandbox) Choose(word string) error {
 	typ, address, given := strings.Cut(word, ":")
 	if given {
@@ -87,7 +87,8 @@ func (s *Sandbox) Choose(word string) error {
 	return nil
 }
 
-// Word returns the type, with the machine if it has one: what [Sandbox.Choose] reads.
+// Word returns the type, with the machine if it has one, in the form that [Sandbox.Choose]
+// reads.
 func (s Sandbox) Word() string {
 	if p, ok := s.block().(primitives.Addressed); ok && *p.Address() != "" {
 		return s.Type + ":" + *p.Address()
@@ -95,7 +96,8 @@ func (s Sandbox) Word() string {
 	return s.Type
 }
 
-// addressedTypes returns the types whose sandboxes lie on a machine that a file names.
+// addressedTypes returns the types whose sandboxes are on a machine that the configuration
+// names.
 func addressedTypes() []string {
 	return slices.DeleteFunc(SandboxTypes(), func(typ string) bool {
 		_, ok := new(Sandbox).blocks()[typ].(primitives.Addressed)
@@ -103,8 +105,7 @@ func addressedTypes() []string {
 	})
 }
 
-// UnmarshalJSON reads both forms. A setting that the type does not have is
-// [ErrConfig].
+// UnmarshalJSON reads both forms. A setting that the type does not have is [ErrConfig].
 func (s *Sandbox) UnmarshalJSON(data []byte) error {
 	*s = Sandbox{}
 	data = bytes.TrimSpace(data)
@@ -127,8 +128,7 @@ func (s *Sandbox) UnmarshalJSON(data []byte) error {
 	return s.check()
 }
 
-// MarshalJSON writes what UnmarshalJSON reads, in the short form where it says
-// all.
+// MarshalJSON writes what UnmarshalJSON reads, in the short form if that is complete.
 func (s Sandbox) MarshalJSON() ([]byte, error) {
 	type plain Sandbox // without this method
 	settings, err := configfile.Settings(plain(s))
@@ -142,14 +142,14 @@ func (s Sandbox) MarshalJSON() ([]byte, error) {
 	return json.Marshal(settings)
 }
 
-// DefaultImage is what sandboxes are made of where the configuration names no image.
+// DefaultImage is the image of sandboxes if the configuration names none.
 const DefaultImage = "node:22-bookworm-slim"
 
 // SandboxTypes returns the types that a file can name, sorted.
 func SandboxTypes() []string { return slices.Sorted(maps.Keys(new(Sandbox).blocks())) }
 
-// block returns the provider of the type, which for a type of this module is a field of s;
-// nil for an unknown type.
+// block returns the provider of the type; nil for an unknown type. For a type of this module the
+// provider is a field of s.
 func (s *Sandbox) block() primitives.Provider {
 	if s.Provider != nil {
 		return s.Provider
@@ -162,7 +162,7 @@ func (s *Sandbox) blocks() map[string]primitives.Provider {
 	return map[string]primitives.Provider{"docker": &s.Docker, "local": &s.Local, "modal": &s.Modal, "ssh": &s.SSH}
 }
 
-// HasImage reports whether sandboxes of the type are made of images.
+// HasImage reports whether sandboxes of the type use images.
 func (s Sandbox) HasImage() bool {
 	_, ok := s.block().(primitives.ImageStore)
 	return ok
@@ -174,7 +174,7 @@ func (s Sandbox) UsesHostFolder() bool {
 	return ok && slices.Contains(p.HostPaths(&s.Spec), &s.Workspace)
 }
 
-// check refuses a type that is not known.
+// check returns an error for an unknown type.
 func (s Sandbox) check() error {
 	types := strings.Join(SandboxTypes(), ", ")
 	switch {
@@ -190,13 +190,13 @@ func (s Sandbox) check() error {
 	return nil
 }
 
-// provider returns the provider of the type, with what those of this module take from cfg.
+// provider returns the provider of the type. Providers of this module get settings of cfg.
 func (s Sandbox) provider(cfg Config) (primitives.Provider, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
 	if s.Provider != nil {
-		return s.Provider, nil // the caller's, which other calls may use at this moment
+		return s.Provider, nil // the caller's, which other calls may use concurrently
 	}
 	p := s.block()
 	switch p := p.(type) {
@@ -217,7 +217,7 @@ func (s Sandbox) provider(cfg Config) (primitives.Provider, error) {
 
 type findRunner = func(ctx context.Context, goos, goarch string) (string, error)
 
-// fill sets those fields of a block that are nil. The logger does not see the secrets of c.
+// fill sets the nil fields of a block. The logger does not see the secrets of c.
 func (c Config) fill(runner *findRunner, logger *hclog.Logger, progress *func(string)) {
 	if *logger != nil {
 		c.Logger = *logger
@@ -240,8 +240,8 @@ func (c Config) runnerFor(ctx context.Context, goos, goarch string) (string, err
 	return bundle.Path(ctx, bundle.Config{OS: goos, Arch: goarch, Progress: c.tell})
 }
 
-// localRunner is runnerFor where a sandbox can do without a runner, as one can whose
-// commands end with this program.
+// localRunner is runnerFor for a sandbox that works without a runner: its commands end with this
+// program.
 func (c Config) localRunner(keep bool) findRunner {
 	return func(ctx context.Context, goos, goarch string) (string, error) {
 		if c.Runner == "" && !keep {
@@ -249,13 +249,13 @@ func (c Config) localRunner(keep bool) findRunner {
 		}
 		name, err := c.runnerFor(ctx, goos, goarch)
 		if errors.Is(err, bundle.ErrNotFound) {
-			return "", nil // the first script fails with it
+			return "", nil // the first script fails with this error
 		}
 		return name, err
 	}
 }
 
-// checkRunner refuses a configured runner that is not there.
+// checkRunner returns an error if the configured runner does not exist.
 func (c Config) checkRunner() error {
 	if _, err := os.Stat(c.Runner); c.Runner != "" && err != nil {
 		return fmt.Errorf("%w: runner: %w", ErrConfig, err)
@@ -263,7 +263,7 @@ func (c Config) checkRunner() error {
 	return nil
 }
 
-// createSandbox makes the sandbox of the configuration.
+// createSandbox creates the sandbox of the configuration.
 func (c Config) createSandbox(ctx context.Context) (primitives.EnvironmentPrimitive, error) {
 	p, spec, err := c.spec(ctx)
 	if err != nil {
@@ -279,7 +279,7 @@ func (c Config) createSandbox(ctx context.Context) (primitives.EnvironmentPrimit
 	return made, nil
 }
 
-// spec returns the provider, and its specification of the sandbox with what the agent needs.
+// spec returns the provider and the Spec of the sandbox, including what the agent needs.
 func (c Config) spec(ctx context.Context) (primitives.Provider, primitives.Spec, error) {
 	spec := c.Sandbox.Spec
 	p, err := c.Sandbox.provider(c)
@@ -301,17 +301,17 @@ func (c Config) spec(ctx context.Context) (primitives.Provider, primitives.Spec,
 	return p, spec, err
 }
 
-// settingError is a wrong setting by its name in the configuration.
+// settingError is a wrong setting, with its name in the configuration.
 type settingError struct {
 	error
 	wrong *primitives.SettingError
 }
 
-// Unwrap returns what is printed and what it was made of.
+// Unwrap returns the printed error and the original one.
 func (n *settingError) Unwrap() []error { return []error{n.error, n.wrong} }
 
-// settingError names the settings that are wrong as the configuration does. What else is
-// joined to them stays.
+// settingError replaces the names of wrong settings by their names in the configuration. Other
+// joined errors stay.
 func (s Sandbox) settingError(err error) error {
 	if _, ok := errors.AsType[*primitives.SettingError](err); !ok {
 		return asConfigError(err)
@@ -335,8 +335,8 @@ func (s Sandbox) settingError(err error) error {
 	return err
 }
 
-// setting is the name of a setting in files: those of all kinds stand beside the type, and
-// others in the block of the type.
+// setting returns the name of a setting in files: the settings of all kinds stand beside the
+// type, the others in the block of the type.
 func (s Sandbox) setting(name string) string {
 	first, _, _ := strings.Cut(name, "[")
 	first, _, _ = strings.Cut(first, ".")
@@ -348,7 +348,7 @@ func (s Sandbox) setting(name string) string {
 	return "sandbox." + s.Type + "." + name
 }
 
-// asConfigError says of a setting that makes no sense that the configuration is wrong.
+// asConfigError wraps the error of an invalid setting in [ErrConfig].
 func asConfigError(err error) error {
 	if errors.Is(err, fs.ErrInvalid) && !errors.Is(err, ErrConfig) {
 		return fmt.Errorf("%w: sandbox: %w", ErrConfig, err)
@@ -356,7 +356,7 @@ func asConfigError(err error) error {
 	return err
 }
 
-// explainBuild says why a build may not have reached the registries of packages.
+// explainBuild explains why a build may not have reached the package registries.
 func explainBuild(err error) error {
 	if failed, ok := errors.AsType[*primitives.Error](err); ok && failed.Op == "build image" && hasPassword(proxies()) {
 		return fmt.Errorf("%w; builds are not given the password of the proxy: use a proxy that needs none", err)
@@ -364,7 +364,7 @@ func explainBuild(err error) error {
 	return err
 }
 
-// install says how an image gets the program of an agent.
+// install returns how an image gets the program of an agent.
 func (c Config) install(r runnerscripts.Recipe) primitives.Install {
 	build := primitives.Install{
 		Program: r.Program, Env: primitives.Spec{Env: c.Agent.Env}.Environ(), Needs: installers(r), Commands: installation(r),
@@ -372,13 +372,13 @@ func (c Config) install(r runnerscripts.Recipe) primitives.Install {
 		Advice: "one of a Debian system with npm to add it to, such as " + DefaultImage,
 	}
 	for _, proxy := range proxies() {
-		build.BuildEnv = append(build.BuildEnv, withoutPassword(proxy)) // commands of the base see it
+		build.BuildEnv = append(build.BuildEnv, withoutPassword(proxy)) // the base image's commands see it
 	}
 	return build
 }
 
-// Examine says what sandboxes of the configuration need and lack, without making one. A type
-// that needs nothing, or whose provider cannot say, has no findings.
+// Examine returns what sandboxes of the configuration need and lack, without creating one. A
+// type that needs nothing, or whose provider cannot say, has no findings.
 func Examine(ctx context.Context, cfg Config) ([]primitives.Finding, error) {
 	p, err := cfg.Sandbox.provider(cfg)
 	if err != nil {
@@ -395,11 +395,11 @@ func Examine(ctx context.Context, cfg Config) ([]primitives.Finding, error) {
 	return examiner.Examine(ctx, spec), nil
 }
 
-// InstalledTypes returns the types that this machine is set up for. Those that need no
-// setup are first, so the first one can be asked without an engine or an account. Not among
-// them is "docker" where neither the configuration of the docker command nor a socket
-// says that there is an engine, nor "modal" without credentials. It makes no
-// connection, so an installed type may still not answer.
+// InstalledTypes returns the types that this machine is set up for. Types that need no setup
+// come first, so the first type works without an engine or an account. InstalledTypes leaves out
+// "docker" if neither the configuration of the docker command nor a socket indicates an engine,
+// and "modal" without credentials. It makes no connection, so an installed type may still not
+// answer.
 func InstalledTypes() []string {
 	var always, found []string
 	for _, typ := range SandboxTypes() {
@@ -412,7 +412,7 @@ func InstalledTypes() []string {
 	return append(always, found...)
 }
 
-// end ends a sandbox that is of no use, also when ctx is done.
+// end ends an unusable sandbox, even if ctx is done.
 func end(ctx context.Context, s primitives.EnvironmentPrimitive) error {
 	_, err := s.Terminate(context.WithoutCancel(ctx))
 	return errors.Join(err, s.Close())

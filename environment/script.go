@@ -20,8 +20,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
-// start runs a script in the sandbox and gives it its request, after before, which
-// may be nil. The caller closes the process.
+// start runs a script in the sandbox and sends it its request. If before is not nil, start calls
+// it first. The caller closes the process.
 func (e *Environment) start(ctx context.Context, script string, request any, before func(*process) error) (*process, error) {
 	if err := e.checkAgent(script); err != nil {
 		return nil, err
@@ -34,7 +34,7 @@ func (e *Environment) start(ctx context.Context, script string, request any, bef
 	if err != nil {
 		return nil, &ScriptError{Script: script, Err: fmt.Errorf("request: %w", err)}
 	}
-	// ctx bounds the start; the process outlives it and is ended by its close.
+	// ctx bounds the start only; the process ends with its close.
 	life, forget := context.WithCancel(context.WithoutCancel(ctx))
 	starting := context.AfterFunc(ctx, forget)
 	proc, err := e.launch(life, script, args)
@@ -56,7 +56,7 @@ func (e *Environment) start(ctx context.Context, script string, request any, bef
 		e.release(p)
 		return nil, err
 	}
-	_ = p.queue(ctx, append(line, '\n')) // one that exits at once shows in how it ends
+	_ = p.queue(ctx, append(line, '\n')) // a script that exits at once shows an error at its end
 	return p, nil
 }
 
@@ -71,7 +71,7 @@ func (e *Environment) launch(ctx context.Context, script string, args []string) 
 	return e.prim.Exec(ctx, primitives.Command{Args: args, Env: e.environ(), Stdin: true})
 }
 
-// environ is the environment of the scripts beside the sandbox's own.
+// environ returns the variables of the scripts beside those of the sandbox.
 func (e *Environment) environ() []string {
 	env := []string{"HOME=" + e.prim.Paths().Home}
 	for key, value := range e.cfg.Agent.Env {
@@ -81,9 +81,8 @@ func (e *Environment) environ() []string {
 	return env
 }
 
-// run takes a script from its request to its result. Events on the way, which are of
-// the transcript, go to emit, which may be nil; when it returns false the script is
-// ended and the error is errStopped.
+// run runs a script from its request to its result. It passes the events of the transcript to
+// emit, which may be nil. If emit returns false, run ends the script and returns errStopped.
 func (e *Environment) run(ctx context.Context, script string, request any, emit func(runnerscripts.Event) bool) (runnerscripts.Result, error) {
 	ctx, leave, err := e.enter(ctx)
 	if err != nil {
@@ -123,7 +122,7 @@ func (e *Environment) run(ctx context.Context, script string, request any, emit 
 
 var errStopped = errors.New("stopped by the caller")
 
-// finish judges a script whose output has ended.
+// finish returns the result or the error of a script whose output has ended.
 func (e *Environment) finish(ctx context.Context, p *process, result *runnerscripts.Result) (runnerscripts.Result, error) {
 	failure := p.failure(result, nil)
 	switch {
@@ -148,7 +147,7 @@ func decodeResult(ev runnerscripts.Event) (*runnerscripts.Result, error) {
 	return &r, nil
 }
 
-// diagnose tells a script that failed from a sandbox that died under it.
+// diagnose adds the sandbox's error to that of a script if the sandbox died.
 func (e *Environment) diagnose(ctx context.Context, err *ScriptError) error {
 	if err.Failure != nil || errors.Is(err, primitives.ErrUnavailable) || errors.Is(err, primitives.ErrTerminated) {
 		return err
@@ -163,7 +162,7 @@ func (e *Environment) diagnose(ctx context.Context, err *ScriptError) error {
 	return err
 }
 
-// lost is gone where ctx may be done already: the sandbox has a time of its own to
+// lost is gone for a ctx that may be done already: the sandbox gets a timeout of its own to
 // answer.
 func (e *Environment) lost(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.probe)
@@ -171,7 +170,7 @@ func (e *Environment) lost(ctx context.Context) error {
 	return e.gone(ctx)
 }
 
-// gone says why the sandbox takes no more calls, or nil.
+// gone returns why the sandbox accepts no more calls; nil if it does.
 func (e *Environment) gone(ctx context.Context) error {
 	state, err := e.prim.Poll(ctx)
 	switch {
@@ -187,9 +186,9 @@ func (e *Environment) gone(ctx context.Context) error {
 	return nil
 }
 
-// fromScript makes the event that a script has printed during a query one of the
-// host's, which says where it comes from and what it belongs to. A query ID of
-// the script's own is not believed. What a script may not say becomes a log event.
+// fromScript turns an event that a script printed during a query into one of the host. It sets
+// the source and what the event belongs to, and does not trust the script's own query ID. An
+// event that a script may not send becomes a log event.
 func (e *Environment) fromScript(ev runnerscripts.Event, queryID string, source runnerscripts.Source) runnerscripts.Event {
 	ev = e.hidden(ev)
 	switch {
@@ -202,11 +201,10 @@ func (e *Environment) fromScript(ev runnerscripts.Event, queryID string, source 
 	return e.enrich(ev)
 }
 
-// maxDisowned is how much of each part of an event the log event in its place shows:
-// 4 KiB.
+// maxDisowned limits how much of each part of a refused event its log event shows: 4 KiB.
 const maxDisowned = 4 << 10
 
-// disowned returns the log event that stands for an event that is not believed.
+// disowned returns the log event that replaces an untrusted event.
 func (e *Environment) disowned(ev runnerscripts.Event, why string) runnerscripts.Event {
 	part := func(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxDisowned)], "") }
 	data, err := json.Marshal(map[string]any{
@@ -223,9 +221,9 @@ func (e *Environment) disowned(ev runnerscripts.Event, why string) runnerscripts
 	return ev
 }
 
-// enrich fills in what the environment knows of an event.
+// enrich sets the fields that the environment knows.
 func (e *Environment) enrich(ev runnerscripts.Event) runnerscripts.Event {
-	ev.Seq, ev.Index = 0, 0 // the session's and the query's to give
+	ev.Seq, ev.Index = 0, 0 // the session sets Seq, the query sets Index
 	ev.SessionID = e.cfg.SessionID
 	if ev.ConversationID == "" {
 		ev.ConversationID = runnerscripts.MainConversation
@@ -236,7 +234,7 @@ func (e *Environment) enrich(ev runnerscripts.Event) runnerscripts.Event {
 	return ev
 }
 
-// event makes an event of the environment's own.
+// event returns a new event of the environment itself.
 func (e *Environment) event(typ runnerscripts.EventType, queryID string, payload any) runnerscripts.Event {
 	data, err := json.Marshal(payload)
 	if err != nil {
@@ -250,17 +248,17 @@ func (e *Environment) logEvent(script string, ev runnerscripts.Event) {
 	eventlog.Write(e.log.With("script", script), e.hidden(ev))
 }
 
-// runnerName begins the name of the runner in the sandbox. What follows is a part
-// of the sum of its content, so that another release never meets a stale one.
+// runnerName is the prefix of the runner's file name in the sandbox. The rest is part of the
+// SHA-256 of its content, so that a release never runs the runner of another one.
 const runnerName = "envrunner-"
 
-// runner is where the runner lies in the sandbox once it is known.
+// runner is the path of the runner in the sandbox, once it is known.
 type runner struct {
-	turn chan struct{} // holds a token while someone looks
+	turn chan struct{} // holds a token while a call looks for the runner
 	path string        // guarded by turn
 }
 
-// named returns what replaces a script; empty if nothing does.
+// named returns the command that replaces a script; empty for none.
 func (s Scripts) named(script string) []string {
 	return map[string][]string{
 		runnerscripts.SetupSession:   s.SetupSession,
@@ -269,7 +267,7 @@ func (s Scripts) named(script string) []string {
 	}[script]
 }
 
-// command returns what to run for a script.
+// command returns the command that runs a script.
 func (e *Environment) command(ctx context.Context, script string) ([]string, error) {
 	if own := e.cfg.Scripts.named(script); len(own) > 0 {
 		return own, nil
@@ -290,8 +288,8 @@ func (e *Environment) command(ctx context.Context, script string) ([]string, err
 	return []string{e.runner.path, script}, nil
 }
 
-// findRunner finds the runner for the sandbox's platform and makes it available
-// there.
+// findRunner finds the runner for the sandbox's platform, installs it in the sandbox if need be,
+// and returns its path there.
 func (e *Environment) findRunner(ctx context.Context) (string, error) {
 	can := e.prim.Capabilities()
 	name, err := bundle.Path(ctx, bundle.Config{
@@ -303,14 +301,13 @@ func (e *Environment) findRunner(ctx context.Context) (string, error) {
 	}
 	if holder, ok := e.prim.(interface{ Runner(file string) string }); ok {
 		if at := holder.Runner(name); at != "" {
-			return at, nil // its provider has put it there
+			return at, nil // its provider has installed it
 		}
 	}
 	return e.installRunner(ctx, name)
 }
 
-// installRunner copies the runner into the sandbox unless it is there, and removes
-// others.
+// installRunner copies the runner into the sandbox unless it is there, and removes others.
 func (e *Environment) installRunner(ctx context.Context, name string) (string, error) {
 	f, err := os.Open(name)
 	if err != nil {

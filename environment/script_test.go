@@ -12,8 +12,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// mayRunnerSay says of every type whether a runner may print it. It repeats the
-// table of package runnerscripts, so that a change there is one here.
+// mayRunnerSay maps every event type to whether a runner may print it. It repeats the table of
+// package runnerscripts, so that a change there must be made here too.
 var mayRunnerSay = map[runnerscripts.EventType]bool{
 	runnerscripts.TypeUserMessage:        true,
 	runnerscripts.TypeAgentMessage:       true,
@@ -55,14 +55,14 @@ var mayRunnerSay = map[runnerscripts.EventType]bool{
 
 	runnerscripts.TypeSessionInitialized: true,
 	runnerscripts.TypeSessionIdle:        false,
-	runnerscripts.TypeOptionsChanged:     true, // what is in force, not what was asked for
+	runnerscripts.TypeOptionsChanged:     true, // what is in effect, not what was requested
 
 	runnerscripts.TypeLog:   true,
 	runnerscripts.TypeError: true,
 	runnerscripts.TypeRaw:   true,
 }
 
-// forged is an event as a hostile sandbox prints it.
+// forged returns an event as a hostile sandbox prints it.
 func forged(t *testing.T, typ runnerscripts.EventType, source runnerscripts.Source, query, payload string) string {
 	t.Helper()
 	line, err := json.Marshal(runnerscripts.Event{
@@ -90,7 +90,7 @@ func TestAScriptSaysNothingInTheNameOfTheHost(t *testing.T) {
 				ReadTranscript: shell("cat >/dev/null; cat <<'END'\n" + read + "\n{\"type\":\"result\",\"ok\":true}\nEND\n"),
 			}})
 			events, _ := collect(t.Context(), env, Query{Prompt: "x", ID: "mine"}) // query_failed is an error
-			if typ == runnerscripts.TypePermissionResolved {                       // of a request that nobody has made
+			if typ == runnerscripts.TypePermissionResolved {                       // for a request that does not exist
 				if got := types(events); got != "query_started query_completed" {
 					t.Errorf("events: %s", got)
 				}
@@ -110,7 +110,7 @@ func TestAScriptSaysNothingInTheNameOfTheHost(t *testing.T) {
 	}
 }
 
-// checkOwned checks that the host says whose an event is.
+// checkOwned checks that the host sets the source and the query of an event.
 func checkOwned(t *testing.T, env *Environment, ev runnerscripts.Event, typ runnerscripts.EventType, may bool, source runnerscripts.Source, query string) {
 	t.Helper()
 	if ev.Source != source || ev.QueryID != query || ev.Seq != 0 || ev.SessionID != env.SessionID() {
@@ -161,8 +161,8 @@ func TestAnEventThatIsNotTheScriptsIsShownInPart(t *testing.T) {
 	}
 }
 
-// pry is a program for perl. For each process of the runner it prints a line with the
-// runner's command and with what it got of that process.
+// pry is a Perl program. For each process of the runner it prints a line with the runner's
+// command and with what it could read of that process.
 const pry = `
 my $ptrace = qx(uname -m) =~ /x86_64/ ? 101 : 117;
 for my $dir (grep { m{/\d+$} } glob "/proc/*") {
@@ -180,14 +180,14 @@ for my $dir (grep { m{/\d+$} } glob "/proc/*") {
 }
 `
 
-// TestCommandsCannotLookIntoTheRunner: an agent's command belongs to the same user as
-// the guest, the script that runs the agent and the feed of that script.
+// TestCommandsCannotLookIntoTheRunner: an agent's command has the same user as the guest, the
+// script that runs the agent and the feed of that script, but cannot read them.
 func TestCommandsCannotLookIntoTheRunner(t *testing.T) {
 	root := container(t)
 	root.Image = testdocker.Debian(t)
 	other := root
 	other.User = "4711:4711"
-	modal := atModal(t) // whose root has all capabilities
+	modal := atModal(t) // its root has all capabilities
 	modal.User = "4711:4711"
 	for name, box := range map[string]Sandbox{"docker": root, "docker, another user": other, "modal, another user": modal} {
 		t.Run(name, func(t *testing.T) {

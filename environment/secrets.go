@@ -18,14 +18,13 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// shortestSecret is the length in bytes from which a value is hidden. A shorter one
-// is too often a part of other words.
+// shortestSecret is the least length in bytes of a value that is redacted. A shorter value is
+// too often part of other words.
 const shortestSecret = 8
 
-// A name of a variable, header or setting is that of a secret if one of its words is
-// in secretWords or contains one of secretParts, unless its last word is in
-// settingWords: OPENAI_API_KEY and X-Auth-Token are, OPENAI_BASE_URL and
-// TOKEN_FILE are not.
+// A name of a variable, header or setting is that of a secret if one of its words is in
+// secretWords or contains one of secretParts, unless its last word is in settingWords:
+// OPENAI_API_KEY and X-Auth-Token are secrets, OPENAI_BASE_URL and TOKEN_FILE are not.
 var (
 	secretWords  = []string{"KEY", "KEYS", "PASS", "PWD", "AUTH", "BEARER", "JWT", "PAT", "DSN", "SIG", "SIGNATURE"}
 	secretParts  = []string{"TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "APIKEY", "AUTHORIZATION", "COOKIE"}
@@ -35,22 +34,22 @@ var (
 	}
 )
 
-// tokenPrefixes begin the tokens of well-known vendors, which are secrets whatever
-// their variable is called.
+// tokenPrefixes are the prefixes of the tokens of well-known vendors, which are secrets under
+// any name.
 var tokenPrefixes = []string{
 	"sk-", "sk_", "rk_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "glpat-", "xoxb-", "xoxp-", "xoxa-", "xoxs-",
 	"AIza", "ya29.", "hf_", "npm_", "pypi-", "eyJ", "-----BEGIN ",
 }
 
-// shortestToken is how long a token of a vendor is at least.
+// shortestToken is the least length of a vendor's token.
 const shortestToken = 20
 
-// secrets collects values that must not be seen.
+// secrets collects values to redact.
 type secrets struct{ values []string }
 
-// secretsOfConfig returns the secrets among the configured values: those whose name
-// says so, tokens of well-known vendors, and the credentials in URLs. Others are
-// settings, such as the address of an API or the name of a model.
+// secretsOfConfig returns the secrets among the configured values: values with the name of a
+// secret, tokens of well-known vendors, and the credentials in URLs. Other values are settings,
+// such as the address of an API or the name of a model.
 func secretsOfConfig(cfg Config) []string {
 	var s secrets
 	s.addAll(cfg.Agent.Env)
@@ -84,7 +83,7 @@ func (s *secrets) addAll(values map[string]string) {
 	}
 }
 
-// addTree adds the secrets of a JSON value, each under the key that it stands at.
+// addTree adds the secrets of a JSON value, each under its key.
 func (s *secrets) addTree(name string, value any) {
 	switch value := value.(type) {
 	case string:
@@ -100,12 +99,12 @@ func (s *secrets) addTree(name string, value any) {
 	}
 }
 
-// add adds what is secret of a value with this name; an empty one is none.
+// add adds the secrets in a value with this name.
 func (s *secrets) add(name, value string) {
 	value = strings.TrimSpace(value)
 	switch {
 	case strings.HasPrefix(value, "${"), strings.HasPrefix(value, "{env:"):
-		return // it stands for a variable
+		return // a reference to a variable
 	case isSecretName(name), isToken(value):
 		s.hide(value)
 		if _, rest, ok := strings.Cut(value, " "); ok { // "Bearer TOKEN"
@@ -122,7 +121,7 @@ func (s *secrets) addURL(raw string) {
 	}
 	for _, secret := range hostgit.SecretsOf(raw) {
 		if strings.Contains(secret, ":") || !strings.Contains(raw, "://"+secret+"@") || strings.HasPrefix(raw, "http") {
-			s.hide(secret) // not a user without a password, except of HTTP, where it may be a token
+			s.hide(secret) // a user alone is no secret, but in HTTP it may be a token
 		}
 	}
 	if u, err := url.Parse(raw); err == nil {
@@ -136,7 +135,7 @@ func (s *secrets) addURL(raw string) {
 	}
 }
 
-// hide adds a value, and as a URL has it.
+// hide adds a value, and its form in a URL.
 func (s *secrets) hide(value string) {
 	if len(value) < shortestSecret {
 		return
@@ -163,8 +162,8 @@ func isSecretName(name string) bool {
 	})
 }
 
-// wordsOf cuts a name at what is no letter or digit and before capitals, and returns
-// the words in capitals.
+// wordsOf splits a name at characters that are neither letters nor digits, and before capitals.
+// It returns the words in capitals.
 func wordsOf(name string) []string {
 	var b strings.Builder
 	lower := false
@@ -181,14 +180,14 @@ func wordsOf(name string) []string {
 	return strings.Fields(b.String())
 }
 
-// quietLogger blots secrets out of what is logged.
+// quietLogger redacts secrets in log records.
 type quietLogger struct {
 	hclog.Logger
 	hide redact.Redactor
 }
 
-// SafeLogger returns a logger that writes to c.Logger and replaces the secrets of c, as
-// events do. Without a Logger it writes nothing; it is never nil.
+// SafeLogger returns a logger that writes to c.Logger and redacts the secrets of c, as events
+// do. Without a Logger it writes nothing; it is never nil.
 func (c Config) SafeLogger() hclog.Logger {
 	if c = c.withQuietLogger(); c.Logger != nil {
 		return c.Logger
@@ -196,7 +195,7 @@ func (c Config) SafeLogger() hclog.Logger {
 	return hclog.NewNullLogger()
 }
 
-// logOf returns the logger of what is done with a sandbox.
+// logOf returns the logger for a sandbox.
 func (c Config) logOf(sandbox string) hclog.Logger {
 	log := c.SafeLogger().With(eventlog.Sandbox, sandbox)
 	for key, value := range map[string]string{eventlog.Type: c.Sandbox.Type, eventlog.Agent: c.Agent.Name} {
@@ -207,14 +206,13 @@ func (c Config) logOf(sandbox string) hclog.Logger {
 	return log
 }
 
-// withQuietLogger returns the configuration with a Logger that does not see its
-// secrets.
+// withQuietLogger returns the configuration with a Logger that redacts its secrets.
 func (c Config) withQuietLogger() Config {
 	if c.Logger == nil {
 		return c
 	}
 	if quiet, ok := c.Logger.(quietLogger); ok {
-		c.Logger = quiet.Logger // more secrets may be known by now
+		c.Logger = quiet.Logger // the configuration may have more secrets now
 	}
 	c.Logger = quietLogger{c.Logger, redact.New(secretsOfConfig(c))}
 	return c
@@ -255,7 +253,7 @@ func (l quietLogger) ResetNamed(name string) hclog.Logger {
 	return quietLogger{l.Logger.ResetNamed(name), l.hide}
 }
 
-// StandardLogger is for libraries that log with package log. Options may be nil.
+// StandardLogger returns a logger for libraries that log with package log. opts may be nil.
 func (l quietLogger) StandardLogger(opts *hclog.StandardLoggerOptions) *log.Logger {
 	if opts == nil {
 		opts = &hclog.StandardLoggerOptions{}
@@ -263,12 +261,12 @@ func (l quietLogger) StandardLogger(opts *hclog.StandardLoggerOptions) *log.Logg
 	return log.New(l.StandardWriter(opts), "", 0)
 }
 
-// StandardWriter takes one record with each Write.
+// StandardWriter returns a writer that takes one record with each Write.
 func (l quietLogger) StandardWriter(opts *hclog.StandardLoggerOptions) io.Writer {
 	return quietWriter{l.Logger.StandardWriter(opts), l.hide}
 }
 
-// quietWriter blots secrets out of what is written.
+// quietWriter redacts secrets in what is written.
 type quietWriter struct {
 	to   io.Writer
 	hide redact.Redactor
@@ -281,7 +279,7 @@ func (w quietWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// hidden is an event without secrets in any of its strings.
+// hidden returns the event with the secrets in its strings redacted.
 func (e *Environment) hidden(ev runnerscripts.Event) runnerscripts.Event {
 	if e.hide.Empty() {
 		return ev

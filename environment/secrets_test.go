@@ -74,8 +74,8 @@ func TestSecretsAreFoundWhereverTheyAreConfigured(t *testing.T) {
 	}
 }
 
-// Whatever a script prints, no event, log record or error has a secret, and all have
-// the address.
+// Whatever a script prints, no event, log record or error contains a secret, and all contain the
+// address.
 func TestNoSecretIsInAnyFieldOfAnyEvent(t *testing.T) {
 	const secret, address = "sk-QASECRET/123456", "https://api.example.com/v1"
 	for _, typ := range append(runnerscripts.EventTypes(), "from_the_future", "type_sk-QASECRET/123456") {
@@ -135,7 +135,7 @@ func TestNoSecretIsInALogRecord(t *testing.T) {
 	log.Warn("hunter2hunter2")
 	log.Error("hunter2hunter2", "a", map[string]string{"k": "hunter2hunter2"})
 	log.StandardLogger(&hclog.StandardLoggerOptions{InferLevels: true}).Print("[ERR] hunter2hunter2")
-	log.StandardLogger(nil).Print("hunter2hunter2") // as libraries do without options
+	log.StandardLogger(nil).Print("hunter2hunter2") // some libraries pass no options
 	if got := records.String(); strings.Contains(got, "hunter2") || strings.Count(got, "[redacted]") < 12 ||
 		strings.Count(got, "\n") != 7 || !strings.Contains(got, `number=12 fine="as it is"`) {
 		t.Errorf("records:\n%s", got)

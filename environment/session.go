@@ -16,23 +16,22 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// Setup is what a session starts with beside the workspace. The zero value is a
-// new conversation.
+// Setup is what a session starts with, beside the workspace. The zero value is a new
+// conversation.
 type Setup struct {
-	// Files are written into the workspace by the runner; they count as
-	// changes.
+	// Files are files that the runner writes into the workspace; they count as changes.
 	Files []runnerscripts.WorkspaceFile
-	// Transcript is restored, so that the agent remembers an earlier conversation, also
-	// that of another agent, which Transcript.Agent names: SetupData.Restored says how well.
-	// Where it is nil in a sandbox of [Attach] that another agent than Config.Agent has
-	// worked in, it is that agent's.
+	// Transcript is restored, so that the agent remembers an earlier conversation. It may be
+	// that of another agent, which Transcript.Agent names; SetupData.Restored says how well it
+	// was restored. If it is nil in a sandbox of [Attach] in which an agent other than
+	// Config.Agent has worked, the conversation of that agent is restored.
 	Transcript *runnerscripts.Transcript
 }
 
-// PrepareSession writes what the agent needs into the sandbox and restores the
-// transcript. It may be called again between queries; the next query then starts
-// the agent again. [Environment.ExecuteQuery] prepares an unprepared session with a zero
-// Setup. While a query runs PrepareSession returns [ErrBusy].
+// PrepareSession writes what the agent needs into the sandbox and restores the transcript. It
+// may be called again between queries; the next query then restarts the agent.
+// [Environment.ExecuteQuery] prepares an unprepared session with a zero Setup. While a query
+// runs PrepareSession returns [ErrBusy].
 func (e *Environment) PrepareSession(ctx context.Context, s Setup) (runnerscripts.SetupData, error) {
 	ctx, leave, err := e.enterAlone(ctx)
 	if err != nil {
@@ -45,10 +44,10 @@ func (e *Environment) PrepareSession(ctx context.Context, s Setup) (runnerscript
 	return e.setupSession(ctx, s)
 }
 
-// StopAgent ends the agent, politely first, so that it writes what it has not written
-// of its history yet: [Environment.ReadTranscript] then returns all of it. The next query
-// starts the agent again, and it remembers. Without a running agent StopAgent does
-// nothing; while a query runs it returns [ErrBusy].
+// StopAgent ends the agent with a grace period, in which the agent writes the rest of its
+// history: [Environment.ReadTranscript] then returns all of it. The next query restarts the
+// agent, which still remembers. Without a running agent StopAgent does nothing; while a query
+// runs it returns [ErrBusy].
 func (e *Environment) StopAgent(ctx context.Context) error {
 	ctx, leave, err := e.enterAlone(ctx)
 	if err != nil {
@@ -61,7 +60,7 @@ func (e *Environment) StopAgent(ctx context.Context) error {
 	return nil
 }
 
-// stopAgent is StopAgent for a caller that keeps queries from running.
+// stopAgent is StopAgent for a caller that prevents concurrent queries.
 func (e *Environment) stopAgent(ctx context.Context) error {
 	e.mu.Lock()
 	agent := e.agent
@@ -104,8 +103,8 @@ func (e *Environment) setupSession(ctx context.Context, s Setup) (runnerscripts.
 	return data, err
 }
 
-// predecessor returns the conversation of the agent that has worked in the sandbox before this
-// one, and ends that agent; nil if there is none. The caller holds setup.
+// predecessor returns the conversation of the agent that worked in the sandbox before this one,
+// and ends that agent; nil for none. The caller holds setup.
 func (e *Environment) predecessor(ctx context.Context) (*runnerscripts.Transcript, error) {
 	before := e.owner.before
 	if before == nil {
@@ -131,11 +130,11 @@ func (e *Environment) predecessor(ctx context.Context) (*runnerscripts.Transcrip
 	if err != nil || t.Main == "" {
 		return nil, err
 	}
-	t.Agent = cmp.Or(t.Agent, before.Name) // a script of the user's own may not say it
+	t.Agent = cmp.Or(t.Agent, before.Name) // a script of the user's own may not set it
 	return &t, nil
 }
 
-// endLeft ends the agent that an earlier program has left in the sandbox, if it is there.
+// endLeft ends the agent of an earlier program, if one is left in the sandbox.
 func (e *Environment) endLeft(ctx context.Context) error {
 	e.mu.Lock()
 	look := e.left
@@ -160,7 +159,7 @@ func (e *Environment) endLeft(ctx context.Context) error {
 	return nil
 }
 
-// prepareOnce prepares the session unless it is prepared.
+// prepareOnce prepares the session unless that is done.
 func (e *Environment) prepareOnce(ctx context.Context) (runnerscripts.SetupData, error) {
 	prepared, first, err := e.isPrepared(ctx)
 	if prepared || err != nil {
@@ -169,8 +168,7 @@ func (e *Environment) prepareOnce(ctx context.Context) (runnerscripts.SetupData,
 	return e.setupSession(ctx, first)
 }
 
-// prepare prepares the session, unless the query is one that another agent than that of the
-// session goes on with.
+// prepare prepares the session, unless the agent before the session's agent continues the query.
 func (r *queryRun) prepare(ctx context.Context) error {
 	e := r.env
 	if e.owner.before != nil {
@@ -198,8 +196,8 @@ func (e *Environment) restoreMemory(ctx context.Context) error {
 	return err
 }
 
-// isPrepared reports whether the session is prepared, and what to prepare it with
-// if not. It waits for one who is at it.
+// isPrepared reports whether the session is prepared, and returns the Setup for it if not. It
+// waits for a call that is preparing the session.
 func (e *Environment) isPrepared(ctx context.Context) (bool, Setup, error) {
 	select {
 	case e.setup <- struct{}{}:
@@ -210,8 +208,8 @@ func (e *Environment) isPrepared(ctx context.Context) (bool, Setup, error) {
 	}
 }
 
-// ReadTranscript returns the conversation as the agent itself keeps it; an empty
-// one if there is none yet.
+// ReadTranscript returns the conversation as the agent itself stores it; empty if there is none
+// yet.
 func (e *Environment) ReadTranscript(ctx context.Context) (runnerscripts.Transcript, error) {
 	if err := e.restoreMemory(ctx); err != nil {
 		return runnerscripts.Transcript{}, err
@@ -223,9 +221,8 @@ func (e *Environment) ReadTranscript(ctx context.Context) (runnerscripts.Transcr
 	return resultData[runnerscripts.Transcript](runnerscripts.ReadTranscript, result)
 }
 
-// ReadConversation returns the conversation so far as events, each with the time
-// at which it happened, read from the agent's own history. An error ends the
-// sequence, which can be used once.
+// ReadConversation returns the conversation as events, read from the agent's own history. Each
+// event has the time at which it happened. An error ends the sequence, which can be used once.
 func (e *Environment) ReadConversation(ctx context.Context) iter.Seq2[runnerscripts.Event, error] {
 	return func(yield func(runnerscripts.Event, error) bool) {
 		if err := e.restoreMemory(ctx); err != nil {
@@ -242,7 +239,7 @@ func (e *Environment) ReadConversation(ctx context.Context) iter.Seq2[runnerscri
 	}
 }
 
-// resultData decodes what a script returned.
+// resultData decodes the data of a script's result.
 func resultData[T any](script string, r runnerscripts.Result) (T, error) {
 	var data T
 	if len(r.Data) == 0 {
@@ -254,11 +251,11 @@ func resultData[T any](script string, r runnerscripts.Result) (T, error) {
 	return data, nil
 }
 
-// Interrupt asks the running query to stop and does not wait for it: the query
-// completes with runnerscripts.StopCancelled. One that is still being prepared is
-// stopped when it has begun. An agent that does not stop within 5 seconds
-// (runnerscripts.DefaultInterruptGrace) is killed, and the query fails. A second interrupt
-// changes nothing. Without a running query Interrupt does nothing.
+// Interrupt asks the running query to stop and does not wait for it: the query completes with
+// runnerscripts.StopCancelled. A query that is still being prepared stops once it has begun. An
+// agent that does not stop within 5 seconds (runnerscripts.DefaultInterruptGrace) is killed, and
+// the query fails. A second interrupt changes nothing. Without a running query Interrupt does
+// nothing.
 func (e *Environment) Interrupt(ctx context.Context) error {
 	e.mu.Lock()
 	closed, q := e.closed, e.query
@@ -279,8 +276,8 @@ func (e *Environment) Interrupt(ctx context.Context) error {
 	return nil
 }
 
-// interrupt marks a query as interrupted. It returns the process that must get the
-// interrupt: nil if the query was interrupted before, or no process has the prompt.
+// interrupt marks a query as interrupted and returns the process that must get the interrupt:
+// nil if the query was interrupted before, or if no process has the prompt.
 func (e *Environment) interrupt(q *activeQuery) *process {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -296,14 +293,13 @@ func (q *activeQuery) interruptLine() runnerscripts.Control {
 	return runnerscripts.Control{Type: runnerscripts.ControlInterrupt, ID: q.id}
 }
 
-// SetMode changes the agent's permission mode, now and for agents that this
-// environment starts later.
+// SetMode changes the permission mode of the agent, and of agents that this environment starts
+// later.
 func (e *Environment) SetMode(ctx context.Context, mode string) error {
 	return e.set(ctx, runnerscripts.ControlSetMode, mode, &e.mode)
 }
 
-// SetModel changes the agent's model, now and for agents that this environment
-// starts later.
+// SetModel changes the model of the agent, and of agents that this environment starts later.
 func (e *Environment) SetModel(ctx context.Context, model string) error {
 	return e.set(ctx, runnerscripts.ControlSetModel, model, &e.model)
 }
@@ -326,7 +322,7 @@ func (e *Environment) set(ctx context.Context, typ runnerscripts.ControlType, va
 	}
 	err = p.send(ctx, runnerscripts.Control{Type: typ, Value: value})
 	if errors.Is(err, errScriptExited) {
-		return nil // the next one starts with the value
+		return nil // the next agent starts with the value
 	}
 	return err
 }
@@ -355,21 +351,20 @@ func (e *Environment) control(ctx context.Context, c runnerscripts.Control) erro
 }
 
 const (
-	// transcriptRest is how long the agent's files must be unchanged until
-	// the transcript is read again.
+	// transcriptRest is how long the agent's files must be unchanged before the transcript is
+	// read again.
 	transcriptRest = 200 * time.Millisecond
-	// transcriptWait is the longest time that changes without a rest put off
-	// the reading, and transcriptIdle the longest time between readings that
-	// find nothing new.
+	// transcriptWait limits how long continuous changes delay the reading. transcriptIdle limits
+	// the time between readings that find nothing new.
 	transcriptWait = 2 * time.Second
 	transcriptIdle = 2 * time.Second
 )
 
-// WatchTranscript returns a transcript_changed event with the whole transcript
-// each time it has changed and come to rest, until ctx is done, the loop is left
-// or the environment is closed. The watch is live when WatchTranscript returns;
-// its sequence can be used once, and must be used or ctx cancelled to end the
-// watch. It needs a sandbox that can watch files.
+// WatchTranscript returns a transcript_changed event with the whole transcript each time the
+// transcript has changed and then rested. It ends when ctx is done, the loop ends early or the
+// environment is closed. The watch is live when WatchTranscript returns. Its sequence can be
+// used once, and must be used or ctx cancelled to end the watch. WatchTranscript needs a sandbox
+// that can watch files.
 func (e *Environment) WatchTranscript(ctx context.Context) (iter.Seq2[runnerscripts.Event, error], error) {
 	ctx, leave, err := e.enter(ctx)
 	if err != nil {
@@ -391,7 +386,7 @@ func (e *Environment) WatchTranscript(ctx context.Context) (iter.Seq2[runnerscri
 		var tasks sync.WaitGroup
 		tasks.Go(func() { w.collect(changes) })
 		w.run(ctx, yield)
-		leave() // ends the collecting
+		leave() // ends collect
 		tasks.Wait()
 	}, nil
 }
@@ -403,7 +398,7 @@ type transcriptWatch struct {
 	failed chan error    // the watch has ended; nil without an error
 }
 
-// collect turns changes of any number into one mark.
+// collect turns any number of changes into one mark.
 func (w *transcriptWatch) collect(changes iter.Seq2[primitives.WatchEvent, error]) {
 	for _, err := range changes {
 		if err != nil {
@@ -453,7 +448,8 @@ func (w *transcriptWatch) run(ctx context.Context, yield func(runnerscripts.Even
 	}
 }
 
-// awaitRest waits until nothing has changed for a while, but not for ever.
+// awaitRest waits until nothing has changed for rest, or until the limit. It returns false if
+// ctx is done.
 func (w *transcriptWatch) awaitRest(ctx context.Context, rest time.Duration) bool {
 	timer := time.NewTimer(rest)
 	defer timer.Stop()
@@ -481,7 +477,7 @@ func changed(t runnerscripts.Transcript) runnerscripts.TranscriptChanged {
 	return runnerscripts.TranscriptChanged{Transcript: t, Size: size}
 }
 
-// drain ends a watch whose context is done.
+// drain reads a watch to its end; its context is done.
 func drain(changes iter.Seq2[primitives.WatchEvent, error]) {
 	for _, err := range changes {
 		if err != nil {

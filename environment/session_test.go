@@ -17,7 +17,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// scenario is the agent that plays some turns.
+// scenario returns an agent that plays the turns.
 func scenario(t *testing.T, turns ...runnerscripts.ScenarioTurn) Agent {
 	t.Helper()
 	config, err := json.Marshal(runnerscripts.Scenario{Turns: turns})
@@ -35,7 +35,7 @@ func write(name, content string) *runnerscripts.ScenarioWrite {
 	return &runnerscripts.ScenarioWrite{Path: name, Content: content}
 }
 
-// conversation is what was said, as "type: text" lines.
+// conversation returns the texts of events as "type: text" lines.
 func conversation(t *testing.T, events []runnerscripts.Event) string {
 	t.Helper()
 	var b strings.Builder
@@ -183,7 +183,7 @@ func TestWhatTheRunnerReportsIsTyped(t *testing.T) {
 			t.Errorf("a crash: %v, want a ScriptError with code 42", err)
 		}
 
-		// A container is not even made for an agent that nobody knows.
+		// Create makes no container for an unknown agent.
 		env, err = Create(t.Context(), Config{Sandbox: box, Agent: Agent{Name: "nobody"}})
 		if err == nil {
 			_, err = env.PrepareSession(t.Context(), Setup{})
@@ -268,7 +268,7 @@ func TestNewInstallsTheRunnerAndReplacesAStaleOne(t *testing.T) {
 	if err := p.WriteFile(t.Context(), stale, strings.NewReader("stale"), primitives.WriteOptions{Mode: 0o755}); err != nil {
 		t.Fatal(err)
 	}
-	// A sandbox that does not reach files of this machine.
+	// Use a sandbox that cannot reach files of this machine.
 	env, err := New(t.Context(), struct {
 		primitives.EnvironmentPrimitive
 	}{p}, Config{Agent: Agent{Name: "script"}})
@@ -285,7 +285,7 @@ func TestNewInstallsTheRunnerAndReplacesAStaleOne(t *testing.T) {
 	if err := env.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// The sandbox is the caller's, and a second environment finds the runner.
+	// The caller still owns the sandbox, and a second environment finds the runner.
 	again, err := New(t.Context(), p, Config{Agent: Agent{Name: "script"}})
 	if err != nil {
 		t.Fatal(err)

@@ -22,22 +22,22 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// Source is one thing that a workspace starts with. Exactly one of Files,
-// Folder, Git and Tar is set.
+// Source is one part of what a workspace starts with. Exactly one of Files, Folder, Git and Tar
+// is set.
 type Source struct {
-	// Into is the folder of the workspace that takes the source, relative and
-	// made if it is missing. Empty means the workspace itself.
+	// Into is the folder of the workspace that receives the source. It is relative, and is
+	// created if it is missing. Empty means the workspace itself.
 	Into string `json:"into,omitempty"`
 
-	Files  []File  `json:"files,omitempty"`  // given here
+	Files  []File  `json:"files,omitempty"`  // inline files
 	Folder *Folder `json:"folder,omitempty"` // a folder of this machine
 	Git    *Git    `json:"git,omitempty"`    // a git repository
 	Tar    *Tar    `json:"tar,omitempty"`    // a tar archive
 
-	config string // the file that it was read from; empty for none
+	config string // the configuration file that has it; empty for none
 }
 
-// File is a file that is given inline.
+// File is an inline file.
 type File struct {
 	// Path is relative to Source.Into.
 	Path string `json:"path"`
@@ -47,50 +47,46 @@ type File struct {
 	Mode fs.FileMode `json:"mode,omitempty"`
 }
 
-// Folder is a folder of this machine that is copied into the workspace: regular
-// files, folders, and symbolic links as they are, wherever they lead. FIFOs, sockets
-// and devices are an error unless they are ignored.
+// Folder is a folder of this machine that is copied into the workspace: regular files, folders,
+// and symbolic links unchanged, wherever they lead. FIFOs, sockets and devices are an error
+// unless they are ignored.
 type Folder struct {
 	Path string `json:"path"`
-	// Ignore leaves out what matches one of these patterns, in the syntax of
+	// Ignore leaves out files that match one of these patterns, in the syntax of
 	// primitives.WatchOptions.Ignore.
 	Ignore []string `json:"ignore,omitempty"`
-	// Gitignore copies what git would: tracked files, and untracked ones that
-	// no .gitignore, .git/info/exclude or global ignore file leaves out; never
-	// the folder .git. It needs git on this machine, and works in a folder
-	// that is not a repository, too. A repository that git does not read, such
-	// as one of another user that is no safe.directory, is an error, and so is
-	// one that lacks an object of a .gitignore: nothing is fetched. No command
-	// that the repository names is run.
+	// Gitignore copies only what git would: tracked files, and untracked files that no
+	// .gitignore, .git/info/exclude or global ignore file leaves out. It never copies the folder
+	// .git. It needs git on this machine, and also works in a folder that is not a repository.
+	// It is an error if git does not read the repository, for example because it belongs to
+	// another user and is no safe.directory, or if an object of a .gitignore is missing: nothing
+	// is fetched. No command that the repository names is run.
 	Gitignore bool `json:"gitignore,omitempty"`
 }
 
-// Git is a git repository whose files at one commit are put into the workspace.
-// It is cloned on this machine with git, without running any of its hooks and
-// without asking for credentials.
+// Git is a git repository. Its files at one commit are placed in the workspace. Git on this
+// machine clones it, without running any of its hooks and without asking for credentials.
 type Git struct {
 	// URL is an https, ssh or git address, or a path of this machine. A
 	// password in it is percent-encoded: # is %23, / is %2F, % is %25, @ is %40.
 	URL string `json:"url"`
-	// Ref is a branch, a tag or a full commit id. Empty means the
-	// repository's default branch.
+	// Ref is a branch, a tag or a full commit ID. Empty means the repository's default branch.
 	Ref string `json:"ref,omitempty"`
-	// History puts the folder .git into the workspace, too, with the whole
-	// history and with the URL, stripped of credentials, as its remote.
+	// History also places the folder .git in the workspace, with the whole history and with the
+	// URL, without credentials, as its remote.
 	History bool `json:"history,omitempty"`
 }
 
-// Tar is a tar archive, plain or compressed with gzip. Links are kept as they are. An
-// entry that leads out of the folder that takes it, by its name or through a link, is
-// refused.
+// Tar is a tar archive, plain or compressed with gzip. Links are kept unchanged. An entry that
+// leads out of the receiving folder, by its name or through a link, is an error.
 type Tar struct {
 	// Path is a file of this machine.
 	Path string `json:"path,omitempty"`
-	// Reader is read instead of a file, once.
+	// Reader is read once, instead of a file.
 	Reader io.Reader `json:"-"`
 }
 
-// sourceLimit is what one source may bring.
+// sourceLimit limits one source.
 var sourceLimit = archive.Limit{Advice: "ignore what the agent does not need, or place it in several sources"}
 
 // place puts the sources into the workspace.
@@ -108,7 +104,7 @@ func (e *Environment) place(ctx context.Context, sources []Source) error {
 	return nil
 }
 
-// foldersOf returns the folders of this machine, by paths that hold wherever it is asked.
+// foldersOf returns the sources that are folders of this machine, with absolute paths.
 func foldersOf(sources []Source) []Source {
 	var list []Source
 	for _, s := range sources {
@@ -124,7 +120,7 @@ func foldersOf(sources []Source) []Source {
 	return list
 }
 
-// findSources refuses folders and files of this machine that do not exist.
+// findSources returns an error for folders and files of this machine that do not exist.
 func findSources(sources []Source) error {
 	for i, s := range sources {
 		kind, name := s.describe()
@@ -145,7 +141,7 @@ func findSource(kind, name string) error {
 	case err == nil && kind == "folder" && !info.IsDir():
 		return fmt.Errorf("%w: %w; name a folder", ErrConfig, primitives.ErrNotDirectory)
 	}
-	return nil // what else is wrong shows when it is read
+	return nil // other errors show when it is read
 }
 
 func (e *Environment) placeOne(ctx context.Context, s Source) error {
@@ -200,7 +196,7 @@ func (e *Environment) placeTar(ctx context.Context, into string, t Tar) (err err
 	return e.unpackFrom(ctx, into, func(w io.Writer) error { return archive.Copy(w, r, sourceLimit) })
 }
 
-// tarStream refuses what does not begin as a tar archive does.
+// tarStream returns an error if r does not begin like a tar archive.
 func tarStream(r io.Reader) (io.Reader, error) {
 	const block = 512
 	buffered := bufio.NewReader(r)
@@ -215,7 +211,7 @@ func tarStream(r io.Reader) (io.Reader, error) {
 	return buffered, nil
 }
 
-// unpackFrom unpacks what produce writes as a tar stream.
+// unpackFrom unpacks the tar stream that produce writes.
 func (e *Environment) unpackFrom(ctx context.Context, into string, produce func(io.Writer) error) error {
 	return archive.Pipe(produce, func(r io.Reader) error { return primitives.Unpack(ctx, e.prim, into, r) })
 }
@@ -228,13 +224,13 @@ func (e *Environment) placeFolder(ctx context.Context, into string, f Folder) er
 		if err != nil {
 			return err
 		}
-		from.Names = append([]string{}, names...) // not nil, which would be everything
+		from.Names = append([]string{}, names...) // not nil, which would mean all files
 		from.Skip = func(name string) bool { return workspace.Ignored(f.Ignore, name) }
 	}
 	return e.unpackFrom(ctx, into, func(w io.Writer) error { return from.Pack(ctx, w) })
 }
 
-// placeGit clones on this machine and copies from there.
+// placeGit clones the repository on this machine and copies it from there.
 func (e *Environment) placeGit(ctx context.Context, into string, g Git) (err error) {
 	dir, err := os.MkdirTemp("", "agentenv-git-*")
 	if err != nil {
@@ -246,13 +242,13 @@ func (e *Environment) placeGit(ctx context.Context, into string, g Git) (err err
 	}
 	f := Folder{Path: dir}
 	if !g.History {
-		// Only the top one is git's own; a repository cannot hold another.
+		// Only the top-level .git is git's own; a repository cannot contain another.
 		f.Ignore = []string{".git"}
 	}
 	return e.placeFolder(ctx, into, f)
 }
 
-// describe names a source in errors.
+// describe returns how errors name the source.
 func (s Source) describe() (kind, name string) {
 	switch {
 	case s.Folder != nil:
@@ -270,7 +266,7 @@ func (s Source) describe() (kind, name string) {
 	}
 }
 
-// check refuses a source that makes no sense, before anything is placed.
+// check returns an error for an invalid source, before anything is placed.
 func (s Source) check() error {
 	set := 0
 	for _, is := range []bool{len(s.Files) > 0, s.Folder != nil, s.Git != nil, s.Tar != nil} {
@@ -307,7 +303,7 @@ func (s Source) check() error {
 	return nil
 }
 
-// checkPath refuses paths that are not relative or lead out.
+// checkPath returns an error for a path that is not relative or leads out of the workspace.
 func checkPath(name string, mayBeEmpty bool) error {
 	switch {
 	case name == "" && mayBeEmpty:

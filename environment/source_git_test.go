@@ -38,8 +38,7 @@ func host(t *testing.T, dir string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// repository makes one with two commits: v1 on the tag, v2 on main, and v3 on the
-// branch next.
+// repository creates a repository with v1 on the tag, v2 on main, and v3 on the branch next.
 func repository(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -58,7 +57,7 @@ func repository(t *testing.T) string {
 	return dir
 }
 
-// replace writes files that may exist.
+// replace writes files, which may exist.
 func (tr tree) replace(t *testing.T, dir string) {
 	t.Helper()
 	for name := range tr {
@@ -96,7 +95,7 @@ func TestGitignoreIsThatOfGit(t *testing.T) {
 		marker := filepath.Join(t.TempDir(), "ran")
 		host(t, dir, "init", "-q")
 		host(t, dir, "add", "-f", "a", "x.log", "run")
-		// Tracked and gone, tracked although ignored, and a command in the
+		// A tracked file that is gone, a tracked file that is ignored, and a command in the
 		// configuration.
 		if err := os.Remove(filepath.Join(dir, "run")); err != nil {
 			t.Fatal(err)
@@ -123,7 +122,7 @@ func TestGitignoreIsThatOfGit(t *testing.T) {
 	})
 }
 
-// A repository that git does not read must not be listed as if it were none: what
+// A repository that git does not read must not be listed like a folder without git: files that
 // its .git/info/exclude leaves out would be copied.
 func TestARepositoryThatGitDoesNotReadIsAnError(t *testing.T) {
 	noFilesLeft(t)
@@ -173,7 +172,7 @@ func TestARepositoryThatGitDoesNotReadIsAnError(t *testing.T) {
 	})
 }
 
-// As git itself has it: what belongs to who called sudo is no stranger's.
+// Like git itself, accept a repository of the user that called sudo.
 func TestARepositoryOfTheUserOfSudoIsRead(t *testing.T) {
 	noFilesLeft(t)
 	t.Setenv("HOME", t.TempDir())
@@ -185,10 +184,10 @@ func TestARepositoryOfTheUserOfSudoIsRead(t *testing.T) {
 	placed(t, Source{Folder: &Folder{Path: dir, Gitignore: true}}).mustBe(t, tree{"a": "1"})
 }
 
-// stranger is the id of a user whom this machine need not know.
+// stranger is a user ID that need not exist on this machine.
 const stranger = 12345
 
-// give makes a folder and what is in it another user's.
+// give makes a folder and its files those of another user.
 func give(t *testing.T, dir string) {
 	t.Helper()
 	testneed.Root(t, "nobody else can give files away")
@@ -281,7 +280,7 @@ func TestCredentialsOfAURLAreNotSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 	address := l.Addr().String()
-	_ = l.Close() // nobody listens
+	_ = l.Close() // so nothing listens there
 	err = refused(t, Source{Git: &Git{URL: "http://user:hunter2hunter2@" + address + "/x.git"}})
 	if !errors.Is(err, ErrGit) || strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), "user") {
 		t.Errorf("error %v", err)
@@ -377,7 +376,7 @@ var unclear = []Git{
 	{URL: "https://me:hunter1#hunter2-0123@example.com/x.git"},
 	{URL: "https://me:hunter1/hunter2-0123@example.com/x.git"},
 	{URL: "https://me:hunter1?hunter2-0123@example.com/x.git"},
-	// envctl takes what follows the first # as the ref.
+	// envctl uses what follows the first # as the ref.
 	{URL: "https://me:hunter1", Ref: "hunter2-0123@example.com/x.git"},
 }
 
@@ -398,7 +397,7 @@ func TestAPasswordThatIsNotEncodedIsRefusedAndNotShown(t *testing.T) {
 	}
 }
 
-// Whatever the check lets pass, nothing leaks.
+// Nothing leaks, even past the check.
 func TestAPasswordThatIsNotEncodedIsCutOff(t *testing.T) {
 	noFilesLeft(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -406,7 +405,7 @@ func TestAPasswordThatIsNotEncodedIsCutOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	address := l.Addr().String()
-	_ = l.Close() // nobody listens
+	_ = l.Close() // so nothing listens there
 	e := &Environment{log: hclog.NewNullLogger()}
 	for _, g := range unclear[:3] {
 		if _, name := (Source{Git: &g}).describe(); strings.Contains(name, "hunter") || !strings.Contains(name, "example.com/x.git") {

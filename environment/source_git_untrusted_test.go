@@ -11,19 +11,19 @@ import (
 	"testing"
 )
 
-// plainGit runs git as its user would, without the arguments and variables that
-// protect. It may fail.
+// plainGit runs git as its user would, without the protective arguments and variables. It may
+// fail.
 func plainGit(t *testing.T, dir string, args ...string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "git", args...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0",
 		"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.com", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.com")
-	_ = cmd.Run() // what it runs shows elsewhere
+	_ = cmd.Run() // the caller checks the effects
 }
 
-// lacking makes a repository a partial clone that lacks the object of its
-// .gitignore, so that git fetches it from the remote x.
+// lacking turns a repository into a partial clone without the object of its .gitignore, so that
+// git fetches it from the remote x.
 func lacking(t *testing.T, dir string) {
 	t.Helper()
 	blob := host(t, dir, "rev-parse", ":.gitignore")
@@ -40,7 +40,7 @@ func lacking(t *testing.T, dir string) {
 	}
 }
 
-// fetching is a vector that names a program for the fetch of a missing object.
+// fetching returns a vector that names a program for the fetch of a missing object.
 func fetching(config func(program string) map[string]string) vector {
 	return vector{live: []string{"ls-files", "--others", "--exclude-standard"}, lacks: true, spoil: func(t *testing.T, dir, program string) {
 		t.Helper()
@@ -51,14 +51,14 @@ func fetching(config func(program string) map[string]string) vector {
 	}}
 }
 
-// vector is a way in which a repository has git run a program.
+// vector is a way in which a repository makes git run a program.
 type vector struct {
 	spoil func(t *testing.T, dir, program string)
-	live  []string // the command of git that runs it
-	lacks bool     // objects
+	live  []string // the git command that runs it
+	lacks bool     // the repository lacks objects
 }
 
-// vectors are the ways that are known.
+// vectors returns the known ways.
 func vectors(t *testing.T) map[string]vector {
 	t.Helper()
 	locked := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -176,8 +176,8 @@ func vectors(t *testing.T) map[string]vector {
 	}
 }
 
-// A folder and a repository of this machine may come from a sandbox, as an unpacked
-// archive or because it was mounted there. What they name is not run.
+// A folder and a repository of this machine may come from a sandbox, as an unpacked archive or
+// through a mount. hostgit runs nothing that they name.
 func TestHostGitRunsNothingThatARepositoryNames(t *testing.T) {
 	for name, v := range vectors(t) {
 		t.Run(name, func(t *testing.T) {

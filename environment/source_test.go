@@ -17,7 +17,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// placed makes an environment of sources and returns what is in its workspace.
+// placed creates an environment from sources and returns the files of its workspace.
 func placed(t *testing.T, sources ...Source) tree {
 	t.Helper()
 	env := create(t, Config{Workspace: sources})
@@ -28,7 +28,7 @@ func placed(t *testing.T, sources ...Source) tree {
 	return readTree(t, env.Primitive().Paths().Workspace)
 }
 
-// refused makes an environment that cannot be made, and returns why not.
+// refused tries to create an environment with s, and returns the error.
 func refused(t *testing.T, s Source) *SourceError {
 	t.Helper()
 	cfg := Config{Sandbox: sandbox(t), Workspace: []Source{{Files: []File{{Path: "ok"}}}, s}}
@@ -116,7 +116,7 @@ func TestSourcesArePlacedInOrder(t *testing.T) {
 			"git/version": "v2", "git/run.sh": "x:#!/bin/sh\n", "git/dir/link": "-> ../version", "git/.gitignore": "*.log\n",
 			"tar/x/from-tar": "t\n", "tar/x/deep/run": "x:t\n",
 		})
-		// What happens then is a change, and nothing else is.
+		// Only what happens from here on is a change.
 		writeIn(t, env, "a", "changed")
 		if err := env.Primitive().Remove(t.Context(), "new/run", false); err != nil {
 			t.Fatal(err)
@@ -181,7 +181,7 @@ func TestWhatLeadsOutOfASourceIsRefused(t *testing.T) {
 			}
 		})
 	}
-	// A link that leads out is placed as it is, and no later source through it.
+	// A link that leads out is placed unchanged, but no later source is placed through it.
 	outside := t.TempDir()
 	leading := tree{"l": "-> " + outside, "up": "-> ../../x"}
 	placed(t, Source{Folder: &Folder{Path: folderWith(t, leading)}}).mustBe(t, leading)
@@ -197,7 +197,7 @@ func TestWhatLeadsOutOfASourceIsRefused(t *testing.T) {
 		}
 	}
 	readTree(t, outside).mustBe(t, tree{})
-	// One that stays in the workspace is followed.
+	// A link that stays in the workspace is followed.
 	env, err := Create(t.Context(), Config{Sandbox: sandbox(t), Workspace: []Source{
 		{Folder: &Folder{Path: folderWith(t, tree{"dir/f": "1", "l": "-> dir"})}},
 		{Into: "l", Files: []File{{Path: "g", Content: "2"}}},
@@ -228,7 +228,7 @@ func TestPlacingEndsWithItsContext(t *testing.T) {
 	enough := errors.New("enough")
 	_, err := Create(ctx, Config{Sandbox: sandbox(t), Workspace: []Source{{Tar: &Tar{Reader: readerFunc(func(b []byte) (int, error) {
 		cancel(enough)
-		return len(b), nil // zeros without end
+		return len(b), nil // endless zeros
 	})}}}})
 	if err == nil {
 		t.Error("no error")

@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// tree is files by path: "-> target" is a link, "x:" before the content an
+// tree maps paths to files: "-> target" is a link, and "x:" before the content marks an
 // executable file.
 type tree map[string]string
 
@@ -39,7 +39,7 @@ func (tr tree) write(t *testing.T, dir string) {
 	}
 }
 
-// readTree reads what write writes, without what is in .git.
+// readTree reads what write writes, without files under .git.
 func readTree(t *testing.T, dir string) tree {
 	t.Helper()
 	tr := make(tree)
@@ -93,7 +93,7 @@ func (tr tree) mustBe(t *testing.T, want tree) {
 
 func short(s string) string { return fmt.Sprintf("%d bytes %.80q", len(s), s) }
 
-// replaceInPlace writes files that exist.
+// replaceInPlace writes files, which exist.
 func (tr tree) replaceInPlace(t *testing.T, dir string) {
 	t.Helper()
 	for name, content := range tr {
@@ -103,8 +103,8 @@ func (tr tree) replaceInPlace(t *testing.T, dir string) {
 	}
 }
 
-// comparedTypes returns the places of a Go file that compare something with the name of a
-// type of sandbox.
+// comparedTypes returns the places in a Go file that compare a value with the name of a sandbox
+// type.
 func comparedTypes(t *testing.T, name string, source any) (places []string) {
 	t.Helper()
 	files := token.NewFileSet()
@@ -137,9 +137,8 @@ func comparedTypes(t *testing.T, name string, source any) (places []string) {
 	return places
 }
 
-// TestNoLayerComparesATypesName: what differs between types of sandbox is a capability.
-// Only the file that lists the types and their own packages know the names, and one flag of
-// envctl, which is written only for ssh.
+// TestNoLayerComparesATypesName: differences between sandbox types are capabilities. Only the
+// file that lists the types, their own packages and one flag of envctl for ssh know the names.
 func TestNoLayerComparesATypesName(t *testing.T) {
 	for code, want := range map[string]int{
 		`s.Type == "local"`: 1, `"ssh" != s.Type`: 1, `s.Type == "other"`: 0, `f("docker")`: 0,

@@ -15,15 +15,14 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// watchDebounce is how long a file must be unchanged until its change is
-// reported.
+// watchDebounce is how long a file must be unchanged before its change is reported.
 const watchDebounce = 50 * time.Millisecond
 
-// maxListedContent bounds the contents that WorkspaceFiles returns, in bytes.
+// maxListedContent limits the contents that WorkspaceFiles returns, in bytes.
 const maxListedContent = 256 << 20
 
-// DefaultIgnore is what WorkspaceFiles and WatchWorkspace leave out: what tools
-// make and users do not edit.
+// DefaultIgnore returns what WorkspaceFiles and WatchWorkspace leave out by default: files that
+// tools write and users do not edit.
 func DefaultIgnore() []string { return []string{".git", "node_modules"} }
 
 // FilesOptions says which files of the workspace to return. The zero value
@@ -32,8 +31,7 @@ type FilesOptions struct {
 	// Ignore replaces [DefaultIgnore]; an empty slice that is not nil ignores
 	// nothing. The syntax is that of primitives.WatchOptions.Ignore.
 	Ignore []string
-	// MaxContent brings the content of files of up to so many bytes. Zero
-	// brings none.
+	// MaxContent adds the content of files up to this size in bytes. Zero adds none.
 	MaxContent int64
 }
 
@@ -47,16 +45,16 @@ func (o FilesOptions) ignore() ([]string, error) {
 // WorkspaceFile is a file of the workspace.
 type WorkspaceFile struct {
 	primitives.FileInfo
-	// Content is the file's content if it was asked for. Nil if not; an empty
-	// file has an empty one.
+	// Content is the file's content if it was requested. It is nil otherwise; the content of an
+	// empty file is not nil.
 	Content []byte `json:"content,omitzero"`
-	// Omitted is why there is none although it was asked for.
+	// Omitted is why a requested content is missing.
 	Omitted primitives.ContentOmitted `json:"omitted,omitempty"`
 }
 
-// WorkspaceFiles returns the files and links of the workspace, sorted by path,
-// relative to it. More files than fit into primitives.MaxListing, ignored ones
-// included, and contents of more than 256 MiB are primitives.ErrLimit.
+// WorkspaceFiles returns the files and links of the workspace, sorted by path, relative to it.
+// The error is primitives.ErrLimit for more files than fit into primitives.MaxListing, including
+// ignored files, and for contents of more than 256 MiB.
 func (e *Environment) WorkspaceFiles(ctx context.Context, opts FilesOptions) ([]WorkspaceFile, error) {
 	ctx, leave, err := e.enter(ctx)
 	if err != nil {
@@ -81,7 +79,7 @@ func (e *Environment) WorkspaceFiles(ctx context.Context, opts FilesOptions) ([]
 		if opts.MaxContent > 0 && info.Mode.IsRegular() {
 			err := e.readContent(ctx, &file, opts.MaxContent)
 			if errors.Is(err, fs.ErrNotExist) {
-				continue // it went away in between
+				continue // it was removed in the meantime
 			}
 			if err != nil {
 				return nil, fmt.Errorf("workspace files: %w", err)
@@ -115,11 +113,11 @@ func (e *Environment) readContent(ctx context.Context, f *WorkspaceFile, most in
 	return nil
 }
 
-// WatchWorkspace returns file_created, file_modified, file_deleted and
-// file_renamed events until ctx is done, the loop is left or the environment is
-// closed. Folders are reported only when they are deleted or renamed, with all
-// that is in them. The watch is live when WatchWorkspace returns; its sequence
-// can be used once, and must be used or ctx cancelled to end the watch.
+// WatchWorkspace returns file_created, file_modified, file_deleted and file_renamed events until
+// ctx is done, the loop ends early or the environment is closed. It reports folders only when
+// they are deleted or renamed, together with all files in them. The watch is live when
+// WatchWorkspace returns. Its sequence can be used once, and must be used or ctx cancelled to
+// end the watch.
 func (e *Environment) WatchWorkspace(ctx context.Context, opts FilesOptions) (iter.Seq2[runnerscripts.Event, error], error) {
 	ignore, err := opts.ignore()
 	if err != nil {
@@ -151,7 +149,7 @@ func (e *Environment) WatchWorkspace(ctx context.Context, opts FilesOptions) (it
 	}, nil
 }
 
-// fileEvent translates a change; some are of no interest.
+// fileEvent converts a change to an event; ok is false for changes that are not reported.
 func (e *Environment) fileEvent(w primitives.WatchEvent) (runnerscripts.Event, bool) {
 	payload := runnerscripts.FileChange{Path: w.Path, From: w.From, Size: w.Size, Omitted: string(w.Omitted)}
 	if w.Content != nil {

@@ -60,7 +60,7 @@ func TestWatchWorkspaceReportsWhatHappens(t *testing.T) {
 			}
 		}
 	}
-	// Each step waits for the event of the one before it.
+	// Each step waits for the event of the previous one.
 	steps := []struct {
 		do   func()
 		want string

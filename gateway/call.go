@@ -16,7 +16,7 @@ import (
 	"github.com/agentenv-dev/agentenv/gateway/internal/policy"
 )
 
-// ModelPolicy says which calls of models are passed on, and how they are changed.
+// ModelPolicy defines which model calls are passed on, and how they are changed.
 type ModelPolicy struct {
 	// Allow has the models that may be used, with the wildcards of path.Match: "claude-haiku-*". Empty means all.
 	Allow []string `json:"allow,omitempty"`
@@ -26,8 +26,9 @@ type ModelPolicy struct {
 	// (429) or fails (500 and above). Fallbacks are not chained.
 	Fallback map[string]string `json:"fallback,omitempty"`
 	// ProviderTools are tools that the API runs itself and that agents may use, such as
-	// web_search, web_fetch and code_execution; "*" is all. Others are removed from calls,
-	// since with them an agent reaches the internet from a sandbox without a network.
+	// web_search, web_fetch and code_execution; "*" means all. The gateway removes all others
+	// from calls, since they would let an agent reach the internet from a sandbox without a
+	// network.
 	ProviderTools []string `json:"provider_tools,omitempty"`
 }
 
@@ -147,7 +148,7 @@ func (c *calls) count(up Upstream, resp *http.Response) {
 	})
 }
 
-// counter counts the bytes that are read.
+// counter counts the bytes read from a body.
 type counter struct {
 	io.ReadCloser
 	n atomic.Int64

@@ -24,7 +24,8 @@ type Credential struct {
 	Env string `json:"env,omitempty"`
 	// File is the path of a file that contains only the key and that only its owner can read.
 	File string `json:"file,omitempty"`
-	// Command prints the key, as ["pass", "show", "anthropic"]. It may take 30 seconds.
+	// Command prints the key, for example ["pass", "show", "anthropic"]. It may take 30
+	// seconds.
 	Command []string `json:"command,omitempty"`
 	// Store names a secret of the encrypted store, see package credentials.
 	Store string `json:"store,omitempty"`

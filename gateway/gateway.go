@@ -1,13 +1,14 @@
-// Package gateway lets an agent in a sandbox use models whose keys stay outside of it. A
-// [Gateway] is an HTTP server on a listener inside the sandbox, see primitives.Listen. It takes
-// a session token where the agent puts its key, puts in the key and passes the request on.
+// Package gateway lets an agent in a sandbox use models without having their keys. A [Gateway]
+// is an HTTP server on a listener inside the sandbox, see primitives.Listen. The agent sends a
+// session token in place of the key. The gateway checks the token, replaces it by the key and
+// passes the request on.
 //
-// Where to look: gateway.go serves and checks tokens, proxy.go has the allowed methods and paths and
-// puts the key in (sign); call.go applies the policy to a call and counts it, meter.go has the
-// budgets; credential.go reads keys, replay.go records and replays calls; outward.go is the proxy to
-// allowed hosts, package internal/egress its rules. internal/policy changes calls, internal/meter
-// reads usage from answers, internal/prices has the prices, and internal/replay the file of a
-// recording. Package credentials stores keys.
+// Where to look: gateway.go serves and checks tokens; proxy.go has the allowed methods and
+// paths and adds the key (sign); call.go applies the policy to a call and counts it; meter.go
+// has the budgets; credential.go reads keys; replay.go records and replays calls; outward.go is
+// the proxy to allowed hosts, package internal/egress its rules. internal/policy changes calls,
+// internal/meter reads usage from answers, internal/prices has the prices, and internal/replay
+// the file format of recordings. Package credentials stores keys.
 package gateway
 
 import (
@@ -66,7 +67,7 @@ type Upstream struct {
 	Key string
 }
 
-// Config says what a gateway passes on.
+// Config configures a gateway.
 type Config struct {
 	// Upstreams are served below "/" and their name, which has letters, digits, '_', '.'
 	// and '-'.
@@ -81,8 +82,8 @@ type Config struct {
 	Models ModelPolicy
 	// Meter counts the usage and enforces the budget. Nil means a meter without limits.
 	Meter *Meter
-	// Record takes the calls of models and their answers, without keys and tokens, as lines
-	// of JSON.
+	// Record receives the model calls and their answers, without keys and tokens, as lines of
+	// JSON.
 	Record io.Writer
 	// Replay is a recording made with Record. It answers in place of the APIs, and Upstreams
 	// are not used. A call that is not in the recording ends the query with a [*NoMatchError].
@@ -211,11 +212,11 @@ func (g *Gateway) Serve(l net.Listener) error {
 	return nil
 }
 
-// At returns the settings with which an agent reaches a gateway that is served at address.
+// At returns the settings with which an agent reaches the gateway served at address.
 func (g *Gateway) At(address net.Addr) *runnerscripts.Gateway {
 	at := &runnerscripts.Gateway{URL: "http://" + address.String(), Token: g.cfg.Token, Proxy: g.outward.on, APIs: map[runnerscripts.ModelAPI]string{}}
 	for name, up := range g.cfg.Upstreams {
-		// An upstream of the API's own name comes before others of that API.
+		// An upstream with the API's own name takes precedence over others of that API.
 		if _, ok := at.APIs[up.API]; !ok || name == string(up.API) {
 			at.APIs[up.API] = "/" + name
 		}
@@ -246,7 +247,7 @@ func (g *Gateway) Close() error {
 	}
 	g.transport.CloseIdleConnections()
 	if errors.Is(err, net.ErrClosed) {
-		err = nil // the sandbox has closed the listener
+		err = nil // the sandbox closed the listener
 	}
 	if g.recorder != nil && g.recorder.Err() != nil {
 		err = errors.Join(err, fmt.Errorf("record the session: %w", g.recorder.Err()))

@@ -19,7 +19,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// TestMain lets a connection that was refused linger for half a second, as net/http does.
+// TestMain checks for leaked goroutines. It ignores those in which net/http lingers for half a
+// second on a refused connection.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
 }
@@ -47,7 +48,7 @@ func serveConfig(t testing.TB, cfg Config) (*Gateway, *runnerscripts.Gateway) {
 	return g, serve(t, g)
 }
 
-// serve serves a gateway on loopback and says where.
+// serve serves a gateway on loopback and returns its settings.
 func serve(t testing.TB, g *Gateway) *runnerscripts.Gateway {
 	t.Helper()
 	at, end := start(t, g)
@@ -112,8 +113,8 @@ func TestTheKeyTakesThePlaceOfTheToken(t *testing.T) {
 	for _, c := range []struct {
 		api               runnerscripts.ModelAPI
 		path, want, query string
-		header, value     string // of the agent
-		signed, key       string // of the request that goes out
+		header, value     string // sent by the agent
+		signed, key       string // in the request to the API
 	}{
 		{"anthropic", "/v1/messages?beta=true", "/base/v1/messages", "beta=true", "X-Api-Key", at.Token, "X-Api-Key", realKey},
 		{"anthropic", "/v1/messages", "/base/v1/messages", "", "Authorization", "Bearer " + at.Token, "X-Api-Key", realKey},
@@ -200,7 +201,7 @@ func TestOnlyCallsOfTheAPIGoOut(t *testing.T) {
 	}
 }
 
-// TestSmuggling sends requests that two servers could read in two ways.
+// TestSmuggling sends requests that two servers could interpret differently.
 func TestSmuggling(t *testing.T) {
 	_, at := serveGateway(t, func(w http.ResponseWriter, r *http.Request) {
 		if strings.Contains(r.URL.Path, "files") || r.Header.Get("X-Injected") != "" {
@@ -225,7 +226,7 @@ func TestSmuggling(t *testing.T) {
 	}
 }
 
-// sendRaw sends bytes and returns the status of the answer.
+// sendRaw sends raw as a request and returns the status of the answer.
 func sendRaw(t *testing.T, at *runnerscripts.Gateway, raw string) int {
 	t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(at.URL, "http://"))
@@ -236,7 +237,7 @@ func sendRaw(t *testing.T, at *runnerscripts.Gateway, raw string) int {
 	go func() { _, _ = io.WriteString(conn, raw) }()
 	resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
-		return 400 // the server closes what it cannot read
+		return 400 // the server could not parse the request
 	}
 	defer resp.Body.Close()
 	return resp.StatusCode
@@ -291,7 +292,7 @@ func TestAnAPIThatIsNotThereIsAnError(t *testing.T) {
 	}
 }
 
-// serveGarbage answers what is no HTTP.
+// serveGarbage serves answers that are not HTTP, and returns its URL.
 func serveGarbage(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -313,7 +314,8 @@ func serveGarbage(t *testing.T) string {
 	return "http://" + l.Addr().String()
 }
 
-// TestAStreamIsNotHeldBack also shows that the API's call ends when the agent goes.
+// TestAStreamIsNotHeldBack also checks that the call of the API ends when the agent
+// disconnects.
 func TestAStreamIsNotHeldBack(t *testing.T) {
 	more, ended := make(chan struct{}), make(chan struct{})
 	_, at := serveGateway(t, func(w http.ResponseWriter, r *http.Request) {
@@ -341,7 +343,7 @@ func TestAStreamIsNotHeldBack(t *testing.T) {
 		}
 		if want == "data: 1\n" {
 			_, _ = lines.ReadString('\n')
-			close(more) // the API goes on only when the first event has arrived
+			close(more) // the API continues only after the first event has arrived
 		}
 	}
 	cancel()
@@ -362,7 +364,8 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// TestOneSandboxDoesNotStarveAnother opens as many connections as can be, and asks beside them.
+// TestOneSandboxDoesNotStarveAnother opens the maximum of connections from one sandbox, and
+// then sends a request from another.
 func TestOneSandboxDoesNotStarveAnother(t *testing.T) {
 	answer := func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "answer") }
 	_, hostile := serveGateway(t, answer)
@@ -373,7 +376,7 @@ func TestOneSandboxDoesNotStarveAnother(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		_, _ = io.WriteString(conn, "POST /anthropic/v1/messages HTTP/1.1\r\n") // and no more
+		_, _ = io.WriteString(conn, "POST /anthropic/v1/messages HTTP/1.1\r\n") // never completed
 	}
 	if status, body := ask(t, request(t, "POST", at.URL+"/anthropic/v1/messages", "{}", "X-Api-Key", at.Token)); status != 200 || body != "answer" {
 		t.Errorf("got %d %s", status, body)

@@ -17,7 +17,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// TestAnAgentThatNeverReads gives its place back, and the call of the API ends.
+// TestAnAgentThatNeverReads checks that a stalled agent loses its slot, and that its call of
+// the API ends.
 func TestAnAgentThatNeverReads(t *testing.T) {
 	gone := make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -43,7 +44,7 @@ func TestAnAgentThatNeverReads(t *testing.T) {
 	defer conn.Close()
 	fmt.Fprintf(conn, "POST /anthropic/v1/messages HTTP/1.1\r\nHost: x\r\nX-Api-Key: %s\r\nContent-Length: 2\r\n\r\n{}", at.Token)
 	<-gone
-	for range maxRequests { // every place is free
+	for range maxRequests { // every slot is free
 		g.slots <- struct{}{}
 	}
 	for range maxRequests {
@@ -51,8 +52,8 @@ func TestAnAgentThatNeverReads(t *testing.T) {
 	}
 }
 
-// TestAnAnswerWithoutEnd passes by in little memory, and ends when the agent has gone. A recording
-// ends before it, and Close says so.
+// TestAnAnswerWithoutEnd checks that an endless answer needs little memory and ends when the
+// agent disconnects. A recording stops before such an answer, and Close returns an error.
 func TestAnAnswerWithoutEnd(t *testing.T) {
 	part := bytes.Repeat([]byte("word"), 1<<18)
 	gone := make(chan struct{}, 2)
@@ -78,7 +79,7 @@ func TestAnAnswerWithoutEnd(t *testing.T) {
 		go func() { served <- g.Serve(l) }()
 		at, limit := g.At(l.Addr()), int64(32<<20)
 		if record != nil {
-			limit = 256 << 20 // a buffer that grows to 64 MiB
+			limit = 256 << 20 // the recorder's buffer grows to 64 MiB
 		}
 		testmemory.AtMost(t, limit, func() {
 			resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(request(t, "POST", at.URL+"/anthropic/v1/messages", "{}", "X-Api-Key", at.Token))
@@ -100,7 +101,7 @@ func TestAnAnswerWithoutEnd(t *testing.T) {
 	}
 }
 
-// TestAStreamThatIsCut does not look whole to the agent.
+// TestAStreamThatIsCut checks that the agent can tell a truncated stream from a complete one.
 func TestAStreamThatIsCut(t *testing.T) {
 	_, at := serveGateway(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -118,8 +119,9 @@ func TestAStreamThatIsCut(t *testing.T) {
 	}
 }
 
-// FuzzRequest: whatever a sandbox sends, only calls of the API go out, to its address, with
-// the key in its header and without the token; and no answer holds the key.
+// FuzzRequest checks that, for any request of a sandbox, only calls of the API are sent, to its
+// address, with the key in its header and without the token, and that no answer contains the
+// key.
 func FuzzRequest(f *testing.F) {
 	const token = "0123456789abcdef-the-token"
 	for _, line := range []string{

@@ -29,13 +29,14 @@ type Limits struct {
 }
 
 // Budget bounds the usage of an agent. The gateway refuses calls after the call that used up a
-// limit, so the usage can exceed the limit by that call and those that run beside it.
+// limit. So the usage can exceed the limit by that call and the calls running at the same time.
 type Budget struct {
-	// Query bounds each query, Session all of them together.
+	// Query bounds each query, Session all queries together.
 	Query   Limits `json:"query,omitzero"`
 	Session Limits `json:"session,omitzero"`
 	// Ask holds the next call when a limit other than time is used up, until the user answers:
-	// either as much may be used again, or the query ends. If false, the query ends at once.
+	// either the agent may use the same amount again, or the query ends. If false, the query
+	// ends at once.
 	Ask bool `json:"ask,omitempty"`
 	// Prices adds to or overrides the price list of this package.
 	Prices map[string]Price `json:"prices,omitempty"`
@@ -44,7 +45,7 @@ type Budget struct {
 // Used is the usage of queries, as counted at the gateway.
 type Used struct {
 	runnerscripts.Usage               // CostUSD is at the prices of the [Budget]; models without a price cost nothing
-	Requests            int64         `json:"requests,omitempty"` // calls of models
+	Requests            int64         `json:"requests,omitempty"` // model calls
 	Time                time.Duration `json:"time,omitempty"`
 }
 
@@ -53,10 +54,10 @@ func (u Used) Add(o Used) Used {
 	return Used{Usage: u.Usage.Add(o.Usage), Requests: u.Requests + o.Requests, Time: u.Time + o.Time}
 }
 
-// tokens is what [Limits.Tokens] counts.
+// tokens returns the count that [Limits.Tokens] bounds.
 func (u Used) tokens() int64 { return u.TotalInput() + u.OutputTokens }
 
-// BudgetError says which limit is used up.
+// BudgetError is the error for a limit that is used up.
 type BudgetError struct {
 	Scope string // "query" or "session"
 	Limit string // the key of the limit: "usd", "tokens", "requests" or "time"
@@ -68,8 +69,8 @@ func (e *BudgetError) Error() string {
 	return fmt.Sprintf("the %s's budget of %s is used up; to allow more, raise budget.%[1]s.%[3]s", e.Scope, e.Most, e.Limit)
 }
 
-// over returns a [*BudgetError] for the limit that is used up; nil if none is. allowed are the
-// extended limits that the user has allowed.
+// over returns a [*BudgetError] for the limit that is used up, or nil if none is. allowed has
+// the extended limits that the user has allowed.
 func (l Limits) over(u Used, scope string, allowed Limits) error {
 	fail := func(limit, most string) error { return &BudgetError{Scope: scope, Limit: limit, Most: most, Used: u} }
 	switch {
@@ -122,7 +123,7 @@ func (b Budget) Check() error {
 	return nil
 }
 
-// Metered reports whether a limit needs a gateway. A limit on time does not.
+// Metered reports whether a limit needs a gateway. A time limit does not.
 func (b Budget) Metered() bool {
 	for _, l := range []Limits{b.Query, b.Session} {
 		if l.USD > 0 || l.Tokens > 0 || l.Requests > 0 {
@@ -157,8 +158,8 @@ func NewMeter(budget Budget, used Used) *Meter {
 // a price. The returned function ends the query and returns its usage.
 //
 // With [Budget.Ask], the meter first calls more, one call at a time, on its own goroutine. If
-// more returns true, as much as the limit may be used again. more must return soon after the
-// query ends. The meter does not ask about a limit on time.
+// more returns true, the query may use the amount of the limit again. more must return soon
+// after the query ends. The meter does not ask about a time limit.
 func (m *Meter) Query(exceeded func(error), more func(*BudgetError) bool) (end func() Used) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -226,7 +227,7 @@ func (m *Meter) failLocked(err error) {
 	}
 }
 
-// Used returns what the session has used.
+// Used returns the usage of the session.
 func (m *Meter) Used() Used {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -234,8 +235,8 @@ func (m *Meter) Used() Used {
 	return session
 }
 
-// admit counts a model call, or returns why it is refused. It waits while the user is asked for
-// more.
+// admit counts a model call, or returns why it is refused. While the user is asked to extend a
+// limit, it waits for the answer.
 func (m *Meter) admit(ctx context.Context, model string) error {
 	for {
 		asked, err := m.tryAdmit(model)
@@ -250,7 +251,7 @@ func (m *Meter) admit(ctx context.Context, model string) error {
 	}
 }
 
-// ask asks the user for more.
+// ask asks the user to extend a limit, and closes asked.
 func (m *Meter) ask(limit *BudgetError, more func(*BudgetError) bool, asked chan struct{}) {
 	defer close(asked)
 	allowed := more(limit)
@@ -315,7 +316,7 @@ func (m *Meter) end(err error) {
 	m.failLocked(err)
 }
 
-// isBudget reports whether err contains a [*BudgetError].
+// isBudget reports whether err wraps a [*BudgetError].
 func isBudget(err error) bool {
 	_, ok := errors.AsType[*BudgetError](err)
 	return ok

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// metered serves a gateway with a meter to an API whose answers take 1000 tokens of input and
-// 100 of output, and returns what asks it once.
+// metered serves a gateway with a meter to an API. Unless answer is set, each answer reports
+// 1000 tokens of input and 100 of output. call sends one model call.
 func metered(t *testing.T, cfg Config, answer http.HandlerFunc) (m *Meter, call func(model string) (int, string)) {
 	t.Helper()
 	if answer == nil {
@@ -38,7 +38,7 @@ func TestTheCallAfterTheLimitIsRefused(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		budget Budget
-		passed int // calls of the first query; those of the second
+		passed int // calls of the first query; second has those of the second
 		second int
 		limit  string
 	}{
@@ -81,7 +81,8 @@ func TestTheCallAfterTheLimitIsRefused(t *testing.T) {
 	}
 }
 
-// TestTheUserMayAllowMore: calls over the limit wait for the user, who is asked once.
+// TestTheUserMayAllowMore checks that calls over the limit wait for the user, who is asked
+// once.
 func TestTheUserMayAllowMore(t *testing.T) {
 	for _, c := range []struct {
 		budget Budget
@@ -99,7 +100,7 @@ func TestTheUserMayAllowMore(t *testing.T) {
 				questions <- limit
 				return <-answers
 			})
-			for range 2 { // each limit is that of two calls
+			for range 2 { // each limit allows two calls
 				if status, body := call("m"); status != http.StatusOK {
 					t.Fatal(status, body)
 				}
@@ -131,7 +132,8 @@ func TestTheUserMayAllowMore(t *testing.T) {
 	}
 }
 
-// TestACallThatWaitsForTheUserEndsWithTheQuery also for an agent that has gone.
+// TestACallThatWaitsForTheUserEndsWithTheQuery checks that a waiting call ends with the query,
+// and when its agent disconnects.
 func TestACallThatWaitsForTheUserEndsWithTheQuery(t *testing.T) {
 	meter := NewMeter(Budget{Query: Limits{Requests: 1}, Ask: true}, Used{Requests: 1})
 	asked, left := make(chan struct{}), make(chan struct{})
@@ -196,8 +198,8 @@ func TestTimeEndsAQuery(t *testing.T) {
 	}
 }
 
-// TestUsageThatNoAnswerTellsIsEstimated: an agent that does not ask for its usage has no
-// way around a budget.
+// TestUsageThatNoAnswerTellsIsEstimated checks that an agent that does not request its usage
+// cannot evade a budget.
 func TestUsageThatNoAnswerTellsIsEstimated(t *testing.T) {
 	meter, call := metered(t, Config{Meter: NewMeter(Budget{}, Used{})}, func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, strings.Repeat("word", 50))

@@ -43,7 +43,7 @@ type outward struct {
 	exchanges map[*exchange]struct{}
 }
 
-// exchange is a request or a tunnel to an allowed host. outward.mu guards its mutable fields.
+// exchange is a request or a tunnel to an allowed host. outward.mu protects its mutable fields.
 type exchange struct {
 	target egress.Target
 	end    func()
@@ -277,8 +277,8 @@ func (o *outward) connect(w http.ResponseWriter, r *http.Request, x *exchange) {
 	}
 }
 
-// carry copies in both directions until the host has closed its side or the tunnel is idle for
-// too long.
+// carry copies in both directions until the host closes its side or the tunnel is idle for
+// tunnelIdle.
 func (o *outward) carry(near net.Conn, buffered io.Reader, far net.Conn) {
 	idle := time.AfterFunc(o.tunnelIdle, func() { _ = errors.Join(near.Close(), far.Close()) })
 	defer idle.Stop()

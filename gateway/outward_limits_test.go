@@ -15,7 +15,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// TestRulesChangeWhileItRuns also ends what is under way.
+// TestRulesChangeWhileItRuns checks that new rules also end running exchanges.
 func TestRulesChangeWhileItRuns(t *testing.T) {
 	begun := make(chan struct{}, 2)
 	endless := func(w http.ResponseWriter, r *http.Request) {
@@ -66,8 +66,8 @@ func TestRulesChangeWhileItRuns(t *testing.T) {
 	}
 }
 
-// TestAFloodOfConnectionsIsItsSandboxsOwn opens tunnels that say nothing, answers that are not read
-// and connections without a request, and asks beside them, in the same sandbox and another.
+// TestAFloodOfConnectionsIsItsSandboxsOwn opens silent tunnels, answers that are not read, and
+// connections without a request. Meanwhile it sends requests from the same sandbox and another.
 func TestAFloodOfConnectionsIsItsSandboxsOwn(t *testing.T) {
 	host(t, "plain.test", 80, false, func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/endless" {
@@ -97,14 +97,14 @@ func TestAFloodOfConnectionsIsItsSandboxsOwn(t *testing.T) {
 		}
 	}
 	for range 2 * maxConns {
-		raw(t, hostile, "CONNECT secure.test:443 HTTP/1.1\r\n") // and no more
+		raw(t, hostile, "CONNECT secure.test:443 HTTP/1.1\r\n") // never completed
 	}
 	if status, _, err := get(t, through(t, at), "https://secure.test/"); err != nil || status != 200 {
 		t.Errorf("got %d, %v", status, err)
 	}
 }
 
-// TestATunnelWithoutTrafficIsClosed also shows that one with traffic is not.
+// TestATunnelWithoutTrafficIsClosed also checks that a tunnel with traffic stays open.
 func TestATunnelWithoutTrafficIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		near, inside := net.Pipe()
@@ -115,7 +115,7 @@ func TestATunnelWithoutTrafficIsClosed(t *testing.T) {
 		data := make([]byte, 1)
 		for range 3 {
 			for _, way := range [][2]net.Conn{{inside, outside}, {outside, inside}} {
-				time.Sleep(tunnelIdle - time.Second) // of the bubble's clock
+				time.Sleep(tunnelIdle - time.Second) // on the bubble's fake clock
 				if _, err := way[0].Write(data); err != nil {
 					t.Fatal(err)
 				}
@@ -132,7 +132,7 @@ func TestATunnelWithoutTrafficIsClosed(t *testing.T) {
 	})
 }
 
-// TestHostsThatCannotBeReached are errors at once that say so.
+// TestHostsThatCannotBeReached checks that the error comes at once and gives the reason.
 func TestHostsThatCannotBeReached(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// host serves a handler below a name of a test, with TLS or without. Loopback, where it
-// listens, is refused by rule, so that only such names lead there.
+// host serves a handler under a test name, with TLS or without. It listens on loopback, which
+// the proxy refuses by rule, so only such names reach it.
 func host(t testing.TB, name string, port uint16, secure bool, handler http.HandlerFunc) {
 	t.Helper()
 	server := httptest.NewUnstartedServer(handler)
@@ -36,7 +36,7 @@ func host(t testing.TB, name string, port uint16, secure bool, handler http.Hand
 	t.Cleanup(egress.AddTestHost(egress.Target{Host: name, Port: port}, server.Listener.Addr().String()))
 }
 
-// noHost fails the test if something connects to the name.
+// noHost fails the test if a client connects to the name.
 func noHost(t testing.TB, name string, port uint16) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -57,7 +57,7 @@ func noHost(t testing.TB, name string, port uint16) {
 	t.Cleanup(egress.AddTestHost(egress.Target{Host: name, Port: port}, l.Addr().String()))
 }
 
-// through returns a client that has the gateway as its proxy, as its environment says.
+// through returns a client that uses the gateway as its proxy, as the agent's environment says.
 func through(t testing.TB, at *runnerscripts.Gateway) *http.Client {
 	t.Helper()
 	proxy, err := url.Parse(at.ProxyVariables()["HTTPS_PROXY"])
@@ -79,7 +79,7 @@ func get(t testing.TB, client *http.Client, address string) (status int, body st
 	return resp.StatusCode, string(data), err
 }
 
-// raw sends bytes to the gateway and returns the connection and a reader of it.
+// raw sends text to the gateway and returns the connection and a reader of it.
 func raw(t testing.TB, at *runnerscripts.Gateway, text string) (net.Conn, *bufio.Reader) {
 	t.Helper()
 	conn, err := net.Dial("tcp", at.Address())
@@ -97,13 +97,14 @@ func basic(token string) string {
 	return "Proxy-Authorization: Basic " + base64.StdEncoding.EncodeToString([]byte("agentenv:"+token)) + "\r\n"
 }
 
-// connect asks for a tunnel and returns the status, and the connection for what follows.
+// connect requests a tunnel. It returns the status, the reason of a refusal, and the
+// connection.
 func connect(t testing.TB, at *runnerscripts.Gateway, target, header string) (int, string, net.Conn, *bufio.Reader) {
 	t.Helper()
 	conn, r := raw(t, at, "CONNECT "+target+" HTTP/1.1\r\nHost: x\r\n"+header+"\r\n")
 	resp, err := http.ReadResponse(r, &http.Request{Method: http.MethodConnect})
 	if err != nil {
-		return http.StatusBadRequest, "", conn, r // the server closes what it cannot read
+		return http.StatusBadRequest, "", conn, r // the server could not parse the request
 	}
 	_ = resp.Body.Close()
 	return resp.StatusCode, resp.Header.Get("X-Agentenv-Reason"), conn, r
@@ -147,8 +148,8 @@ func TestAllowedHostsAreReached(t *testing.T) {
 	}
 }
 
-// TestARefusalSaysWhatAllowsIt asks for what is not allowed: nothing goes out, and the answer says
-// why and what to change.
+// TestARefusalSaysWhatAllowsIt requests hosts that are not allowed: the gateway sends nothing,
+// and the answer says why and what to change.
 func TestARefusalSaysWhatAllowsIt(t *testing.T) {
 	noHost(t, "other.test", 443)
 	noHost(t, "other.test", 80)
@@ -201,8 +202,8 @@ func TestOnlyTheSessionUsesTheProxy(t *testing.T) {
 	}
 }
 
-// TestNoWayToThisMachineAndItsNetwork allows every host, and asks for those that are none of the
-// internet.
+// TestNoWayToThisMachineAndItsNetwork allows every host, and requests addresses outside the
+// public internet.
 func TestNoWayToThisMachineAndItsNetwork(t *testing.T) {
 	secret := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a service of this machine was reached") }))
 	defer secret.Close()
@@ -246,8 +247,8 @@ func TestNoWayToThisMachineAndItsNetwork(t *testing.T) {
 	}
 }
 
-// TestWhatLeadsElsewhereIsAskedForAnew: the proxy follows no redirect, and the client's next
-// request is decided as every other.
+// TestWhatLeadsElsewhereIsAskedForAnew checks that the proxy follows no redirect, and applies
+// the rules to the client's next request.
 func TestWhatLeadsElsewhereIsAskedForAnew(t *testing.T) {
 	host(t, "plain.test", 80, false, func(w http.ResponseWriter, r *http.Request) {
 		http.Redirect(w, r, "http://169.254.169.254/latest/meta-data/", http.StatusFound)
@@ -263,7 +264,7 @@ func TestWhatLeadsElsewhereIsAskedForAnew(t *testing.T) {
 	}
 }
 
-// TestATunnelIsForTLSToItsHost sends what a tunnel must not carry.
+// TestATunnelIsForTLSToItsHost sends data that a tunnel must not carry.
 func TestATunnelIsForTLSToItsHost(t *testing.T) {
 	got := make(chan string, 16)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -313,7 +314,7 @@ func TestATunnelIsForTLSToItsHost(t *testing.T) {
 		t.Errorf("plain HTTP: %d %s", resp.StatusCode, body)
 	}
 	<-told
-	// One that goes, one that says nothing, and one that says it slowly.
+	// A client that disconnects, one that sends nothing, and one that sends too slowly.
 	conn, _ = open()
 	_ = conn.Close()
 	if data := <-got; data != "" {
@@ -329,8 +330,8 @@ func TestATunnelIsForTLSToItsHost(t *testing.T) {
 	}
 }
 
-// TestRequestsThatTwoServersCouldReadInTwoWays: what the host gets is one request, to the host
-// that was allowed.
+// TestRequestsThatTwoServersCouldReadInTwoWays checks that the host gets a single request, to
+// the host that was allowed.
 func TestRequestsThatTwoServersCouldReadInTwoWays(t *testing.T) {
 	host(t, "plain.test", 80, false, func(w http.ResponseWriter, r *http.Request) {
 		data, _ := io.ReadAll(r.Body)

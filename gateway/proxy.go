@@ -16,7 +16,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// routes are the upstreams by name.
+// routes maps names to upstreams.
 type routes map[string]http.Handler
 
 // ServeHTTP selects the upstream by the first element of the path. It rejects ambiguous paths:
@@ -135,7 +135,7 @@ func (g *Gateway) proxy(name string, up Upstream, through *calls) (http.Handler,
 }
 
 // keyHeaders returns the headers in which agents send keys, and other headers that must not
-// leave the session.
+// reach the API.
 func keyHeaders() []string {
 	return []string{"Authorization", "X-Api-Key", "X-Goog-Api-Key", "Api-Key", "Cookie", "Proxy-Authorization", "Accept-Encoding", "Forwarded"}
 }
@@ -215,7 +215,7 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// answer limits how long an agent may leave a part of its answer unread.
+// answer limits how long an agent may leave a part of an answer unread.
 type answer struct {
 	http.ResponseWriter
 	timeout time.Duration

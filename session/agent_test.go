@@ -10,7 +10,7 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// executor is an agent that answers with its prompt.
+// executor returns an agent that writes its prompt to the file told and answers "answered".
 func executor() environment.Agent {
 	return environment.Agent{Name: "command", Command: []string{"/bin/sh", "-c", "cat > told; echo answered"}}
 }
@@ -59,7 +59,8 @@ func TestAnotherAgentContinuesASession(t *testing.T) {
 	changes(t, third)
 }
 
-// changes checks what the log says of the agents.
+// changes fails unless the log has the two changes of the agent, and how each new agent got the
+// conversation.
 func changes(t *testing.T, s *AgentSession) {
 	t.Helper()
 	var agents []runnerscripts.AgentChanged

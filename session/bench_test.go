@@ -18,8 +18,8 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store/sqlite"
 )
 
-// One prompt of a session, against the same in an environment without one: the
-// difference is numbering, storing, and reading the transcript back.
+// BenchmarkPrompt compares a prompt of a session with the same prompt in an environment without
+// a session. The difference is the cost of numbering, storing, and reading the transcript back.
 func BenchmarkPrompt(b *testing.B) {
 	cfg := scripted(b, steps(say("hello")))
 	b.Run("environment", func(b *testing.B) {
@@ -54,7 +54,7 @@ func BenchmarkPrompt(b *testing.B) {
 	})
 }
 
-// A message of a megabyte that comes in small chunks.
+// BenchmarkApply applies a message of 1 MiB in chunks of 8 bytes.
 func BenchmarkApply(b *testing.B) {
 	const chunks = 1 << 17
 	ev := chunk(runnerscripts.TypeAgentMessage, "m", "12345678")
@@ -71,7 +71,8 @@ func BenchmarkApply(b *testing.B) {
 	}
 }
 
-// Opening a session with a long log reads what the record holds of it, and not the log.
+// BenchmarkOpen100000Events opens a session with a long log. Open reads the state from the
+// record, not from the log.
 func BenchmarkOpen100000Events(b *testing.B) {
 	sessions, err := sqlite.Open(b.Context(), b.TempDir())
 	if err != nil {
@@ -114,7 +115,8 @@ func BenchmarkOpen100000Events(b *testing.B) {
 	}
 }
 
-// A checkpoint of a workspace of 10,000 files of which 10 have changed, against git status on it.
+// BenchmarkCheckpoint10000Files compares a checkpoint of a workspace of 10,000 files, 10 of them
+// changed, with git status on it.
 func BenchmarkCheckpoint10000Files(b *testing.B) {
 	sessions, err := sqlite.Open(b.Context(), b.TempDir())
 	if err != nil {
@@ -145,7 +147,7 @@ func BenchmarkCheckpoint10000Files(b *testing.B) {
 	for i := range 10_000 {
 		write(i, fmt.Sprintf("file %d\n%s", i, strings.Repeat("x", 1000)))
 	}
-	// As a checkout has them: what was written a moment ago, both read once more.
+	// Make the files old, as in a checkout: git and Take read recently written files again.
 	if err := filepath.WalkDir(dir, func(name string, _ fs.DirEntry, err error) error {
 		before := time.Now().Add(-time.Hour)
 		return errors.Join(err, os.Chtimes(name, before, before))
@@ -173,7 +175,7 @@ func BenchmarkCheckpoint10000Files(b *testing.B) {
 		}
 	}
 	var status, checkpoint time.Duration
-	for b.Loop() { // in turn, each after a change of its own
+	for b.Loop() { // alternately, each after its own change
 		change()
 		began := time.Now()
 		git("status", "--porcelain")
@@ -190,7 +192,7 @@ func BenchmarkCheckpoint10000Files(b *testing.B) {
 	b.ReportMetric(float64(checkpoint.Microseconds())/float64(b.N)/1000, "ms-checkpoint")
 }
 
-// Opening sessions that do nothing, a thousand of them in one program.
+// BenchmarkOpenIdleSessions opens a thousand idle sessions in one program.
 func BenchmarkOpenIdleSessions(b *testing.B) {
 	const many = 1000
 	for b.Loop() {

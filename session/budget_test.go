@@ -9,8 +9,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// TestTheUserOfASessionRaisesABudget: the question is an event, Respond answers it, and the
-// query of a real agent goes on.
+// TestTheUserOfASessionRaisesABudget checks that the question is an event, that Respond answers
+// it, and that the query of a real agent then continues.
 func TestTheUserOfASessionRaisesABudget(t *testing.T) {
 	api, err := llmapi.Start(t.Context(), llmapi.Config{})
 	if err != nil {

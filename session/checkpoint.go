@@ -29,7 +29,7 @@ const transcriptPiece = 256 << 10
 // Checkpoint is a point of the session that it can return to, see [AgentSession.Rewind].
 type Checkpoint struct {
 	runnerscripts.Checkpoint
-	Seq  uint64    `json:"seq"` // of its event
+	Seq  uint64    `json:"seq"` // Seq of the checkpoint's event
 	Time time.Time `json:"time"`
 }
 
@@ -73,7 +73,8 @@ func (s *AgentSession) numbered(number int) (Checkpoint, error) {
 	return s.state.withFiles(number)
 }
 
-// withFiles returns a checkpoint whose files are stored.
+// withFiles returns the checkpoint with this number. It fails if there is none, or if its files
+// are not stored.
 func (s *State) withFiles(number int) (Checkpoint, error) {
 	c := s.checkpoint(number)
 	switch {
@@ -315,7 +316,7 @@ func (s *AgentSession) readBlobs(ctx context.Context, digests ...store.Digest) (
 		if err != nil {
 			return nil, err
 		}
-		_, err = all.ReadFrom(r) // to its end: only then it is known to be right
+		_, err = all.ReadFrom(r) // read to EOF: only then is the digest verified
 		if err = errors.Join(err, r.Close()); err != nil {
 			return nil, err
 		}
@@ -323,11 +324,11 @@ func (s *AgentSession) readBlobs(ctx context.Context, digests ...store.Digest) (
 	return all.Bytes(), nil
 }
 
-// beginning is what a new sandbox starts with.
+// beginning is the stored state from which a new sandbox starts.
 type beginning struct {
 	transcript *runnerscripts.Transcript
 	workspace  io.ReadCloser // nil if the environment fills the workspace from its sources
-	checkpoint Checkpoint    // the checkpoint of both
+	checkpoint Checkpoint    // the checkpoint that holds both
 	// lost says that an earlier sandbox had state that was not stored.
 	lost bool
 }
@@ -370,8 +371,7 @@ func (b *beginning) events(data runnerscripts.SetupData) []runnerscripts.Event {
 	return events
 }
 
-// close releases the workspace. Nothing can fail: the workspace was read to its end or not at
-// all.
+// close closes the workspace. Close of a packedTree never fails.
 func (b *beginning) close() {
 	if b.workspace != nil {
 		_ = b.workspace.Close()
@@ -397,7 +397,7 @@ type packedTree struct {
 	done   chan struct{}
 }
 
-// Close stops the goroutine.
+// Close stops the goroutine and waits for its end.
 func (p *packedTree) Close() error {
 	p.cancel()
 	err := p.PipeReader.Close()

@@ -18,7 +18,7 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// checkpoints are those of a session, as "number<parent reason prompt".
+// checkpoints returns the checkpoints of a session.
 func checkpoints(t *testing.T, s *AgentSession) []Checkpoint {
 	t.Helper()
 	st, err := s.State(t.Context())
@@ -42,7 +42,7 @@ func TestEveryQueryLeavesACheckpoint(t *testing.T) {
 	for _, p := range []string{"first\nwith a second line", "second", "third"} {
 		turn := prompt(t, s, p)
 		complete(t, turn)
-		// What is known to be done is stored.
+		// The checkpoint of a completed query is already stored.
 		all := checkpoints(t, s)
 		if c := all[len(all)-1]; c.QueryID != turn.ID() || c.Prompt != strings.Split(p, "\n")[0] || c.Transcript == "" || c.Workspace == "" {
 			t.Errorf("checkpoint %+v", c)
@@ -97,7 +97,7 @@ func TestRewindReturnsFilesAndConversation(t *testing.T) {
 	if last := all[len(all)-1]; last.Parent != 2 || last.Number != 5 {
 		t.Errorf("checkpoint %+v, want one that follows the second", last)
 	}
-	// What was left behind can be returned to, too.
+	// Rewind also returns to a checkpoint of the branch that an earlier Rewind left.
 	if err := s.Rewind(t.Context(), 4); err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func TestASandboxThatDiesInAQueryLosesWhatCameAfterTheLastCheckpoint(t *testing.
 	}
 	turn = prompt(t, s, "fourth")
 	kill(t.Context(), s)
-	_, _ = turn.Wait(t.Context()) // it may have been given to the next sandbox
+	_, _ = turn.Wait(t.Context()) // the prompt may have run in the next sandbox
 	converse(t, s, "fifth")
 }
 
@@ -220,7 +220,7 @@ func TestCheckpointsAreTakenWhileAQueryRuns(t *testing.T) {
 				periodic++
 			}
 		}
-		if periodic != 1 { // the second one has nothing new
+		if periodic != 1 { // the second tick finds no change
 			t.Errorf("%d periodic checkpoints in %v", periodic, reasons(checkpoints(t, s)))
 		}
 	})

@@ -19,13 +19,13 @@ const (
 	DefaultCheckpointInterval = time.Minute
 )
 
-// Config says how a session works. Only Environment is required.
+// Config configures a session. Only Environment is required.
 type Config struct {
-	// Environment configures the sandbox and the agent. Its OnPermission says who answers
-	// permission requests: environment.AnswerLater leaves them to [AgentSession.Respond]. The
-	// session overrides its SessionID, and sets its From to the isolation of the last sandbox,
-	// so that a less isolated sandbox needs Trust. A Tar source must be given by its path,
-	// because the session may read it again. Its Logger also receives the session's records.
+	// Environment configures the sandbox and the agent. Its OnPermission answers permission
+	// requests; environment.AnswerLater leaves them to [AgentSession.Respond]. The session
+	// overrides its SessionID, and sets its From to the isolation of the last sandbox, so that a
+	// less isolated sandbox needs Trust. A Tar source must be given by its path, because the
+	// session may read it again. Its Logger also receives the session's records.
 	//
 	// With Sandbox.Keep the session is durable: its sandbox and the query that runs in it
 	// survive the end of this program, even a crash. [AgentSession.Close] detaches from both,

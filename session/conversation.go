@@ -15,8 +15,8 @@ import (
 // [Conversation.Apply] accepts live events, stored events and the agent's own history; the same
 // events give the same conversation.
 //
-// The zero value is not usable; see [NewConversation]. It must not be used by
-// several goroutines at once; [Conversation.Clone] makes a copy for another one.
+// The zero value is not usable; see [NewConversation]. It must not be used by several goroutines
+// at once; [Conversation.Clone] makes a copy for another goroutine.
 type Conversation struct {
 	State
 	// Blocks is the conversation with the agent itself.

@@ -43,7 +43,7 @@ func fold(events []runnerscripts.Event) *Conversation {
 	return c
 }
 
-// shown is everything that can be seen of a conversation.
+// shown returns the JSON form of a conversation.
 func shown(t testing.TB, c *Conversation) string {
 	t.Helper()
 	data, err := json.MarshalIndent(c, "", "  ")
@@ -133,7 +133,7 @@ func chunk(typ runnerscripts.EventType, id, text string) runnerscripts.Event {
 	return event(typ, "q", runnerscripts.ContentChunk{BlockID: id, Content: runnerscripts.Content{Type: "text", Text: text}})
 }
 
-// Chunks may be cut anywhere, and those of different blocks may come interleaved.
+// Text may be cut into chunks anywhere, and chunks of different blocks may be interleaved.
 func TestHowTextIsCutIntoChunksDoesNotMatter(t *testing.T) {
 	t.Parallel()
 	texts := map[string]string{"a": "  spaces \n and ünïcödé 🎉 stay ", "b": strings.Repeat("long ", 200), "c": "x"}
@@ -209,13 +209,12 @@ func TestCommonFailuresOfConversations(t *testing.T) {
 	})
 }
 
-// normal is what must be the same of a conversation however it was observed:
-// what was said and done, in order.
+// normal returns the blocks in order, without the fields that only live events have.
 func normal(blocks []*Block) []string {
 	var lines []string
 	for _, b := range blocks {
 		if b.Kind == BlockError {
-			continue // tells of the query, which a history does not
+			continue // an error belongs to a query, which a transcript does not have
 		}
 		cp := *b
 		cp.QueryID, cp.Time, cp.text = "", time.Time{}, nil
@@ -280,8 +279,8 @@ func TestTheAgentsHistoryGivesTheSameConversationAsTheLiveEvents(t *testing.T) {
 	}
 }
 
-// Whatever comes in, the fold neither panics nor depends on anything but the
-// events, and numbered events count once.
+// FuzzApply checks that Apply never panics, that its result depends only on the events, and that
+// numbered events count once.
 func FuzzApply(f *testing.F) {
 	data, err := os.ReadFile("testdata/everything.jsonl")
 	if err != nil {

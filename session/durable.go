@@ -38,7 +38,7 @@ func (s *AgentSession) readopt(ctx context.Context) error {
 	}
 	open := s.state.Queued
 	asked := slices.Clone(s.state.hosts)
-	for _, id := range asked { // requests of the earlier program itself: nobody waits for their answers
+	for _, id := range asked { // requests of the earlier program itself: no caller waits for them
 		if err := s.append(ctx, event(runnerscripts.TypePermissionResolved, "", runnerscripts.PermissionResolved{ID: id, Reason: "cancelled"})); err != nil {
 			return err
 		}
@@ -92,7 +92,8 @@ func (s *AgentSession) reopens(id string) <-chan struct{} {
 	return s.reopening[id]
 }
 
-// reopenedLocked wakes the callers that wait for requests that have ended.
+// reopenedLocked wakes the Respond calls that wait for requests that have ended. The caller
+// holds mu.
 func (s *AgentSession) reopenedLocked() {
 	for id, opened := range s.reopening {
 		if !slices.ContainsFunc(s.state.Pending, func(p runnerscripts.PermissionRequest) bool { return p.ID == id }) {
@@ -158,8 +159,8 @@ func (s *AgentSession) removeUnfinished(ctx context.Context) error {
 		return fmt.Errorf("look for the sandbox that was being made: %w", err)
 	}
 	for _, info := range made {
-		// Sandboxes that were copied from this session's may bear its ID, but are older.
-		// Engines count in seconds.
+		// Copies of this session's sandbox may carry its ID, but are older. Engines report times
+		// in seconds.
 		if info.SessionID != s.id || info.ID == present || info.Created.Before(s.unfinished.Add(-time.Second)) {
 			continue
 		}
@@ -230,7 +231,7 @@ func (s *AgentSession) staysOpen() bool {
 	return s.durable && s.closing && !s.destroy
 }
 
-// letsGo reports whether an unfinished query goes on without this program.
+// letsGo reports whether an unfinished query continues without this program.
 func (s *AgentSession) letsGo(a *activeTurn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

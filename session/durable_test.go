@@ -13,7 +13,8 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// lasting is a durable session in a local sandbox, which ends with the test.
+// lasting returns the configuration of a durable session in a local sandbox. The sandbox ends
+// with the test.
 func lasting(t *testing.T, turns ...[]runnerscripts.ScenarioStep) Config {
 	t.Helper()
 	cfg := scripted(t, turns...)
@@ -32,7 +33,7 @@ func lasting(t *testing.T, turns ...[]runnerscripts.ScenarioStep) Config {
 	return cfg
 }
 
-// sandboxes counts those there are.
+// sandboxes returns the number of sandboxes.
 func sandboxes(t *testing.T, cfg Config) int {
 	t.Helper()
 	list, err := environment.List(t.Context(), cfg.Environment.Sandbox)
@@ -118,7 +119,7 @@ func TestADurableSessionGoesOnAfterClose(t *testing.T) {
 	}
 }
 
-// touch makes a file in the sandbox.
+// touch creates an empty file in the sandbox.
 func touch(t *testing.T, s *AgentSession, name string) {
 	t.Helper()
 	files := s.live().sandbox.(environmentSandbox).Files()
@@ -170,7 +171,7 @@ func TestARequestThatWaitsIsAnsweredAfterTheSessionWasReopened(t *testing.T) {
 
 func TestADurableSessionWithoutItsSandbox(t *testing.T) {
 	t.Parallel()
-	cfg := lasting(t, steps(say("before"), ask(run("true")))) // unknown to the new sandbox
+	cfg := lasting(t, steps(say("before"), ask(run("true")))) // the new sandbox plays it, too
 	s := start(t, cfg)
 	first := prompt(t, s, "first")
 	prompt(t, s, "second")

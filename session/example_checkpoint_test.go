@@ -9,7 +9,7 @@ import (
 	"github.com/agentenv-dev/agentenv/session"
 )
 
-// Every query leaves a checkpoint, to which the files and the conversation can return.
+// Each query ends with a checkpoint. Rewind returns the files and the conversation to one.
 func ExampleAgentSession_Rewind() {
 	ctx := context.Background()
 	s, err := session.Open(ctx, session.Config{Environment: scripted(`{"turns": [
@@ -36,7 +36,7 @@ func ExampleAgentSession_Rewind() {
 	if err := s.Rewind(ctx, 2); err != nil {
 		log.Fatal(err)
 	}
-	changes, err := s.Changes(ctx, 2, 0) // to where the session is now
+	changes, err := s.Changes(ctx, 2, 0) // zero means the current checkpoint
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func ExampleAgentSession_Rewind() {
 	// 0 changes
 }
 
-// Several sessions go on from one checkpoint, each in a way of its own.
+// Several sessions continue from one checkpoint, independently of each other.
 func ExampleAgentSession_ForkFrom() {
 	ctx := context.Background()
 	s, err := session.Open(ctx, session.Config{

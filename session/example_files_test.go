@@ -13,7 +13,7 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// converse gives a prompt, prints what the agent says and waits for the end.
+// converse sends a prompt, prints what the agent says and waits for the end.
 func converse(ctx context.Context, s *session.AgentSession, prompt string) {
 	turn, err := s.Prompt(ctx, prompt)
 	if err != nil {
@@ -39,7 +39,7 @@ func ExampleAgentSession_WriteFile() {
 	}
 	defer s.Close()
 	err = s.WriteFile(ctx, "notes.txt", strings.NewReader("read me"), primitives.WriteOptions{})
-	fmt.Println(errors.Is(err, session.ErrNoEnvironment)) // the first prompt makes the sandbox
+	fmt.Println(errors.Is(err, session.ErrNoEnvironment)) // the first prompt creates the sandbox
 	converse(ctx, s, "get ready")
 	if err := s.WriteFile(ctx, "notes.txt", strings.NewReader("read me"), primitives.WriteOptions{}); err != nil {
 		log.Fatal(err)
@@ -80,7 +80,7 @@ func ExampleAgentSession_OpenFile() {
 	// all tests pass <nil>
 }
 
-// Options hold from the next prompt on, in later sandboxes too.
+// Options apply from the next prompt on, also in later sandboxes.
 func ExampleAgentSession_SetOptions() {
 	ctx := context.Background()
 	s, err := session.Open(ctx, session.Config{
@@ -101,7 +101,7 @@ func ExampleAgentSession_SetOptions() {
 	// I am large.
 }
 
-// The transcript is in the agent's own format. It is there without a sandbox, too.
+// The transcript is in the agent's own format. It is available without a sandbox, too.
 func ExampleAgentSession_Transcript() {
 	ctx := context.Background()
 	s, err := session.Open(ctx, session.Config{
@@ -122,7 +122,7 @@ func ExampleAgentSession_Transcript() {
 	// true <nil>
 }
 
-// A destroyed session is not in its store any more. One that is only closed is.
+// Destroy removes a session from its store. Close does not.
 func ExampleAgentSession_Destroy() {
 	ctx := context.Background()
 	sessions := store.NewMemory()

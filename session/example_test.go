@@ -10,8 +10,8 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// scripted is an agent that needs no key and no network. Put "claude" in its
-// place.
+// scripted returns the configuration of an agent that needs no key and no network. Replace
+// "script" with "claude" for a real agent.
 func scripted(scenario string) environment.Config {
 	return environment.Config{
 		Sandbox: environment.Sandbox{Type: "local"},
@@ -19,7 +19,7 @@ func scripted(scenario string) environment.Config {
 	}
 }
 
-// A prompt and everything that comes of it.
+// Open a session, send a prompt, and reduce its events to a conversation.
 func Example() {
 	ctx := context.Background()
 	cfg := scripted(`{"turns": [{"steps": [{"ask": {"run": ["echo", "tested"]}}, {"text": "It works."}]}]}`)
@@ -61,8 +61,8 @@ func Example() {
 	// end_turn
 }
 
-// A session that is closed can be opened again: in a new sandbox the agent
-// remembers what was said and has its files.
+// Open continues a closed session: in a new sandbox the agent has the earlier conversation and
+// files.
 func ExampleOpen_again() {
 	ctx := context.Background()
 	cfg := session.Config{

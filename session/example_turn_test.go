@@ -42,7 +42,8 @@ func ExampleAgentSession_Prompt() {
 	// agent test: done
 }
 
-// The events of a session are numbered and stored: a reader goes on where it has stopped.
+// The events of a session are numbered and stored. A reader can continue after the last event
+// that it has seen.
 func ExampleAgentSession_Events() {
 	ctx := context.Background()
 	s, err := session.Open(ctx, session.Config{
@@ -61,13 +62,13 @@ func ExampleAgentSession_Events() {
 		}
 		fmt.Print(ev.Text())
 		if ev.Type == runnerscripts.TypeQueryCompleted {
-			break // the sequence goes on until the session is closed
+			break // the sequence continues until the session is closed
 		}
 	}
 	// Output: Hello!
 }
 
-// Pending requests wait in the State, and Respond answers one by its ID.
+// State lists the pending requests, and Respond answers one by its ID.
 func ExampleAgentSession_Respond() {
 	ctx := context.Background()
 	cfg := scripted(`{"turns": [{"steps": [{"ask": {"run": ["true"]}}, {"text": "Deployed."}]}]}`)
@@ -124,7 +125,7 @@ func ExampleTurn_Interrupt() {
 	// Output: cancelled <nil>
 }
 
-// Copies go separate ways from the conversation and the files as they are.
+// The copies start with the current conversation and files, and continue independently.
 func ExampleAgentSession_Fork() {
 	ctx := context.Background()
 	s, err := session.Open(ctx, session.Config{
@@ -155,7 +156,8 @@ func ExampleAgentSession_Fork() {
 	// Output: I know: read the code
 }
 
-// The sandbox may end between two prompts: workspace and memory go on in the next one.
+// The sandbox may end between two prompts. The next one starts with the same workspace and
+// memory.
 func ExampleAgentSession_TerminateEnvironment() {
 	ctx := context.Background()
 	s, err := session.Open(ctx, session.Config{Environment: scripted(`{"turns": [
@@ -185,7 +187,7 @@ func ExampleAgentSession_TerminateEnvironment() {
 	// Output: note.txt: remember this
 }
 
-// A Conversation takes events in as they come, and can be shown after each.
+// A Conversation applies events as they arrive, and can be shown after each.
 func ExampleConversation_Apply() {
 	c := session.NewConversation()
 	for _, line := range []string{
@@ -207,7 +209,7 @@ func ExampleConversation_Apply() {
 	// agent Hello!
 }
 
-// A store has the sessions of a program, the latest first.
+// A store lists the sessions of a program, latest first.
 func ExampleConfig_store() {
 	ctx := context.Background()
 	sessions := store.NewMemory()

@@ -15,14 +15,14 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// fakeSandbox stands for a sandbox where a test needs a clock of its own, which
-// real processes do not heed, or failures that a real one does not offer.
+// fakeSandbox replaces a sandbox in tests that need a fake clock, which real processes ignore,
+// or failures that a real sandbox cannot produce.
 type fakeSandbox struct {
 	mu      sync.Mutex
 	closed  bool
 	healthy error
 	probes  int
-	options []string                                           // that were set
+	options []string                                           // the options that callers have set
 	ending  error                                              // what Close returns
 	history string                                             // the transcript: every prompt so far
 	recall  func(history string, stopped bool) (string, error) // the transcript, if it is not the history
@@ -186,7 +186,7 @@ func fakeConfig(cfg Config) Config {
 	return cfg
 }
 
-// only makes these sandboxes, one after the other.
+// only returns a createFunc that returns these sandboxes, one after the other.
 func only(fakes ...*fakeSandbox) func(context.Context, environment.Config) (sandbox, error) {
 	return func(context.Context, environment.Config) (sandbox, error) {
 		if len(fakes) == 0 {

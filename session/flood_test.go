@@ -11,7 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// printing configures an agent that prints what an awk program does, for each prompt.
+// printing configures an agent that runs an awk program for each prompt and prints its output.
 func printing(t *testing.T, program string) Config {
 	t.Helper()
 	shell := func(text string) []string { return []string{"/bin/sh", "-c", text} }

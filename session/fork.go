@@ -67,7 +67,8 @@ func (s *AgentSession) branches(ctx context.Context, last uint64, sandboxes []sa
 	return made, nil
 }
 
-// idle returns nil if the session can be forked now, else why not. The caller holds promptMu.
+// idle returns an error if the session cannot be forked or rewound now. The result stays true
+// only while the caller holds promptMu.
 func (s *AgentSession) idle() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -105,12 +106,12 @@ func (s *AgentSession) copySandbox(ctx context.Context, n int) ([]sandbox, error
 
 // branch is a session that Fork has added to the store, or one whose sandbox was moved.
 type branch struct {
-	parent  string  // empty for one whose sandbox was moved
+	parent  string  // empty if the sandbox was moved
 	sandbox sandbox // may be nil
 }
 
-// events returns the events that say where the session comes from, and close what is open in its
-// state.
+// events returns the events that name the parent, if there is one, and that end the open items
+// of the state.
 func (b *branch) events(st State) []runnerscripts.Event {
 	if b.parent == "" {
 		return leftovers(st, reasonMoved)

@@ -19,7 +19,7 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// forked makes copies that are closed with the test.
+// forked forks a session n times. The copies are closed with the test.
 func forked(t *testing.T, s *AgentSession, n int) []*AgentSession {
 	t.Helper()
 	copies, err := s.Fork(t.Context(), n)
@@ -32,7 +32,7 @@ func forked(t *testing.T, s *AgentSession, n int) []*AgentSession {
 	return copies
 }
 
-// kept is the content of the file that each turn of memory adds to.
+// kept returns the content of the file kept, to which each turn of memory appends.
 func kept(t *testing.T, s *AgentSession) string {
 	t.Helper()
 	content, _ := written(t, s, "kept")
@@ -88,7 +88,7 @@ func TestForkedSessionsRememberAndGoSeparateWays(t *testing.T) {
 	}
 }
 
-// checkBranch checks what the store has of a copy.
+// checkBranch checks the record and the log of a copy.
 func checkBranch(t *testing.T, c, s *AgentSession, common []runnerscripts.Event) {
 	t.Helper()
 	rec, err := c.store.Load(t.Context(), c.ID())
@@ -215,7 +215,7 @@ func TestForkSaysWhyItCannot(t *testing.T) {
 	}
 }
 
-// limited is a store that takes only so many forks.
+// limited is a store that accepts a limited number of forks.
 type limited struct {
 	store.Store
 	left atomic.Int64

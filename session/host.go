@@ -106,7 +106,7 @@ func (h *Host) Open(ctx context.Context, id string) (*AgentSession, error) {
 		case mine || !errors.Is(e.err, context.Canceled) && !errors.Is(e.err, context.DeadlineExceeded):
 			return nil, e.err
 		}
-		// The caller that was opening the session gave up, so this one tries.
+		// The caller that was opening the session gave up, so this caller tries.
 	}
 }
 

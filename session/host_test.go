@@ -112,7 +112,7 @@ func TestASessionWithAReaderIsNotIdle(t *testing.T) {
 	}
 }
 
-// BenchmarkOpenSessions shows what an open session that does nothing takes of memory.
+// BenchmarkOpenSessions measures the memory of an idle open session.
 func BenchmarkOpenSessions(b *testing.B) {
 	const sessions = 1000
 	cfg := scripted(b, memory())

@@ -29,16 +29,18 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store/sqlite"
 )
 
-// killsVariable says how many times a program is killed in each type of sandbox.
+// killsVariable names the environment variable with the number of rounds in which programs are
+// killed, for each type of sandbox.
 const killsVariable = "SESSION_TEST_KILLS"
 
 const defaultKills = 2
 
-// hostVariable makes the test binary a program that runs a session, to be killed.
+// hostVariable names the environment variable that makes the test binary run beHost: a program
+// that runs a session, for the test to kill.
 const hostVariable = "SESSION_TEST_HOST"
 
-// hostConfig is what such a program does: it opens the session, a new one if ID is empty, prints
-// its ID, gives it the prompt if it has none, and allows what the agent asks.
+// hostConfig configures such a program. The program opens the session, a new one if ID is empty,
+// prints its ID, sends the prompt if the session has none, and allows all permission requests.
 type hostConfig struct {
 	Store       string
 	ID          string
@@ -62,7 +64,8 @@ func beHost(config string) error {
 	return closeAll()
 }
 
-// open opens the session as a program without knowledge would.
+// open opens the session. If it has an ID, only the agent's variables are given: the store has
+// the rest of the configuration.
 func (c hostConfig) open(ctx context.Context) (*AgentSession, func() error, error) {
 	st, err := sqlite.Open(ctx, c.Store)
 	if err != nil {
@@ -80,13 +83,13 @@ func (c hostConfig) open(ctx context.Context) (*AgentSession, func() error, erro
 	return s, func() error { return errors.Join(s.Close(), st.Close()) }, nil
 }
 
-// run takes the query to its end.
+// run runs the query to its end.
 func (c hostConfig) run(ctx context.Context, s *AgentSession) error {
 	turns := s.Turns()
 	if len(turns) == 0 {
 		events, err := endedQueries(ctx, s)
 		if err != nil || events > 0 {
-			return err // it has ended, and the program died after that
+			return err // the query ended before the earlier program died
 		}
 		turn, err := s.Prompt(ctx, c.Prompt)
 		if err != nil {
@@ -108,7 +111,7 @@ func (c hostConfig) run(ctx context.Context, s *AgentSession) error {
 		if err == nil {
 			err = s.Respond(ctx, req.ID, req.Allow())
 		}
-		// The program before may have answered it.
+		// The earlier program may have answered the request.
 		if err != nil && !errors.Is(err, ErrNotPending) {
 			return err
 		}
@@ -129,8 +132,8 @@ func endedQueries(ctx context.Context, s *AgentSession) (n int, err error) {
 	return n, nil
 }
 
-// killedAfter runs such a program, kills it after a time unless it has ended, and returns the
-// session's ID; empty if it had none yet.
+// killedAfter runs such a program and kills it after the given time unless it has ended. It
+// returns the session's ID; empty if the program had not printed one.
 func killedAfter(t *testing.T, cfg hostConfig, after time.Duration) (id string, killed bool, took time.Duration) {
 	t.Helper()
 	config, err := json.Marshal(cfg)
@@ -167,8 +170,8 @@ func killedAfter(t *testing.T, cfg hostConfig, after time.Duration) (id string, 
 	return id, ok && !failed.Exited(), time.Since(began)
 }
 
-// killed plays a scenario: programs are killed at random times until one finishes the query,
-// and what is stored then is the query, once.
+// killed kills programs at random times until one finishes the query, and checks that the store
+// then has the query once.
 func killed(t *testing.T, env environment.Config, prompt string, check func(t *testing.T, s *AgentSession)) {
 	t.Helper()
 	t.Setenv("XDG_STATE_HOME", t.TempDir())
@@ -195,7 +198,7 @@ func killed(t *testing.T, env environment.Config, prompt string, check func(t *t
 	defer func() {
 		t.Logf("%d sessions, of which %d were begun by a program that was killed; %d kills", played, begun, kills)
 	}()
-	for round := range rounds + 1 { // the first one is not killed, to see how long it takes
+	for round := range rounds + 1 { // the first round kills nothing: it measures a whole run
 		cfg.ID = ""
 		for range 3 {
 			after := whole
@@ -232,7 +235,7 @@ func killed(t *testing.T, env environment.Config, prompt string, check func(t *t
 	}
 }
 
-// finish opens the session in this program, takes its query to the end and checks it.
+// finish opens the session in this program, runs its query to the end and checks it.
 func finish(t *testing.T, cfg hostConfig, check func(t *testing.T, s *AgentSession)) {
 	t.Helper()
 	s, closeAll, err := cfg.open(t.Context())
@@ -265,7 +268,7 @@ func finish(t *testing.T, cfg hostConfig, check func(t *testing.T, s *AgentSessi
 			t.Errorf("%d events %s, want %d", n, typ, want)
 		}
 	}
-	if s.live() == nil { // the program died after the end of its query, and before its sandbox was known
+	if s.live() == nil { // the program died after the end of its query, before its sandbox was recorded
 		t.Error("the session has no sandbox")
 		return
 	}
@@ -277,18 +280,18 @@ func finish(t *testing.T, cfg hostConfig, check func(t *testing.T, s *AgentSessi
 	}
 }
 
-// agents counts the agents in the sandboxes below a folder. What an agent has forked looks
-// like it until it executes another program, and is not counted.
+// agents returns the number of agents in the sandboxes below a folder. It does not count a child
+// of an agent, which looks like the agent until it calls exec.
 func agents(t *testing.T, root string) (n int) {
 	t.Helper()
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")
 	if err != nil {
 		t.Fatal(err)
 	}
-	parents := map[string]string{} // of what looks like an agent
+	parents := map[string]string{} // parent process IDs of the processes that look like agents
 	for _, name := range all {
 		dir := filepath.Dir(name)
-		line, _ := os.ReadFile(name) // it may be gone
+		line, _ := os.ReadFile(name) // the process may have ended
 		environ, _ := os.ReadFile(filepath.Join(dir, "environ"))
 		status, _ := os.ReadFile(filepath.Join(dir, "status"))
 		if strings.Contains(string(line), "\x00stream-json\x00") && strings.Contains(string(environ), "HOME="+root) {
@@ -305,7 +308,7 @@ func agents(t *testing.T, root string) (n int) {
 	return n
 }
 
-// ranOnce fails unless the workspace says that the prompt ran once.
+// ranOnce fails unless the prompt ran once, according to the file ran.
 func ranOnce(t *testing.T, s *AgentSession) {
 	t.Helper()
 	if got, _ := written(t, s, "ran"); got != "ran\n" {
@@ -313,7 +316,7 @@ func ranOnce(t *testing.T, s *AgentSession) {
 	}
 }
 
-// everySandbox are the configurations of sandboxes of all types.
+// everySandbox runs a test with a sandbox of each type.
 func everySandbox(t *testing.T, test func(t *testing.T, box environment.Sandbox)) {
 	t.Helper()
 	for name, box := range map[string]func(t *testing.T) environment.Sandbox{

@@ -86,16 +86,15 @@ func (s *AgentSession) wakeReadersLocked() {
 	s.changed = make(chan struct{})
 }
 
-// Events returns the session's events, from the one whose Seq is from (zero means
-// the first), then those that happen from now on, without a gap and without
-// repetition. A session that is opened again has the events of before.
+// Events returns the session's events, from the one whose Seq is from (zero means the first),
+// then those that happen from now on, without a gap and without repetition. A session that was
+// opened again also has its earlier events.
 //
-// Each reader goes through the store at its own pace: a slow one delays neither
-// the agent nor other readers, and loses nothing that the store keeps; an event that
-// the store has dropped is store.ErrDropped. The sequence ends without an
-// error after the last event of a session that is closed meanwhile, and otherwise
-// with the error of ctx or of the store. It may be used more than once, by one
-// goroutine at a time each.
+// Each reader reads the store at its own pace: a slow reader delays neither the agent nor other
+// readers, and misses no event that the store keeps. An event that the store has dropped is
+// store.ErrDropped. The sequence ends without an error after the last event of a session that is
+// closed meanwhile, and otherwise with the error of ctx or of the store. It may be used more
+// than once, and each use by one goroutine at a time.
 func (s *AgentSession) Events(ctx context.Context, from uint64) iter.Seq2[runnerscripts.Event, error] {
 	return func(yield func(runnerscripts.Event, error) bool) {
 		if err := s.check(); err != nil {
@@ -134,8 +133,8 @@ func (s *AgentSession) follow(ctx context.Context, next uint64, yield func(runne
 	}
 }
 
-// replay yields the stored events from next to last and returns what comes next,
-// and whether to go on.
+// replay yields the stored events from next to last. It returns the Seq of the next event and
+// whether to continue.
 func (s *AgentSession) replay(
 	ctx context.Context, next, last uint64, yield func(runnerscripts.Event, error) bool,
 ) (uint64, bool) {

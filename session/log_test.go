@@ -30,7 +30,8 @@ func TestEveryReaderSeesEveryEventOnceFromWhereItAsked(t *testing.T) {
 				}
 				got[i] = append(got[i], ev.Seq)
 				if i == 0 {
-					// A slow one: it waits for the others to be far ahead.
+					// This reader is slower than the others: it also checks that the state
+					// counts the event.
 					if st, _ := s.State(t.Context()); st.LastSeq < ev.Seq {
 						t.Errorf("event %d is delivered before it is counted", ev.Seq)
 					}
@@ -82,7 +83,7 @@ func TestAReaderThatStandsStillDelaysNobody(t *testing.T) {
 	}()
 	complete(t, prompt(t, s, "a"))
 	<-first
-	complete(t, prompt(t, s, "b")) // although the reader stands at the first event
+	complete(t, prompt(t, s, "b")) // although the reader is blocked at the first event
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -168,8 +169,8 @@ func TestASessionThatCannotBeStoredEndsAndSaysWhy(t *testing.T) {
 	}
 }
 
-// patient is a sandbox that may take longer to say that it works than from one question
-// to the next, as it does on a busy machine where these come every few milliseconds.
+// patient is a sandbox whose health checks ignore their deadline. On a busy machine they may
+// take longer than a HealthInterval of a few milliseconds.
 type patient struct{ sandbox }
 
 func (p patient) Healthy(ctx context.Context) error {
@@ -223,7 +224,7 @@ func TestAllMethodsAtOnce(t *testing.T) {
 	repeat(20, func() error {
 		r, err := s.OpenFile(ctx, "f")
 		if err != nil {
-			return nil // not written yet, or ended meanwhile
+			return nil // the file is not written yet, or the sandbox has ended meanwhile
 		}
 		_, err = io.Copy(io.Discard, r)
 		return errors.Join(err, r.Close())

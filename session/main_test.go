@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// tests are those of the package, after which nothing may be left in an engine.
+// tests wraps testing.M: its Run also fails if the tests leave anything in an engine.
 type tests struct{ *testing.M }
 
 func (m tests) Run() int { return testdocker.Main(m.M) }
@@ -63,8 +63,8 @@ func buildRunner() error {
 	return nil
 }
 
-// scripted is the configuration of a local sandbox in which the script agent
-// plays the given turns, one for each prompt.
+// scripted returns the configuration of a local sandbox in which the script agent plays the
+// given turns, one for each prompt.
 func scripted(t testing.TB, turns ...[]runnerscripts.ScenarioStep) Config {
 	t.Helper()
 	var scenario runnerscripts.Scenario
@@ -119,7 +119,7 @@ func closeLater(t *testing.T, s *AgentSession) {
 	})
 }
 
-// prompt gives a prompt that must be accepted.
+// prompt sends a prompt, which must be accepted.
 func prompt(t *testing.T, s *AgentSession, text string) *Turn {
 	t.Helper()
 	turn, err := s.Prompt(t.Context(), text)
@@ -129,7 +129,7 @@ func prompt(t *testing.T, s *AgentSession, text string) *Turn {
 	return turn
 }
 
-// complete waits for a query that must complete.
+// complete waits for the end of a query, which must complete.
 func complete(t *testing.T, turn *Turn) runnerscripts.QueryCompleted {
 	t.Helper()
 	done, err := turn.Wait(t.Context())
@@ -139,7 +139,7 @@ func complete(t *testing.T, turn *Turn) runnerscripts.QueryCompleted {
 	return done
 }
 
-// say prompts, waits, and returns what the agent said.
+// converse sends a prompt, waits for its end, and returns what the agent said.
 func converse(t *testing.T, s *AgentSession, text string) string {
 	t.Helper()
 	turn := prompt(t, s, text)
@@ -151,7 +151,7 @@ func converse(t *testing.T, s *AgentSession, text string) string {
 	return said(c)
 }
 
-// said is all that the agent said in a conversation.
+// said returns everything that the agent said in a conversation.
 func said(c *Conversation) string {
 	var parts []string
 	for _, b := range c.Blocks {
@@ -162,7 +162,7 @@ func said(c *Conversation) string {
 	return strings.Join(parts, "|")
 }
 
-// await follows a session from its first event until one of the type.
+// await returns the session's first event of a type, and waits for it.
 func await(t *testing.T, s *AgentSession, typ runnerscripts.EventType) runnerscripts.Event {
 	t.Helper()
 	return awaitFrom(t, s, 1, typ)
@@ -182,7 +182,7 @@ func awaitFrom(t *testing.T, s *AgentSession, from uint64, typ runnerscripts.Eve
 	return runnerscripts.Event{}
 }
 
-// logOf returns what the session has stored so far, and checks its numbers.
+// logOf returns the stored events of the session, and checks their numbers.
 func logOf(t *testing.T, s *AgentSession) []runnerscripts.Event {
 	t.Helper()
 	var events []runnerscripts.Event
@@ -201,7 +201,7 @@ func logOf(t *testing.T, s *AgentSession) []runnerscripts.Event {
 	return events
 }
 
-// count returns how many events there are of a type.
+// count returns the number of events of a type.
 func count(events []runnerscripts.Event, typ runnerscripts.EventType) int {
 	n := 0
 	for _, ev := range events {
@@ -212,7 +212,7 @@ func count(events []runnerscripts.Event, typ runnerscripts.EventType) int {
 	return n
 }
 
-// inOrder fails unless the types occur in this order, others between them.
+// inOrder fails unless the types occur in this order. Other types may come between them.
 func inOrder(t *testing.T, events []runnerscripts.Event, types ...runnerscripts.EventType) {
 	t.Helper()
 	all := typesOf(events)

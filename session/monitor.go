@@ -68,8 +68,8 @@ func (s *AgentSession) probe(ctx context.Context, live *liveSandbox) {
 	}
 }
 
-// report stores an event for a change of the sandbox's health. Unchanged health gets no event,
-// which would flood the log.
+// report stores an event for a failed probe or a recovery. Successful probes get no event, which
+// would flood the log.
 func (s *AgentSession) report(ctx context.Context, live *liveSandbox, status, message string) {
 	// If append fails the session has ended and reports it.
 	_ = s.append(ctx, event(runnerscripts.TypeEnvironmentHealth, "", runnerscripts.EnvironmentInfo{

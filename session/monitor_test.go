@@ -29,7 +29,7 @@ func TestAnIdleSandboxIsEndedWhenItsTimeIsOver(t *testing.T) {
 		s := startFake(t, Config{IdleTimeout: time.Hour, HealthInterval: -1}, first, second)
 		complete(t, prompt(t, s, "a"))
 		time.Sleep(50 * time.Minute)
-		complete(t, prompt(t, s, "b")) // it starts anew
+		complete(t, prompt(t, s, "b")) // the idle timeout restarts
 		time.Sleep(59 * time.Minute)
 		synctest.Wait()
 		if got := terminations(t, s); len(got) != 0 {

@@ -16,7 +16,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// Why a permission request ended, as runnerscripts.PermissionResolved says it.
+// The values of runnerscripts.PermissionResolved.Reason.
 const (
 	reasonAnswered  = "answered"
 	reasonTimeout   = "timeout"
@@ -141,7 +141,7 @@ func TestAnInvalidAnswerLeavesTheRequestPending(t *testing.T) {
 		"contradiction":           {OptionID: "allow_once", Kind: runnerscripts.RejectOnce},
 		"rejection with an input": {Kind: runnerscripts.RejectOnce, UpdatedInput: json.RawMessage(`{}`)},
 	} {
-		// The message is for the callers of an HTTP server, too: it uses the names of JSON.
+		// Clients of an HTTP server get the message, too, so it uses the JSON names.
 		if err := s.Respond(t.Context(), req.ID, d); !errors.Is(err, fs.ErrInvalid) || strings.Contains(err.Error(), "OptionID") || strings.Contains(err.Error(), "UpdatedInput") {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -160,7 +160,7 @@ func TestAnUnansweredRequestIsRejected(t *testing.T) {
 	cfg := scripted(t, steps(ask(write("f", "yes"))))
 	cfg.Environment.PermissionTimeout = 20 * time.Millisecond
 	cfg.Environment.OnPermission = func(ctx context.Context, _ runnerscripts.PermissionRequest) runnerscripts.PermissionDecision {
-		<-ctx.Done() // the callback hears that it is too late
+		<-ctx.Done() // the timeout cancels the callback's context
 		return allowed
 	}
 	s := start(t, cfg)

@@ -10,15 +10,16 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// What waits for the store at most. The query goes on meanwhile, and stands still beyond.
+// Bounds of the events that wait for the store. Up to these bounds the query continues; at them
+// it blocks.
 const (
 	mostReady      = 256     // events
-	mostReadyBytes = 1 << 20 // of payloads, or one that is larger
+	mostReadyBytes = 1 << 20 // of payloads, or one larger payload
 )
 
-// ready yields the events of a query together with those that came while the ones before were
-// stored: a store takes many at a time for hardly more than one. An error comes with the events
-// before it, and is the end.
+// ready yields the events of a query in batches: each has the events that arrived while the
+// previous batch was stored. Storing many events costs hardly more than storing one. An error
+// comes with the events before it, and ends the sequence.
 func ready(ctx context.Context, query func(context.Context) iter.Seq2[runnerscripts.Event, error]) iter.Seq2[[]runnerscripts.Event, error] {
 	type item struct {
 		event  runnerscripts.Event
@@ -30,7 +31,8 @@ func ready(ctx context.Context, query func(context.Context) iter.Seq2[runnerscri
 		defer wg.Wait()
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
-		// The last events of a query come after the end of its context.
+		// The last events of a query arrive after its context is done, so sending them must not
+		// depend on it.
 		left, leave := context.WithCancel(context.WithoutCancel(ctx))
 		defer leave()
 		items := make(chan item, mostReady)

@@ -13,8 +13,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// numbered are events with payloads of a size, and an error at the end unless it is nil; made
-// counts those that were asked for.
+// numbered returns a query that yields n events with payloads of the given size, and then the
+// error end unless it is nil. made counts the events that were requested.
 func numbered(n, size int, end error, made *int) func(context.Context) iter.Seq2[runnerscripts.Event, error] {
 	return func(context.Context) iter.Seq2[runnerscripts.Event, error] {
 		return func(yield func(runnerscripts.Event, error) bool) {
@@ -48,7 +48,7 @@ func TestEventsThatAreReadyAreStoredTogether(t *testing.T) {
 						last = ev.Index
 					}
 					err = errors.Join(err, e)
-					synctest.Wait() // the store takes long
+					synctest.Wait() // storing takes long
 				}
 				if last != 1000 || batches > 1+1000/mostReady+2 || !errors.Is(err, end) {
 					t.Errorf("%d events in %d batches, %v", last, batches, err)
@@ -74,7 +74,7 @@ func TestWhatWaitsForTheStoreIsBounded(t *testing.T) {
 						t.Errorf("%d events wait", waiting)
 					}
 					if stored > 2*mostReady || size > 10 {
-						break // and what made them ends, too
+						break // the producer must end, too
 					}
 				}
 			})

@@ -56,7 +56,7 @@ func TestTheStoredConfigurationHasNoPasswords(t *testing.T) {
 	}
 }
 
-// The state in the record is the fold of the events: what is not shown of it, too.
+// The state in the record is the fold of the events, including the unexported fields.
 func TestTheStoredStateIsTheFoldOfTheEvents(t *testing.T) {
 	t.Parallel()
 	cfg := scripted(t, steps(write("f", "1"), say("x")), steps(runnerscripts.ScenarioStep{Fail: &runnerscripts.ScriptFailure{Code: runnerscripts.FailAgent, Message: "no"}}))
@@ -93,7 +93,8 @@ func TestTheStoredStateIsTheFoldOfTheEvents(t *testing.T) {
 	}
 }
 
-// savedOf shows all of a state, where no elements are as many as none.
+// savedOf formats a state with its unexported fields. If hosts, Pending and Queued are all
+// empty, it formats them as nil.
 func savedOf(st State) string {
 	if len(st.hosts)+len(st.Pending)+len(st.Queued) == 0 {
 		st.hosts, st.Pending, st.Queued = nil, nil, nil

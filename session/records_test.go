@@ -33,10 +33,11 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// orphanIn names the folder in which this program makes a sandbox and dies.
+// orphanIn names the environment variable with the folder in which this program creates a
+// sandbox and dies.
 const orphanIn = "SESSION_TEST_ORPHAN_IN"
 
-// leaveOrphan makes a sandbox, prints its ID and dies.
+// leaveOrphan creates a sandbox, prints its ID and dies.
 func leaveOrphan(root string) {
 	s, err := local.New(context.Background(), local.Config{Root: root})
 	if err != nil {
@@ -48,7 +49,7 @@ func leaveOrphan(root string) {
 	select {}
 }
 
-// records are log records as JSON lines.
+// records collects log records as JSON lines.
 type records struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -92,7 +93,7 @@ func busyEngine(t *testing.T) string {
 	}
 	through := &httputil.ReverseProxy{
 		Rewrite:  func(r *httputil.ProxyRequest) { r.Out.URL.Scheme, r.Out.URL.Host = "http", "engine" },
-		ErrorLog: log.New(io.Discard, "", 0), // of requests that were given up
+		ErrorLog: log.New(io.Discard, "", 0), // discards errors about cancelled requests
 		Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		}},
@@ -121,8 +122,8 @@ func busyEngine(t *testing.T) string {
 	return "unix://" + l.Addr().String()
 }
 
-// TestEventsAreLogged is the table of what an operator finds in the records: the
-// message, its level and its keys.
+// TestEventsAreLogged checks the log records that an operator reads: the message, its level and
+// its keys.
 func TestEventsAreLogged(t *testing.T) {
 	t.Parallel()
 	const secret = "hush-hush-0123"
@@ -215,7 +216,8 @@ func TestEventsAreLogged(t *testing.T) {
 	}
 }
 
-// collectOrphan has a program make a sandbox and die, and collects the sandbox.
+// collectOrphan runs a program that creates a sandbox and dies, and collects the orphaned
+// sandbox.
 func collectOrphan(t *testing.T, logger hclog.Logger) (id string) {
 	t.Helper()
 	exe, err := os.Executable()

@@ -123,7 +123,7 @@ func (c *Conversation) applySubagent(ev runnerscripts.Event) {
 		if !ok {
 			return
 		}
-		// The event repeats when more is known of the subagent.
+		// The event is repeated when more is known about the subagent.
 		s := c.subagent(p.ToolCallID)
 		setIf(&s.AgentID, p.AgentID)
 		setIf(&s.Type, p.Type)

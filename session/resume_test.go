@@ -16,7 +16,7 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// memory is a turn that tells the earlier prompts and adds to a file.
+// memory returns a turn that says the earlier prompts and appends to the file kept.
 func memory() []runnerscripts.ScenarioStep {
 	return steps(say("turn {{turn}}, before: {{history}}"), run("/bin/sh", "-c", "echo {{turn}} >> kept"))
 }
@@ -48,8 +48,8 @@ func TestTheAgentRemembersInANewSandbox(t *testing.T) {
 			cfg.Environment.Workspace = []environment.Source{{Files: []environment.File{{Path: "kept", Content: "0\n"}}}}
 			s := start(t, cfg)
 			converse(t, s, "one")
-			// Twice: the second time it is the restored state that must not be
-			// older than what came after it.
+			// Renew the sandbox twice: the second time, the stored state must include what
+			// happened after the first restore.
 			for _, p := range []string{"two", "three"} {
 				s = renew(t, s, cfg)
 				before, err := s.Transcript(t.Context())
@@ -107,8 +107,8 @@ func TestTheStoredTranscriptHoldsEveryQueryThatIsKnownToBeDone(t *testing.T) {
 	}
 }
 
-// The log orders the transcripts: a session that another program has continued stores
-// no older one over the newer.
+// The log orders the transcripts: if another program has continued the session, an older
+// transcript does not replace a newer one.
 func TestANewerTranscriptInTheStoreIsKept(t *testing.T) {
 	t.Parallel()
 	cfg := scripted(t, steps(say("x")))
@@ -325,8 +325,8 @@ func TestASandboxThatDiesIsReplaced(t *testing.T) {
 	if _, err := last.Primitive().Terminate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// Nobody has noticed yet. The agent has not seen the prompt either, and
-	// so it is given to one in a new sandbox.
+	// The session has not noticed the end of the sandbox yet. The agent has not seen the prompt,
+	// so the prompt runs in a new sandbox.
 	if got := converse(t, s, "two"); !strings.Contains(got, "before: one") {
 		t.Errorf("in the new sandbox the agent said %q", got)
 	}
@@ -345,7 +345,7 @@ func TestASandboxThatDiesIsReplaced(t *testing.T) {
 func TestASandboxThatDiesWhileTheAgentWorksFailsTheQuery(t *testing.T) {
 	t.Parallel()
 	cfg := scripted(t)
-	// The new sandbox knows nothing of the query: the prompt decides what is played.
+	// A new sandbox does not know the earlier query, so the prompt selects the turn.
 	cfg.Environment.Agent.Config = json.RawMessage(`{"turns":[
 		{"when":"one","steps":[{"delay_ms":3600000}]}, {"steps":[{"text":"alive"}]}]}`)
 	var last *environment.Environment

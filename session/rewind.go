@@ -69,8 +69,8 @@ func (s *AgentSession) ForkFrom(ctx context.Context, number, n int) ([]*AgentSes
 }
 
 // Changes returns what has changed in the workspace from one checkpoint to another, sorted by
-// path: files, links and permissions. A to of zero is State.Checkpoint, which lacks what has
-// changed in the sandbox since; see [AgentSession.Sync]. The errors are those of
+// path: files, links and permissions. If to is zero, it means State.Checkpoint, which lacks
+// later changes in the sandbox; see [AgentSession.Sync]. The errors are those of
 // [AgentSession.Rewind].
 func (s *AgentSession) Changes(ctx context.Context, from, to int) ([]environment.Change, error) {
 	state, err := s.present()
@@ -80,8 +80,8 @@ func (s *AgentSession) Changes(ctx context.Context, from, to int) ([]environment
 	return differences(ctx, blobs{s.store, s.id}, state, from, to)
 }
 
-// Patch writes the changes from one checkpoint to another, as [AgentSession.Changes] finds
-// them, as one patch that "git apply" takes. Without changes nothing is written.
+// Patch writes the changes from one checkpoint to another, as [AgentSession.Changes] finds them,
+// as a patch for "git apply". Without changes it writes nothing.
 func (s *AgentSession) Patch(ctx context.Context, w io.Writer, from, to int) error {
 	state, err := s.present()
 	if err == nil {
@@ -93,16 +93,15 @@ func (s *AgentSession) Patch(ctx context.Context, w io.Writer, from, to int) err
 	return nil
 }
 
-// present returns the state of a session that is open.
+// present returns the state of an open session.
 func (s *AgentSession) present() (State, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state.clone(), s.checkLocked()
 }
 
-// ReadChanges returns what [AgentSession.Changes] does of a session of a store, which is not
-// opened for it and which a program may drive meanwhile. Its errors are those of Changes and
-// [ReadState].
+// ReadChanges is [AgentSession.Changes] for a stored session. It does not open the session, so
+// another program may drive it meanwhile. Its errors are those of Changes and [ReadState].
 func ReadChanges(ctx context.Context, st store.Store, id string, from, to int) ([]environment.Change, error) {
 	state, err := ReadState(ctx, st, id)
 	if err != nil {
@@ -134,8 +133,8 @@ func differences(ctx context.Context, in blobs, state State, from, to int) ([]en
 	return changes, nil
 }
 
-// ReadPatch writes what [AgentSession.Patch] does of a session of a store, which is not opened
-// for it. Its errors are those of [ReadChanges] and of w.
+// ReadPatch is [AgentSession.Patch] for a stored session, which it does not open. Its errors are
+// those of [ReadChanges] and of w.
 func ReadPatch(ctx context.Context, st store.Store, id string, w io.Writer, from, to int) error {
 	state, err := ReadState(ctx, st, id)
 	if err == nil {
@@ -177,7 +176,7 @@ func patch(ctx context.Context, in blobs, state State, w io.Writer, from, to int
 	return workspace.WritePatch(ctx, w, old, current, workspace.Compare(old, current))
 }
 
-// compare returns what differs between two checkpoints, and their workspaces.
+// compare returns the differences between two checkpoints, and the digests of their workspaces.
 func compare(ctx context.Context, in blobs, state State, from, to int) (_ []tree.Change, old, current store.Digest, _ error) {
 	a, err := state.withFiles(from)
 	if err != nil {

@@ -222,7 +222,7 @@ func (s *AgentSession) take(ctx context.Context, sb sandbox, typ runnerscripts.E
 	s.mu.Lock()
 	s.sandbox = live
 	s.mu.Unlock()
-	s.note(ctx, s.statusNow()) // so that the sandbox leads to its session, also if this program dies
+	s.note(ctx, s.statusNow()) // record the sandbox now, in case this program dies
 	return nil
 }
 

@@ -112,7 +112,7 @@ func TestRejectBusyRefusesASecondPrompt(t *testing.T) {
 	if err := s.Interrupt(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// Whoever has seen the end of the query can prompt again.
+	// A reader that has seen the end of the query can prompt again.
 	for ev, err := range first.Events(t.Context()) {
 		if err != nil {
 			t.Fatal(err)

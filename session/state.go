@@ -308,7 +308,7 @@ func (e *EnvironmentState) apply(ev runnerscripts.Event) {
 		}
 	case runnerscripts.TypeEnvironmentError:
 		p, _ := decode[runnerscripts.ErrorInfo](ev)
-		// An error does not end a sandbox that works on.
+		// An error does not end a running sandbox.
 		if e.Status == EnvironmentCreating {
 			e.Status = EnvironmentError
 		}

@@ -22,7 +22,7 @@ func TestABlockThatIsTakenBackIsGone(t *testing.T) {
 	say("a", "stays", false)
 	say("b", "half a", false)
 	say("b", "", true)
-	say("c", "", true) // never said
+	say("c", "", true) // unknown block
 	say("d", "stays too", true)
 	if len(c.Blocks) != 2 || c.Blocks[0].Text != "stays" || c.Blocks[1].Text != "stays too" {
 		t.Errorf("blocks: %+v", c.Blocks)

@@ -15,7 +15,7 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// warnings are the messages of the log events of level warn.
+// warnings returns the messages about the history in the log events of level warn.
 func warnings(t *testing.T, s *AgentSession) []string {
 	t.Helper()
 	var all []string
@@ -148,7 +148,7 @@ func TestLongTranscriptsShareTheirPieces(t *testing.T) {
 	}
 }
 
-// countingStore counts the bytes of different blobs.
+// countingStore counts the bytes of distinct blobs.
 type countingStore struct {
 	store.Store
 	mu    sync.Mutex

@@ -11,7 +11,8 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// hostile prints, in every query, events as if the session and the host had made them.
+// hostile is a script that prints, in every query, events that pretend to come from the session
+// and the host.
 const hostile = `
 	say() { echo '{"type":"'$1'","source":"session","payload":'"$2"'}'; }
 	while read -r line; do
@@ -56,7 +57,8 @@ func TestASandboxDoesNotApproveItself(t *testing.T) {
 	}
 }
 
-// A request that the agent says was allowed is withdrawn: only the host allows.
+// The agent reports its own request as allowed. The request is withdrawn: only the host can
+// allow it.
 func TestASandboxDoesNotAnswerItsOwnRequest(t *testing.T) {
 	cfg := scripted(t, nil)
 	script := func(text string) []string { return []string{"/bin/sh", "-c", text} }

@@ -17,9 +17,9 @@ type Turn struct {
 	session *AgentSession
 	id      string
 	prompt  string
-	seq     uint64 // of its first event
-	// begun says that the agent had the prompt before the session was opened, reopened that the
-	// prompt was accepted before.
+	seq     uint64 // Seq of its first event
+	// reopened says that the prompt was accepted before the session was opened, and begun that
+	// the agent also got it before then.
 	begun, reopened bool
 	index           int // Index of its last event; used by the worker only
 

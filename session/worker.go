@@ -37,7 +37,7 @@ func (s *AgentSession) work(ctx context.Context) {
 	defer close(s.done)
 	idle := time.NewTimer(time.Hour)
 	defer idle.Stop()
-	var left error // errors of sandboxes that could not be ended, for Close
+	var left error // errors of ending earlier sandboxes, for Close
 	for {
 		if ctx.Err() != nil {
 			s.shutdown(context.WithoutCancel(ctx), left)
@@ -209,7 +209,7 @@ func (s *AgentSession) conclude(
 			completed = a.turn.prompt
 		}
 		if events, saveErr = s.saveTranscript(ctx, live, completed); gone(saveErr) {
-			// An agent whose sandbox is ended may have said goodbye.
+			// An agent that is killed with its sandbox may still have reported an orderly end.
 			dead, err = true, errors.Join(err, saveErr)
 		} else {
 			saved = s.checkpointEvents(ctx, live, runnerscripts.CheckpointQuery)

@@ -12,7 +12,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// setterVariable makes the test program store secrets, beside others of its kind.
+// setterVariable makes the test program store secrets, concurrently with others.
 const setterVariable = "CREDENTIALS_TEST_SETTER"
 
 func TestMain(m *testing.M) {

@@ -13,7 +13,7 @@ import (
 	"filippo.io/age"
 )
 
-// marker is a secret that must appear in no file and no error.
+// marker is a secret that must not appear in any file or error.
 const marker = "sk-MARKER-0123456789"
 
 // home gives the test a state folder and a configuration folder of its own.
@@ -25,7 +25,7 @@ func home(t *testing.T) (state, config string) {
 	t.Setenv("XDG_STATE_HOME", state)
 	t.Setenv("XDG_CONFIG_HOME", config)
 	for _, name := range []string{keyVariable, keyFileVariable} {
-		t.Setenv(name, "") // to be restored
+		t.Setenv(name, "") // registers the restore of the old value
 		os.Unsetenv(name)
 	}
 	return state, config
@@ -41,7 +41,7 @@ func open(t *testing.T) *Store {
 	return s
 }
 
-// withKey opens a store that has a key.
+// withKey returns a store that has a key.
 func withKey(t *testing.T) *Store {
 	t.Helper()
 	home(t)
@@ -181,7 +181,7 @@ func TestWithoutAKeyNothingIsStored(t *testing.T) {
 	}
 }
 
-// nowhere looks for a text in all files below a folder, which are private.
+// nowhere checks that no file below dir contains text, and that all files are private.
 func nowhere(t *testing.T, dir, text string) {
 	t.Helper()
 	files := 0
@@ -231,7 +231,7 @@ func TestAKeyIsFoundWhereItIs(t *testing.T) {
 	}
 	t.Run("variable", func(t *testing.T) {
 		t.Setenv(keyVariable, key)
-		t.Setenv(keyFileVariable, "/nonexistent") // comes second
+		t.Setenv(keyFileVariable, "/nonexistent") // must be ignored
 		if err := s.Set(t.Context(), "a", marker); err != nil {
 			t.Error(err)
 		}

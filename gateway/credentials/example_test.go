@@ -9,14 +9,14 @@ import (
 	"github.com/agentenv-dev/agentenv/gateway/credentials"
 )
 
-// A secret is stored, listed by its name and read.
+// This example stores a secret, lists it by its name and reads it.
 func Example() {
 	dir, err := os.MkdirTemp("", "credentials")
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer os.RemoveAll(dir)
-	os.Setenv("XDG_STATE_HOME", dir) // a program leaves these as they are
+	os.Setenv("XDG_STATE_HOME", dir) // real programs do not change these
 	os.Setenv("XDG_CONFIG_HOME", dir)
 	os.Setenv("HOME", dir)
 
@@ -26,7 +26,7 @@ func Example() {
 		log.Fatal(err)
 	}
 	defer s.Close()
-	if _, err := s.Init(ctx); err != nil { // makes the key, once
+	if _, err := s.Init(ctx); err != nil { // creates the key if there is none
 		log.Fatal(err)
 	}
 	if err := s.Set(ctx, "anthropic", "sk-ant-example"); err != nil {

@@ -1,6 +1,6 @@
-// Package credentials stores secrets of this machine's user in one file, encrypted with
-// age (https://age-encryption.org). Without a key nothing is stored: the file never exists in
-// plain text.
+// Package credentials stores secrets of this machine's user in one file, encrypted with age
+// (https://age-encryption.org). Without a key it stores nothing: the file never exists in plain
+// text.
 package credentials
 
 import (
@@ -36,11 +36,11 @@ var (
 	ErrDamaged = errors.New("the store of credentials is damaged")
 )
 
-// Error says which credential an error is about. No error of this package contains a secret
-// or a key.
+// Error wraps an error of this package and names the credential. No error of this package
+// contains a secret or a key.
 type Error struct {
 	Op   string // set, get, remove, list or init
-	Name string // empty for all of them
+	Name string // empty for operations on the whole store
 	Err  error
 }
 
@@ -57,7 +57,7 @@ func (e *Error) Unwrap() error { return e.Err }
 
 const (
 	storeFile = "store.age"
-	partFile  = "store.age.part" // of the program that holds the lock
+	partFile  = "store.age.part" // written by the program that holds the lock
 	lockFile  = "lock"
 
 	maxName   = 63
@@ -76,12 +76,12 @@ type Entry struct {
 // Every error of its methods is an [Error].
 //
 // Its key is an age identity (AGE-SECRET-KEY-1...): the value of AGENTENV_CREDENTIALS_KEY, else
-// the content of the file that AGENTENV_CREDENTIALS_KEY_FILE names, else that of
+// the content of the file that AGENTENV_CREDENTIALS_KEY_FILE names, else the content of
 // agentenv/credentials.key in the user's configuration folder.
 type Store struct{ root *os.Root }
 
-// Open opens the store. A folder that other users can read or change is fs.ErrPermission. The
-// key is needed by the methods only. The caller closes the store.
+// Open opens the store. A folder that other users can read or change is fs.ErrPermission. Open
+// does not need the key; the methods do. The caller must close the store.
 func Open() (*Store, error) {
 	root, err := statedir.Open("credentials")
 	if err != nil {
@@ -93,9 +93,10 @@ func Open() (*Store, error) {
 // Close closes the store.
 func (s *Store) Close() error { return s.root.Close() }
 
-// Set stores a secret and replaces the one of the same name. A name has up to 63 letters,
-// digits, '_', '.' and '-'. A secret has up to 64 KiB of UTF-8 without control characters, and no
-// white space around it, because it goes into a header of HTTP. Others are fs.ErrInvalid.
+// Set stores a secret, and replaces a secret of the same name. A name has up to 63 letters,
+// digits, '_', '.' and '-'. A secret has up to 64 KiB of UTF-8 without control characters, and
+// no white space around it, because it goes into an HTTP header. Other names and secrets are
+// fs.ErrInvalid.
 func (s *Store) Set(ctx context.Context, name, secret string) error {
 	if err := errors.Join(checkName(name), checkSecret(secret)); err != nil {
 		return wrap("set", name, err)
@@ -106,7 +107,7 @@ func (s *Store) Set(ctx context.Context, name, secret string) error {
 	}))
 }
 
-// Remove removes a secret. A name without one is [ErrNotFound].
+// Remove removes a secret. An unknown name is [ErrNotFound].
 func (s *Store) Remove(ctx context.Context, name string) error {
 	if err := checkName(name); err != nil {
 		return wrap("remove", name, err)
@@ -120,7 +121,7 @@ func (s *Store) Remove(ctx context.Context, name string) error {
 	}))
 }
 
-// Get returns a secret. A name without one is [ErrNotFound].
+// Get returns a secret. An unknown name is [ErrNotFound].
 func (s *Store) Get(name string) (string, error) {
 	if err := checkName(name); err != nil {
 		return "", wrap("get", name, err)
@@ -136,7 +137,8 @@ func (s *Store) Get(name string) (string, error) {
 	return found.Secret, nil
 }
 
-// List returns what is stored, sorted by name. It needs the key, unless nothing was ever stored.
+// List returns all entries, sorted by name. It needs the key, unless the store does not exist
+// yet.
 func (s *Store) List() ([]Entry, error) {
 	c, err := s.read()
 	if err != nil {
@@ -150,9 +152,9 @@ func (s *Store) List() ([]Entry, error) {
 	return list, nil
 }
 
-// Init makes a key in the user's configuration folder and returns its path. If there is a key,
-// it does nothing and returns "". It makes no key for a store that another key has encrypted:
-// [ErrKey].
+// Init creates a key in the user's configuration folder and returns its path. If there is a
+// key, it does nothing and returns "". If the store is encrypted with another key, it creates
+// no key and returns [ErrKey].
 func (s *Store) Init(ctx context.Context) (path string, err error) {
 	unlock, err := s.lock(ctx)
 	if err != nil {

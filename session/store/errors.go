@@ -29,7 +29,7 @@ var (
 type Error struct {
 	Op  string // the method in lower case: "append"
 	ID  string // of the session; may be empty
-	Err error  // what happened; never nil
+	Err error  // the cause; never nil
 }
 
 // Error returns "store: op id: what".
@@ -40,5 +40,5 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("store: %s %q: %v", e.Op, e.ID, e.Err)
 }
 
-// Unwrap returns what happened.
+// Unwrap returns e.Err.
 func (e *Error) Unwrap() error { return e.Err }

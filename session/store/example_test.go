@@ -10,7 +10,7 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// A store numbers nothing itself: events must continue the log, so that two programs
+// A store does not number events: their numbers must continue the log, so that two programs
 // cannot write to one session.
 func ExampleStore() {
 	ctx := context.Background()
@@ -32,7 +32,7 @@ func ExampleStore() {
 	// 1 session_idle <nil>
 }
 
-// A stream hands the events to the program and keeps none.
+// A stream passes the events to the program and stores none.
 func ExampleNewStream() {
 	ctx := context.Background()
 	s := store.NewStream(func(ev runnerscripts.Event) error {

@@ -32,7 +32,7 @@ type Memory struct {
 
 	emit func(runnerscripts.Event) error // of a stream, which keeps no events
 
-	clock atomic.Uint64 // counts what was stored, for List
+	clock atomic.Uint64 // counts changes of the logs, to order List
 
 	mu       sync.RWMutex
 	sessions map[string]*memorySession
@@ -56,15 +56,15 @@ func NewStream(emit func(runnerscripts.Event) error) *Memory {
 }
 
 type memorySession struct {
-	appending sync.Mutex // held by Append, and before mu
+	appending sync.Mutex // held by Append; lock it before mu
 
 	blobs  map[Digest]bool // guarded by the store's mu
 	locked atomic.Bool
 
 	mu     sync.RWMutex
 	record Record
-	stored uint64 // what the store's clock said when the last event was stored
-	// events are the latest ones, up to that of record.LastSeq.
+	stored uint64 // value of the store's clock when the last event was stored
+	// events are the latest events, up to record.LastSeq.
 	events []runnerscripts.Event
 	size   int64 // of events, in bytes of memory
 }
@@ -185,7 +185,7 @@ func (m *Memory) Delete(ctx context.Context, id string) error {
 	return nil
 }
 
-// Fork adds a session with the beginning of another one's log, and its blobs.
+// Fork adds a session with the beginning of another session's log, and its blobs.
 func (m *Memory) Fork(ctx context.Context, from string, last uint64, r Record) error {
 	s, err := m.session(ctx, "fork", from)
 	if err != nil {
@@ -293,7 +293,7 @@ func (s *memorySession) keep(events []runnerscripts.Event, limit int64) {
 	s.events = s.events[drop:]
 }
 
-// memoryOf is how many bytes of memory an event takes.
+// memoryOf returns how many bytes of memory an event takes.
 func memoryOf(ev runnerscripts.Event) int64 {
 	return int64(int(unsafe.Sizeof(ev)) + cap(ev.Payload) +
 		len(ev.Type) + len(ev.SessionID) + len(ev.ConversationID) + len(ev.QueryID) + len(ev.Source))

@@ -23,7 +23,7 @@ func TestMemoryKeepsTheContract(t *testing.T) {
 	})
 }
 
-// fill appends events of a payload's size to a session, from its next event on.
+// fill appends n events with payloads of size bytes to a session.
 func fill(t *testing.T, m store.Store, id string, n, size int) {
 	t.Helper()
 	rec, err := m.Load(t.Context(), id)
@@ -39,7 +39,7 @@ func fill(t *testing.T, m store.Store, id string, n, size int) {
 	}
 }
 
-// withSession is a store with one session.
+// withSession adds the session "a" to a store, and returns the store.
 func withSession(t *testing.T, m *store.Memory) *store.Memory {
 	t.Helper()
 	if err := m.Create(t.Context(), store.Record{ID: "a"}); err != nil {
@@ -48,7 +48,7 @@ func withSession(t *testing.T, m *store.Memory) *store.Memory {
 	return m
 }
 
-// seqs are the numbers of the events from one on.
+// seqs returns the Seqs of the events of session "a", starting at from.
 func seqs(t *testing.T, m store.Store, from uint64) (all []uint64, err error) {
 	t.Helper()
 	for ev, err := range m.Events(t.Context(), "a", from) {

@@ -62,10 +62,10 @@ type Store interface {
 	Events(ctx context.Context, id string, from uint64) iter.Seq2[runnerscripts.Event, error]
 
 	// PutBlobs stores contents for a session and returns the digest of each, in order. It reads
-	// each content to its end before it takes the next, and stops at the first error. Then it
-	// acknowledges nothing, and every blob is stored whole or not at all. Equal contents are
-	// stored once, across all sessions. A store must not block other sessions while it waits
-	// for a reader.
+	// each content to its end before it takes the next, and stops at the first error. After an
+	// error it has acknowledged nothing, and every blob is stored whole or not at all. Equal
+	// contents are stored once, across all sessions. A store must not block other sessions while
+	// it waits for a reader.
 	PutBlobs(ctx context.Context, id string, contents iter.Seq2[io.Reader, error]) ([]Digest, error)
 
 	// Blob returns the content of a blob of the session, or fs.ErrNotExist. If the stored

@@ -12,21 +12,21 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// Catalog is a list of folders with profiles, each a file or folder that is named for the
-// profile. A profile of an earlier folder hides one of the same name in a later one.
+// Catalog is a list of folders with profiles. Each profile is a file or folder with the
+// profile's name. A profile in an earlier folder hides one of the same name in a later folder.
 type Catalog []string
 
 // Entry is a profile of a catalog.
 type Entry struct {
 	Name string
-	// Path is the file or folder that has the profile.
+	// Path is the profile's file or folder.
 	Path string
 }
 
-// extensions are those of the files of profiles.
+// extensions are the extensions of profile files.
 var extensions = []string{".yaml", ".yml", ".json"}
 
-// Entries returns the profiles, by name. A folder that does not exist has none.
+// Entries returns the profiles, sorted by name. A folder that does not exist has none.
 func (c Catalog) Entries() ([]Entry, error) {
 	var list []Entry
 	for _, dir := range c {
@@ -45,7 +45,7 @@ func (c Catalog) Entries() ([]Entry, error) {
 	return list, nil
 }
 
-// profileName is the name of the profile that a file or folder has, also behind a link.
+// profileName returns the name of the profile in a file or folder, following links.
 func profileName(dir string, f fs.DirEntry) (string, bool) {
 	info, err := os.Stat(filepath.Join(dir, f.Name()))
 	if err != nil || strings.HasPrefix(f.Name(), ".") {
@@ -59,13 +59,13 @@ func profileName(dir string, f fs.DirEntry) (string, bool) {
 	return name, slices.Contains(extensions, ext) && IsProfileName(name)
 }
 
-// IsProfileName reports whether a text is the name of a profile, and no path.
+// IsProfileName reports whether s is the name of a profile, and not a path.
 func IsProfileName(s string) bool {
 	return s != "" && s[0] != '.' && s[0] != '~' && !strings.ContainsAny(s, `/\`) && !slices.Contains(extensions, filepath.Ext(s))
 }
 
-// FindProfile reads the profile that a text names: a path, as [Reader.LoadProfile] takes it, or
-// the name of a profile of the catalog. A path that is there counts first.
+// FindProfile reads a profile by its path, as [Reader.LoadProfile] does, or by its name in the
+// catalog. A path that exists takes precedence.
 func (r Reader) FindProfile(path, name string, c Catalog) (runnerscripts.Profile, error) {
 	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) || !IsProfileName(name) {
 		return r.LoadProfile(path)

@@ -15,8 +15,8 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/closest"
 )
 
-// Decode decodes JSON into v and refuses keys that v does not have. Where is the path of
-// the value in the configuration, for messages.
+// Decode decodes JSON into v. A key that v does not have is an error. where is the path of the
+// value in the configuration, for messages.
 func (r Reader) Decode(data []byte, v any, where string) error {
 	var tree any
 	if err := decodeNumbers(data, &tree); err != nil {
@@ -35,7 +35,7 @@ func (r Reader) Decode(data []byte, v any, where string) error {
 	return invalid(where, "%w", err)
 }
 
-// invalid is the error of a value. An empty path is that of the whole configuration.
+// invalid returns the error of a value. An empty where means the whole configuration.
 func invalid(where, format string, args ...any) error {
 	err := fmt.Errorf(format, args...)
 	if where == "" {
@@ -44,7 +44,7 @@ func invalid(where, format string, args ...any) error {
 	return fmt.Errorf("%w: %s: %w", ErrInvalid, where, err)
 }
 
-// meant advises about a key that is none of these fields.
+// meant suggests corrections for a key that is not in fields.
 func (r Reader) meant(key string, fields map[string]reflect.Type) string {
 	names := slices.Sorted(maps.Keys(fields))
 	advice := "there are: " + strings.Join(names, ", ")
@@ -60,7 +60,8 @@ func (r Reader) meant(key string, fields map[string]reflect.Type) string {
 	return advice
 }
 
-// settingNamed returns where in a configuration a key of this name stands; empty if nowhere.
+// settingNamed returns the path of the first key with this name in a configuration; empty for
+// none.
 func settingNamed(key string, t reflect.Type, where string) string {
 	if t.Kind() != reflect.Struct {
 		return ""
@@ -86,7 +87,7 @@ func decodeNumbers(data []byte, v any) error {
 
 var durationType = reflect.TypeFor[time.Duration]()
 
-// readDuration makes the number that encoding/json takes of a duration such as "2h".
+// readDuration converts a duration such as "2h" to the number that encoding/json reads.
 func readDuration(value any, where string) (any, error) {
 	text, ok := value.(string)
 	if d, err := time.ParseDuration(text); ok && err == nil {
@@ -95,7 +96,7 @@ func readDuration(value any, where string) (any, error) {
 	return nil, invalid(where, "%s is no duration; write 90s or 2h", shown(value))
 }
 
-// Settings returns what v is in JSON, with its durations as [Reader.Decode] reads them.
+// Settings returns v as decoded JSON, with durations in the form that [Reader.Decode] reads.
 func Settings(v any) (map[string]any, error) {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -109,7 +110,7 @@ func Settings(v any) (map[string]any, error) {
 	return settings, nil
 }
 
-// writeDurations is readDuration the other way round, for all durations below a value.
+// writeDurations is the inverse of readDuration, for all durations below a value.
 func writeDurations(value any, t reflect.Type) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -127,8 +128,7 @@ func writeDurations(value any, t reflect.Type) {
 	}
 }
 
-// checkKeys walks a decoded value along the type that it is for, and makes numbers of
-// durations.
+// checkKeys checks a decoded value against the type for it, and converts durations to numbers.
 func (r Reader) checkKeys(value any, t reflect.Type, where string) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -187,14 +187,14 @@ func (r Reader) checkKeys(value any, t reflect.Type, where string) error {
 	return nil
 }
 
-// checkValue decodes a value into a type, which may refuse it.
+// checkValue returns the error of decoding a value into a type with its own UnmarshalJSON.
 func checkValue(value any, t reflect.Type, where string) error {
 	data, err := json.Marshal(value)
 	if err == nil {
 		err = json.Unmarshal(data, reflect.New(t).Interface())
 	}
 	if err == nil || errors.Is(err, ErrInvalid) {
-		return err // it says where
+		return err // the error says where
 	}
 	return invalid(where, "%w", err)
 }
@@ -217,7 +217,7 @@ func fits(value any, t reflect.Type) bool {
 	return true // null is the zero value of anything
 }
 
-// fitsNumber reports whether a type has this number.
+// fitsNumber reports whether a type can hold the number.
 func fitsNumber(number string, t reflect.Type) bool {
 	err := strconv.ErrSyntax
 	switch k := t.Kind(); {
@@ -231,7 +231,7 @@ func fitsNumber(number string, t reflect.Type) bool {
 	return err == nil
 }
 
-// wanted and given name values in the words of configuration files.
+// wanted returns the configuration files' word for a kind of value.
 func wanted(k reflect.Kind) string {
 	switch {
 	case k == reflect.Struct, k == reflect.Map:
@@ -250,7 +250,8 @@ func wanted(k reflect.Kind) string {
 	return "a number"
 }
 
-// shown is given, with a text itself. It is for values that are no secrets: numbers and durations.
+// shown is given, but it quotes a text. It is for values that are no secrets: numbers and
+// durations.
 func shown(value any) string {
 	if text, ok := value.(string); ok && len(text) <= 100 {
 		return strconv.Quote(text)

@@ -8,7 +8,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// ToJSON makes JSON of one YAML or JSON document without duplicate keys.
+// ToJSON converts one YAML or JSON document to JSON. Duplicate keys are an error.
 func ToJSON(data []byte) ([]byte, error) {
 	switch {
 	case len(data) > MaxSize:
@@ -25,9 +25,8 @@ func ToJSON(data []byte) ([]byte, error) {
 	return asJSON, nil
 }
 
-// severalDocuments reports whether a YAML stream holds more than one document: the
-// decoder reads only the first. The markers "---" and "..." at the beginning of a line
-// mean nothing else.
+// severalDocuments reports whether a YAML stream holds more than one document: the decoder reads
+// only the first. At the beginning of a line, the markers "---" and "..." have no other meaning.
 func severalDocuments(data []byte) bool {
 	begun, ended := false, false
 	for line := range bytes.Lines(data) {
@@ -45,7 +44,7 @@ func severalDocuments(data []byte) bool {
 	return false
 }
 
-// duplicateKeys refuses what encoding/json would take the last one of.
+// duplicateKeys returns an error for duplicate keys, of which encoding/json takes the last.
 func duplicateKeys(data []byte) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	return duplicatesIn(dec, "")
@@ -78,7 +77,7 @@ func duplicatesIn(dec *json.Decoder, where string) error {
 			return err
 		}
 	}
-	_, err = dec.Token() // the closing one
+	_, err = dec.Token() // the closing delimiter
 	return err
 }
 

@@ -50,8 +50,7 @@ func (r Reader) parseProfile(data []byte) (p runnerscripts.Profile, err error) {
 	return p, r.Decode(asJSON, &p, "")
 }
 
-// loadProfileFolder reads the files that there are; one that is a mistake is the
-// error.
+// loadProfileFolder reads the files of a profile that exist. An invalid file is an error.
 func (r Reader) loadProfileFolder(dir string) (runnerscripts.Profile, error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

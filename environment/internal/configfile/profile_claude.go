@@ -6,7 +6,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// claudeSettings is what a profile can have of Claude Code's settings.json
+// claudeSettings is the part of Claude Code's settings.json that a profile can hold
 // (https://docs.anthropic.com/en/docs/claude-code/settings).
 type claudeSettings struct {
 	Schema      string `json:"$schema,omitempty"`
@@ -28,8 +28,8 @@ type claudeHooks struct {
 	} `json:"hooks"`
 }
 
-// settings reads a settings.json. What a profile has no place for is an error:
-// it would be lost.
+// settings reads a settings.json. A setting that a profile cannot hold is an error, because it
+// would be lost.
 func (l *profileFolder) settings(name string) {
 	data, found := l.content(name)
 	if !found {
@@ -63,7 +63,7 @@ func (l *profileFolder) settings(name string) {
 	}
 }
 
-// claudeServer is a server as a .mcp.json has it.
+// claudeServer is a server in a .mcp.json.
 type claudeServer struct {
 	Type    string            `json:"type,omitempty"`
 	Command string            `json:"command,omitempty"`

@@ -19,7 +19,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// Limits of what is read from the folder of a profile.
+// Limits for reading the folder of a profile.
 const (
 	maxProfileFile  = 4 << 20
 	maxProfileFiles = 1000
@@ -32,13 +32,13 @@ type profileFolder struct {
 	dir     *os.Root
 	root    fs.FS // of dir
 	profile runnerscripts.Profile
-	read    []string // what was found
-	files   int      // how many were read
+	read    []string // the files that were found
+	files   int      // how many files were read
 	errs    []error
 }
 
-// has reports whether there is a file or folder. One that cannot be looked at, as
-// behind a link that leads out, is a mistake.
+// has reports whether a file or folder exists. If it cannot be examined, as behind a link that
+// leads out, has records an error.
 func (l *profileFolder) has(name string) bool {
 	_, err := fs.Stat(l.root, name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -55,7 +55,7 @@ func (l *profileFolder) fail(name, format string, args ...any) {
 	l.errs = append(l.errs, fmt.Errorf("%s: %w", path.Join(l.name, name), err))
 }
 
-// content reads a file; one that is not there is not found.
+// content reads a file. found is false if the file does not exist or cannot be read.
 func (l *profileFolder) content(name string) (data []byte, found bool) {
 	f, err := input.OpenIn(l.dir, name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -79,8 +79,8 @@ func (l *profileFolder) content(name string) (data []byte, found bool) {
 	return data, true
 }
 
-// memory reads the instructions for everything. A CLAUDE.md that only imports the
-// AGENTS.md beside it, or says the same, is none of its own.
+// memory reads the instructions that always apply. It skips a CLAUDE.md that only imports or
+// repeats the AGENTS.md beside it.
 func (l *profileFolder) memory() {
 	agents, _ := l.content("AGENTS.md")
 	for _, name := range []string{"CLAUDE.md", ".claude/CLAUDE.md"} {
@@ -101,7 +101,7 @@ func (l *profileFolder) rule(name string, text []byte) {
 	}
 }
 
-// layout reads the folders and files of Claude Code that are in a folder.
+// layout reads the folders and files of Claude Code in dir.
 func (l *profileFolder) layout(dir string) {
 	l.each(path.Join(dir, "rules"), func(name, file string) {
 		if text, ok := l.content(file); ok {
@@ -130,8 +130,8 @@ func (l *profileFolder) layout(dir string) {
 	l.servers(path.Join(dir, ".mcp.json"))
 }
 
-// each calls do for each Markdown file of a folder and of those below it, whose
-// names come before the file's with a "-" between.
+// each calls do for each Markdown file in a folder and its subfolders. The name joins the
+// folders and the file's name with "-".
 func (l *profileFolder) each(dir string, do func(name, file string)) {
 	if !l.has(dir) {
 		return
@@ -141,7 +141,7 @@ func (l *profileFolder) each(dir string, do func(name, file string)) {
 			return err
 		}
 		if d.Type()&fs.ModeSymlink != 0 {
-			// A folder behind it would not be walked.
+			// WalkDir does not follow a link to a folder.
 			if info, err := fs.Stat(l.root, file); err != nil || info.IsDir() {
 				l.fail(file, "put the files themselves in the place of this link")
 				return nil
@@ -184,7 +184,7 @@ func (l *profileFolder) markdown(file string) (front map[string]any, body string
 	return front, strings.TrimPrefix(body, "\n")
 }
 
-// take removes a text from the frontmatter.
+// take removes a text from the frontmatter and returns it.
 func (l *profileFolder) take(file string, front map[string]any, key string) string {
 	v, ok := front[key]
 	delete(front, key)
@@ -195,7 +195,8 @@ func (l *profileFolder) take(file string, front map[string]any, key string) stri
 	return text
 }
 
-// takeList removes a list, which may be written with commas, from the frontmatter.
+// takeList removes a list from the frontmatter and returns it. The list may be a text with
+// commas.
 func (l *profileFolder) takeList(file string, front map[string]any, key string) []string {
 	if _, ok := front[key].([]any); !ok {
 		return splitList(l.take(file, front, key))
@@ -222,7 +223,7 @@ func splitList(text string) []string {
 	return list
 }
 
-// skills reads the folders of a folder that have a SKILL.md, with all their files.
+// skills reads the subfolders that have a SKILL.md, with all their files.
 func (l *profileFolder) skills(dir string) {
 	if !l.has(dir) {
 		return
@@ -256,7 +257,7 @@ func (l *profileFolder) skills(dir string) {
 	}
 }
 
-// tree reads all files of a folder but one.
+// tree reads all files of a folder except one.
 func (l *profileFolder) tree(dir, but string) []runnerscripts.WorkspaceFile {
 	var files []runnerscripts.WorkspaceFile
 	err := fs.WalkDir(l.root, dir, func(name string, d fs.DirEntry, err error) error {
@@ -282,5 +283,5 @@ func (l *profileFolder) tree(dir, but string) []runnerscripts.WorkspaceFile {
 	return files
 }
 
-// sortedKeys are the keys of a map in an order that is always the same.
+// sortedKeys returns the keys of a map, sorted.
 func sortedKeys[V any](m map[string]V) []string { return slices.Sorted(maps.Keys(m)) }

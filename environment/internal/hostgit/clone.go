@@ -19,7 +19,7 @@ type Repository struct {
 	History bool
 }
 
-// Check refuses a repository that git must not be called with.
+// Check returns an error for a repository that is not safe to pass to git.
 func (g Repository) Check() error {
 	switch {
 	case g.URL == "":
@@ -29,7 +29,8 @@ func (g Repository) Check() error {
 	case strings.Contains(g.URL, "::"):
 		return errors.New("git: url: remote helpers (name::address) are not allowed; give an https, ssh, git or file address")
 	}
-	// Before the ref, which may hold the rest of a password, is named.
+	// Check the credentials first: the error for the ref names it, and it may hold the rest of a
+	// password.
 	if err := g.checkCredentials(); err != nil {
 		return err
 	}
@@ -39,8 +40,8 @@ func (g Repository) Check() error {
 	return nil
 }
 
-// Clone fills an empty folder with the files of the repository at its Ref. limit bounds
-// their number and size.
+// Clone fills an empty folder with the files of the repository at its Ref. limit bounds their
+// number and size.
 func (g Repository) Clone(ctx context.Context, dir string, limit archive.Limit) error {
 	env, address := credentialEnv(g.URL)
 	git := gitCommand{dir: dir, env: env, secrets: SecretsOf(g.URL), fetches: true, limit: limit}
@@ -52,8 +53,7 @@ func (g Repository) Clone(ctx context.Context, dir string, limit archive.Limit) 
 			return err
 		}
 	}
-	// Everything, also where a server gives neither a single commit nor a
-	// shallow history.
+	// Fetch everything, also if a server offers neither a single commit nor a shallow history.
 	if _, err := git.run(ctx, "remote", "add", "--", "origin", address); err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func (g Repository) Clone(ctx context.Context, dir string, limit archive.Limit) 
 	if err := checkoutRef(ctx, git, g.Ref); err != nil {
 		return err
 	}
-	// What tells of this machine and of the way the clone was made.
+	// Remove what reveals this machine or how the clone was made.
 	for _, name := range []string{"FETCH_HEAD", "ORIG_HEAD", "logs", "hooks"} {
 		if err := os.RemoveAll(filepath.Join(dir, ".git", name)); err != nil {
 			return err
@@ -72,7 +72,7 @@ func (g Repository) Clone(ctx context.Context, dir string, limit archive.Limit) 
 	return nil
 }
 
-// checkoutShallow fetches one commit alone.
+// checkoutShallow fetches one commit alone and checks it out.
 func checkoutShallow(ctx context.Context, git gitCommand, address, ref string) error {
 	if ref == "" {
 		ref = "HEAD"
@@ -83,7 +83,7 @@ func checkoutShallow(ctx context.Context, git gitCommand, address, ref string) e
 	return git.checkout(ctx, "FETCH_HEAD", "--detach", "FETCH_HEAD")
 }
 
-// checkoutRef checks out a branch as a branch and everything else detached.
+// checkoutRef checks out a branch as a branch, and any other ref detached.
 func checkoutRef(ctx context.Context, git gitCommand, ref string) error {
 	if ref == "" {
 		if _, err := git.run(ctx, "remote", "set-head", "origin", "--auto"); err != nil {

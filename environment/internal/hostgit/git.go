@@ -1,9 +1,8 @@
-// Package hostgit runs git on this machine for folders and repositories that a sandbox may
-// have written: no command that they name is run.
+// Package hostgit runs git on this machine for folders and repositories that a sandbox may have
+// written. Git runs no command that they name.
 //
-// git.go runs the program and holds the settings that protect. clone.go fetches a
-// repository. ignore.go lists what git would copy of a folder. url.go keeps the password
-// of an address apart.
+// git.go runs git with protective settings. clone.go fetches a repository. ignore.go lists the
+// files of a folder that git would copy. url.go separates the password from an address.
 package hostgit
 
 import (
@@ -26,17 +25,17 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// ErrFailed says that git is not installed on this machine or did not do what was asked.
+// ErrFailed means that git is not installed on this machine, or that it failed.
 var ErrFailed = errors.New("git failed")
 
-// fetchProtocols are the protocols that git may use to fill a repository of ours.
+// fetchProtocols are the protocols that git may use to fetch into a repository of this package.
 const fetchProtocols = "https:http:ssh:git:file"
 
-// maxGitOutput bounds the output of git that is kept in memory: 256 MiB.
+// maxGitOutput limits the output of git that is kept in memory: 256 MiB.
 const maxGitOutput = 256 << 20
 
-// hardened are settings for every git on this machine. They win over those of a
-// repository, which a sandbox may have written.
+// hardened are settings for every git on this machine. They override those of a repository,
+// which a sandbox may have written.
 var hardened = []string{
 	"-c", "core.hooksPath=" + os.DevNull, "-c", "core.fsmonitor=false", "-c", "core.sshCommand=", "-c", "core.askPass=",
 	"-c", "core.alternateRefsCommand=", "-c", "core.attributesFile=" + os.DevNull, "-c", "core.pager=cat",
@@ -45,9 +44,9 @@ var hardened = []string{
 	"-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "submodule.recurse=false",
 }
 
-// gitCommand runs git on this machine. It never runs a command that the
-// configuration of a repository names: a hook, a helper, a filter, a pager. It
-// never fetches missing objects, and never asks for anything.
+// gitCommand runs git on this machine. It never runs a command that the configuration of a
+// repository names: a hook, a helper, a filter, a pager. It never fetches missing objects, and
+// never prompts.
 type gitCommand struct {
 	dir     string
 	args    []string // before the subcommand
@@ -55,30 +54,30 @@ type gitCommand struct {
 	secrets []string
 	// userConfig uses the user's own configuration, for its ignore files.
 	userConfig bool
-	// fetches allows [fetchProtocols]. Only a repository whose configuration this
-	// package has written may fetch.
+	// fetches allows [fetchProtocols]. Only a repository whose configuration this package wrote
+	// may fetch.
 	fetches bool
-	// complete makes missing objects an error that git only warns about.
+	// complete makes missing objects an error; git only warns about them.
 	complete bool
-	// listed takes the output in place of what is returned.
+	// listed receives the output instead of the result of run.
 	listed *treeMeter
-	// limit bounds what checkout places.
+	// limit bounds what checkout writes.
 	limit archive.Limit
 	// most bounds the output in bytes; zero means maxGitOutput.
 	most int
-	// input is what git reads; nil is nothing.
+	// input is the standard input of git; nil means none.
 	input io.Reader
 }
 
-// environ returns the environment of git. It is built from an empty one.
+// environ returns the environment of git. It inherits only named variables.
 func (g gitCommand) environ() []string {
 	env := append(hostEnv("PATH", "HOME", "SUDO_UID", "XDG_CONFIG_HOME", "TMPDIR"),
 		"LC_ALL=C", "GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=", "SSH_ASKPASS=", "GIT_OPTIONAL_LOCKS=0",
-		// This wins; of core.gitProxy git takes the first value.
+		// This overrides core.gitProxy, of which git takes the first value.
 		"GIT_PROXY_COMMAND=",
 		"GIT_NO_LAZY_FETCH=1", "GIT_LFS_SKIP_SMUDGE=1")
 	if g.fetches {
-		// This wins over protocol.NAME.allow of any configuration.
+		// This overrides protocol.NAME.allow of any configuration.
 		env = append(env, "GIT_ALLOW_PROTOCOL="+fetchProtocols, "GIT_SSH_COMMAND=ssh -oBatchMode=yes")
 		env = append(env, hostEnv("SSH_AUTH_SOCK", "SSL_CERT_FILE", "SSL_CERT_DIR",
 			"HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "NO_PROXY", "no_proxy")...)
@@ -95,7 +94,8 @@ func (g gitCommand) run(ctx context.Context, args ...string) (string, error) {
 	all := append(append([]string{}, hardened...), g.args...)
 	cmd := exec.CommandContext(ctx, "git", append(all, args...)...)
 	cmd.Dir, cmd.Env, cmd.Stdin = g.dir, g.environ(), g.input
-	// The programs that git starts for a transport do not end with it.
+	// The programs that git starts for a transport do not end with git, so kill its process
+	// group.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
@@ -127,8 +127,8 @@ func (g gitCommand) run(ctx context.Context, args ...string) (string, error) {
 	return stdout.kept.String(), nil
 }
 
-// checkout checks out a commit, unless it is larger than what may be placed: a few
-// objects can name any number of files.
+// checkout checks out a commit, unless the commit is larger than g.limit: a few objects can name
+// any number of files.
 func (g gitCommand) checkout(ctx context.Context, commit string, how ...string) error {
 	list := g
 	list.listed = &treeMeter{add: g.limit.Meter()}
@@ -139,10 +139,10 @@ func (g gitCommand) checkout(ctx context.Context, commit string, how ...string) 
 	return err
 }
 
-// treeMeter counts what git ls-tree prints with sizes and NULs.
+// treeMeter counts the output of git ls-tree with sizes and NULs.
 type treeMeter struct {
 	add     func(*tar.Header) error
-	partial []byte // of an entry
+	partial []byte // an incomplete entry
 	err     error
 }
 
@@ -170,11 +170,10 @@ func (m *treeMeter) Write(p []byte) (int, error) {
 	return len(p), m.err
 }
 
-// maxTreeEntry is how long an entry may be: more than a path that Linux takes.
+// maxTreeEntry limits the length of an entry: more than any path that Linux accepts.
 const maxTreeEntry = 64 << 10
 
-// fatalLine returns what git says that it ended for, without its advice for people at a
-// terminal.
+// fatalLine returns git's fatal error, without its advice for users at a terminal.
 func fatalLine(stderr string) string {
 	for line := range strings.Lines(stderr) {
 		if strings.HasPrefix(line, "fatal: ") {
@@ -184,15 +183,15 @@ func fatalLine(stderr string) string {
 	return redact.LastLines(stderr)
 }
 
-// lacksObjects reports whether git, which goes on then, could not read an object
-// because it must not fetch it: it says so itself, or the fetch does that it started.
+// lacksObjects reports whether git could not read an object because it must not fetch it. Git
+// then continues: it reports that itself, or the fetch that it started does.
 func lacksObjects(stderr string) bool {
 	return strings.Contains(stderr, "lazy fetching disabled") || strings.Contains(stderr, "fatal: ")
 }
 
-// boundedBuffer keeps what is written up to a limit, and fails beyond it.
+// boundedBuffer keeps what is written up to a limit, and fails beyond the limit.
 type boundedBuffer struct {
-	kept bytes.Buffer // no embedded one: its ReadFrom knows no limit
+	kept bytes.Buffer // not embedded: its ReadFrom has no limit
 	left int
 }
 
@@ -204,7 +203,7 @@ func (b *boundedBuffer) Write(p []byte) (int, error) {
 	return b.kept.Write(p)
 }
 
-// hostEnv passes on named variables of this machine.
+// hostEnv returns the named variables of this machine that are set.
 func hostEnv(keys ...string) []string {
 	var env []string
 	for _, key := range keys {

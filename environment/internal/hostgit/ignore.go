@@ -13,8 +13,8 @@ import (
 	"syscall"
 )
 
-// Files lists what git would copy of a folder: tracked and untracked files that
-// are not ignored, nested repositories included.
+// Files returns the files of a folder that git would copy: tracked and untracked files that are
+// not ignored, including those of nested repositories.
 func Files(ctx context.Context, dir string) (names []string, err error) {
 	git, done, err := readingGit(ctx, dir)
 	if err != nil {
@@ -38,15 +38,15 @@ func Files(ctx context.Context, dir string) (names []string, err error) {
 	return names, nil
 }
 
-// readingGit returns a git that applies the ignore files of a folder, which need not be
-// in a repository. The caller calls done at the end.
+// readingGit returns a git that applies the ignore files of a folder, even if the folder is in
+// no repository. The caller calls done at the end.
 func readingGit(ctx context.Context, dir string) (git gitCommand, done func() error, err error) {
 	git, done = gitCommand{dir: dir, userConfig: true, complete: true}, func() error { return nil }
 	inside, err := inRepository(ctx, gitCommand{dir: dir, userConfig: true})
 	if err != nil || inside {
 		return git, done, err
 	}
-	// Not a repository: ask with an empty one.
+	// Not a repository: use an empty one.
 	abs, err := filepath.Abs(dir)
 	if err != nil {
 		return git, done, err
@@ -62,9 +62,9 @@ func readingGit(ctx context.Context, dir string) (git gitCommand, done func() er
 	return git, func() error { return os.RemoveAll(tmp) }, nil
 }
 
-// inRepository reports whether git's folder is in the work tree of a repository. One
-// that git does not read is an error: it must not be taken for none, because what
-// only its .git/info/exclude leaves out would be copied.
+// inRepository reports whether the folder of git is in the work tree of a repository. A
+// repository that git does not read is an error: without it, files that only its
+// .git/info/exclude leaves out would be copied.
 func inRepository(ctx context.Context, git gitCommand) (bool, error) {
 	inside, err := git.run(ctx, "rev-parse", "--is-inside-work-tree")
 	if err == nil {
@@ -83,8 +83,8 @@ func inRepository(ctx context.Context, git gitCommand) (bool, error) {
 	return false, nil
 }
 
-// gitAbove returns the .git of a folder, or the next one above it in the same file
-// system, where git looks, too. It returns "" if there is none.
+// gitAbove returns the .git of a folder, or the nearest one above it in the same file system,
+// which is where git looks too. It returns "" if there is none.
 func gitAbove(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -116,8 +116,8 @@ func gitAbove(dir string) (string, error) {
 	}
 }
 
-// mayBeRepository reports whether there is a .git that holds something. Sandboxes
-// that hide a repository leave an empty folder or /dev/null in its place.
+// mayBeRepository reports whether name is a .git with content. Sandboxes that hide a repository
+// leave an empty folder or /dev/null in its place.
 func mayBeRepository(name string) (bool, error) {
 	info, err := os.Lstat(name)
 	switch {
@@ -132,15 +132,15 @@ func mayBeRepository(name string) (bool, error) {
 	return info.Mode()&fs.ModeDevice == 0, nil
 }
 
-// nestedFiles lists a submodule or another repository that lies in the folder,
-// and returns everything else as it is.
+// nestedFiles returns the files of a submodule or another repository in the folder, and any
+// other name unchanged.
 func nestedFiles(ctx context.Context, dir, name string) ([]string, error) {
 	sub := filepath.Join(dir, filepath.FromSlash(name))
 	if info, err := os.Lstat(sub); err != nil || !info.IsDir() {
-		return []string{name}, nil // a tracked file that is gone is found out when it is read
+		return []string{name}, nil // if a tracked file is gone, reading it fails later
 	}
 	if _, err := os.Lstat(filepath.Join(sub, ".git")); err != nil {
-		return nil, nil // a submodule that is not checked out holds no files
+		return nil, nil // a submodule that is not checked out has no files
 	}
 	inner, err := Files(ctx, sub)
 	for i := range inner {
@@ -149,13 +149,13 @@ func nestedFiles(ctx context.Context, dir, name string) ([]string, error) {
 	return inner, err
 }
 
-// Ignored returns which of some new files, by their paths below dir, git would ignore there.
-// Where there is no such folder, it ignores nothing.
+// Ignored returns which of some new files, given by their paths below dir, git would ignore
+// there. If dir does not exist, git ignores nothing.
 func Ignored(ctx context.Context, dir string, names []string) ([]string, error) {
 	if _, err := os.Stat(dir); err != nil {
 		return nil, nil // nothing is ignored there
 	}
-	repositories := make(map[string][]string) // the files by the repository that they are in
+	repositories := make(map[string][]string) // the files by their repository
 	for _, name := range names {
 		if belowFolders(dir, name) {
 			at := innermost(dir, name)
@@ -173,8 +173,8 @@ func Ignored(ctx context.Context, dir string, names []string) ([]string, error) 
 	return ignored, nil
 }
 
-// belowFolders reports whether all that is there above a path is folders: git answers for
-// no other.
+// belowFolders reports whether every existing parent of a path is a folder: git answers for no
+// other path.
 func belowFolders(dir, name string) bool {
 	for at := path.Dir(name); at != "."; at = path.Dir(at) {
 		if info, err := os.Lstat(filepath.Join(dir, filepath.FromSlash(at))); err == nil && !info.IsDir() {
@@ -184,8 +184,8 @@ func belowFolders(dir, name string) bool {
 	return true
 }
 
-// innermost returns the folder above a path that is a repository of its own below dir,
-// else ".".
+// innermost returns the deepest parent of a path that is a repository of its own below dir, else
+// ".".
 func innermost(dir, name string) string {
 	for at := path.Dir(name); at != "."; at = path.Dir(at) {
 		if is, err := mayBeRepository(filepath.Join(dir, filepath.FromSlash(at), ".git")); err == nil && is {
@@ -195,8 +195,7 @@ func innermost(dir, name string) string {
 	return "."
 }
 
-// gitignored returns which of some paths below dir the repository at a folder of it
-// ignores.
+// gitignored returns which of some paths below dir are ignored by the repository at dir/at.
 func gitignored(ctx context.Context, dir, at string, names []string) (_ []string, err error) {
 	git, done, err := readingGit(ctx, filepath.Join(dir, filepath.FromSlash(at)))
 	if err != nil {
@@ -214,7 +213,7 @@ func gitignored(ctx context.Context, dir, at string, names []string) (_ []string
 	git.input = strings.NewReader(asked.String())
 	list, err := git.run(ctx, "check-ignore", "-z", "--stdin")
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 {
-		return nil, nil // none of them
+		return nil, nil // it ignores none of them
 	}
 	if err != nil {
 		return nil, err

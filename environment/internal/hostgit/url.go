@@ -7,13 +7,13 @@ import (
 	"strings"
 )
 
-// checkCredentials refuses a URL if it is ambiguous where its password ends.
-// The error does not repeat the URL: any part of it may belong to the password.
+// checkCredentials returns an error for a URL if it is ambiguous where its password ends. The
+// error does not repeat the URL: any part of it may belong to the password.
 func (g Repository) checkCredentials() error {
 	address := g.URL
 	if _, rest, _ := strings.Cut(g.URL, "://"); !strings.ContainsAny(rest, "/?#") {
-		// A URL without a path is one that was cut at the # of its password
-		// where URL#REF is given.
+		// A URL without a path may have been cut at the # of its password, if it was given as
+		// URL#REF.
 		address += "#" + g.Ref
 	}
 	if isClear(address) {
@@ -22,9 +22,9 @@ func (g Repository) checkCredentials() error {
 	return errors.New("git: url: its user, password, host and port cannot be told apart; percent-encode the password (# is %23, / is %2F, % is %25, @ is %40), and an @ of the path, too")
 }
 
-// isClear reports whether the credentials of a URL, or that it has none, can be
-// told for sure. url.Parse alone does not: with a password that is not
-// percent-encoded it fails, or takes the password's rest for a path.
+// isClear reports whether it is certain which credentials a URL has, or that it has none.
+// url.Parse alone is not enough: with a password that is not percent-encoded it fails, or takes
+// the rest of the password for a path.
 func isClear(raw string) bool {
 	scheme, rest, isURL := strings.Cut(raw, "://")
 	if !isURL || scheme == "file" && strings.HasPrefix(rest, "/") {
@@ -46,7 +46,7 @@ func isClear(raw string) bool {
 	if at < end {
 		return u.User != nil
 	}
-	// An @ in what should be the path, which may be the end of a password.
+	// An @ in what looks like the path may be the end of a password.
 	if _, given := u.User.Password(); given || u.Host == "" || rest[end] != '/' {
 		return false
 	}
@@ -54,19 +54,19 @@ func isClear(raw string) bool {
 	if u.Host == host || u.Host == "["+host+"]" {
 		return true
 	}
-	// host:8080/x@v1 and user:8080/x@host look the same, but for the name.
+	// host:8080/x@v1 and user:8080/x@host look the same, except for the name.
 	return u.Port() != "" && (host == "localhost" || strings.ContainsAny(host, ".:"))
 }
 
-// cutCredentials cuts a URL that is not clear: what may belong to a password is all
-// before the last @.
+// cutCredentials splits a URL that is not clear: everything before the last @ may belong to a
+// password.
 func cutCredentials(raw string) (credentials, rest string) {
 	scheme, rest, _ := strings.Cut(raw, "://")
 	at := strings.LastIndexByte(rest, '@')
 	return rest[:max(at, 0)], scheme + "://" + rest[at+1:]
 }
 
-// WithoutCredentials removes user and password from a URL.
+// WithoutCredentials removes the user and the password from a URL.
 func WithoutCredentials(raw string) string {
 	if !isClear(raw) {
 		_, rest := cutCredentials(raw)
@@ -79,8 +79,8 @@ func WithoutCredentials(raw string) string {
 	return raw
 }
 
-// credentialEnv hands the credentials of a URL to git in its environment, where
-// other users of this machine cannot read them, and returns the URL without.
+// credentialEnv returns variables that pass the credentials of a URL to git, and the URL without
+// them. Other users of this machine cannot read the environment.
 func credentialEnv(raw string) (env []string, address string) {
 	if !isClear(raw) {
 		return nil, WithoutCredentials(raw)
@@ -93,7 +93,7 @@ func credentialEnv(raw string) (env []string, address string) {
 	switch {
 	case u.Scheme == "https" || u.Scheme == "http":
 	case given:
-		u.User = url.User(u.User.Username()) // no other transport takes a password
+		u.User = url.User(u.User.Username()) // no other transport accepts a password
 		return nil, u.String()
 	default:
 		return nil, raw
@@ -106,7 +106,7 @@ func credentialEnv(raw string) (env []string, address string) {
 	}, WithoutCredentials(raw)
 }
 
-// SecretsOf lists what must not be seen of a URL.
+// SecretsOf returns the secret parts of a URL.
 func SecretsOf(raw string) []string {
 	if !isClear(raw) {
 		credentials, _ := cutCredentials(raw)

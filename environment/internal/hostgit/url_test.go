@@ -30,7 +30,7 @@ var unclear = []Repository{
 	{URL: "https:///me:hunter1%hunter2@example.com/x.git"},
 	{URL: "ssh://me:hunter1#hunter2@example.com/x.git"},
 	{URL: " https://me:hunter1@example.com/x.git"},
-	// envctl takes what follows the first # as the ref.
+	// envctl uses what follows the first # as the ref.
 	{URL: "https://me:hunter1", Ref: "hunter2-0123@example.com/x.git"},
 	{URL: "https://me:hunter1/hunter2", Ref: "hunter3@example.com/x.git"},
 	{URL: "https://me:hunter1", Ref: "hunter2^@example.com/x.git"},
@@ -106,7 +106,7 @@ func TestAddressesOfGitAreTakenAsTheyAre(t *testing.T) {
 			t.Errorf("%s: %s is shown", c.raw, got)
 		}
 	}
-	// The tags of a repository of packages.
+	// Tags in the style of a package repository.
 	if err := (Repository{URL: "https://me:hunter2@example.com/x.git", Ref: "@me/pkg@1.2.3"}).Check(); err != nil {
 		t.Error(err)
 	}

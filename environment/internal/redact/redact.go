@@ -1,4 +1,4 @@
-// Package redact blots secrets out of what programs print, and keeps the end of it.
+// Package redact redacts secrets in what programs print, and keeps the end of the output.
 // environment/secrets.go decides which values are secrets.
 package redact
 
@@ -12,24 +12,24 @@ import (
 	"unicode/utf8"
 )
 
-// redacted stands for a secret.
+// redacted replaces a secret.
 const redacted = "[redacted]"
 
-// Redactor blots out secrets. The zero value knows none.
+// Redactor redacts secrets. The zero value knows none.
 type Redactor struct {
 	replacer *strings.Replacer
 	starts   *[256][]string // the secrets by their first byte, the longest first; nil for none
-	plain    *[256]bool     // bytes of a JSON string that neither begin a secret nor an escape nor end it
+	plain    *[256]bool     // JSON string bytes that begin no secret or escape and do not end the string
 	longest  int            // of the secrets, in bytes
 }
 
-// New returns what blots out secrets; empty ones do not count.
+// New returns a Redactor for the secrets. It ignores empty ones.
 func New(secrets []string) Redactor {
 	secrets = slices.DeleteFunc(slices.Clone(secrets), func(s string) bool { return s == "" })
 	if len(secrets) == 0 {
 		return Redactor{}
 	}
-	// The longest first: one may be the beginning of another.
+	// The longest first, because one secret may be a prefix of another.
 	slices.SortFunc(secrets, func(a, b string) int { return len(b) - len(a) })
 	r := Redactor{starts: new([256][]string), longest: len(secrets[0])}
 	pairs := make([]string, 0, 2*len(secrets))
@@ -56,9 +56,8 @@ func (r Redactor) Text(s string) string {
 // Empty reports whether no secret is known.
 func (r Redactor) Empty() bool { return r.starts == nil }
 
-// JSON blots secrets out of the strings of valid JSON, keys included, however
-// they are escaped there. It reads the value once, and returns the same one if there
-// is none in it.
+// JSON redacts secrets in the strings of valid JSON, including keys, however they are escaped.
+// It reads the value once, and returns the same value if there is no secret in it.
 func (r Redactor) JSON(value []byte) []byte {
 	if r.starts == nil {
 		return value
@@ -104,8 +103,8 @@ func (r Redactor) JSON(value []byte) []byte {
 	return append(safe, value[copied:]...)
 }
 
-// match returns where the first of the secrets ends that stands in a JSON string at i,
-// or 0 if none does.
+// match returns the end of the first of the secrets that is in a JSON string at i, or 0 if none
+// is.
 func match(value []byte, i int, secrets []string) (end int) {
 next:
 	for _, secret := range secrets {
@@ -133,8 +132,8 @@ next:
 	return 0
 }
 
-// unescape decodes the escape at i of a JSON string into char, and returns how many
-// bytes of it there are and where the escape ends.
+// unescape decodes the escape at i of a JSON string into char. It returns the number of bytes in
+// char and the end of the escape.
 func unescape(value []byte, i int, char *[utf8.UTFMax]byte) (n, end int) {
 	if i+1 >= len(value) {
 		return 0, len(value)
@@ -172,7 +171,7 @@ func hexRune(value []byte, i int) rune {
 const maxTail = 16 << 10
 
 // Tail keeps the end of what is written to it. It is not a tail.Buffer because it must know
-// whether something was cut off: only then may it begin with a part of a secret.
+// whether something was cut off: only then can it begin with part of a secret.
 type Tail struct {
 	Hide Redactor
 	mu   sync.Mutex
@@ -199,13 +198,13 @@ func (t *Tail) String() string {
 	defer t.mu.Unlock()
 	s := t.Hide.Text(string(t.buf))
 	if t.cut {
-		// The rest of a secret whose beginning is gone.
+		// Drop what may be the rest of a secret that was cut.
 		s = s[min(len(s), t.Hide.longest):]
 	}
 	return strings.ToValidUTF8(s[max(0, len(s)-maxTail):], "\uFFFD")
 }
 
-// LastLines returns as much of a text's end as fits a message.
+// LastLines returns as much of a text's end as fits in a message.
 func LastLines(s string) string {
 	const most = 500
 	s = strings.TrimSpace(s)

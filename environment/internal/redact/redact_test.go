@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// secretsOfTests are those of the tests of JSON.
+// secretsOfTests are the secrets in the tests of JSON.
 var secretsOfTests = []string{"sk-QASECRET/123", "sk-QASECRET/123-and-more", `a"b\c` + "\n\té🙂€", "12345678"}
 
 func TestSecretsAreFoundHoweverJSONHasThem(t *testing.T) {
@@ -42,7 +42,7 @@ func TestSecretsAreFoundHoweverJSONHasThem(t *testing.T) {
 	}
 }
 
-// FuzzRedactJSON compares with the same on decoded strings.
+// FuzzRedactJSON compares JSON with Text on the decoded strings.
 func FuzzRedactJSON(f *testing.F) {
 	f.Add([]byte(`{"a\u0073k-QASECRET/123":["\ud83d","\ud83d\ude42",null,1e3,"a\"b\\c\n\té🙂€"]}`))
 	f.Add([]byte(`"\u0073k-QASECRET\/123-and-mor\u0065 \\u0073"`))
@@ -95,7 +95,7 @@ func TestNoPartOfASecretIsLeftWhereStandardErrorWasCut(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := tail.String()
-		// What was printed of it last is not the whole secret, and was not cut here.
+		// The text may end in an incomplete secret, which was printed so and not cut here.
 		got = strings.TrimSuffix(got, text[length-length%len(secret):]+"\nthe end\n")
 		if strings.Contains(got, "-end") || strings.Contains(got, "0123456789") || got == "" {
 			t.Errorf("%d bytes leave %.100q", length, got)
@@ -103,7 +103,7 @@ func TestNoPartOfASecretIsLeftWhereStandardErrorWasCut(t *testing.T) {
 	}
 }
 
-// BenchmarkRedactJSON is a payload of a megabyte in which there is no secret.
+// BenchmarkRedactJSON redacts a payload of a megabyte without secrets.
 func BenchmarkRedactJSON(b *testing.B) {
 	payload, err := json.Marshal(map[string]string{"text": strings.Repeat("some words of \"code\";\n", 50_000)})
 	if err != nil {

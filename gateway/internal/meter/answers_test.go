@@ -7,7 +7,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// answer is one of a model's API, and what it tells.
+// answer is an answer of a model's API and the usage that it reports.
 type answer struct {
 	name  string
 	api   runnerscripts.ModelAPI

@@ -154,7 +154,7 @@ func larger(a, b runnerscripts.Usage) runnerscripts.Usage {
 	}
 }
 
-// maxTokens is more than any call has.
+// maxTokens is an upper bound on the tokens of one call.
 const maxTokens = 1_000_000_000
 
 // tokens is a token count that may be absent.

@@ -16,7 +16,7 @@ type events struct {
 	matched int  // how many bytes of the line match field; -1 for another field
 }
 
-// write reads the next bytes.
+// write parses the next bytes.
 func (e *events) write(b []byte, to *counter) {
 	for len(b) > 0 {
 		if n := e.skippable(b); n > 0 {
@@ -58,7 +58,7 @@ func (e *events) skippable(b []byte) int {
 	return 0 // more lines of data may follow
 }
 
-// line reads a part of a line.
+// line parses a part of a line.
 func (e *events) line(b []byte, to *counter) {
 	if !e.begun {
 		b = bytes.TrimLeft(b, "\r")

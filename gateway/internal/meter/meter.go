@@ -1,4 +1,4 @@
-// Package meter reads the usage of a model call from its answer as it streams past.
+// Package meter extracts the usage of a model call from its answer while the answer is read.
 package meter
 
 import (
@@ -11,9 +11,9 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// Usage is what one model call used, as its API says.
+// Usage is the usage of one model call, as reported by its API.
 type Usage struct {
-	Model               string // as the answer names it; empty if it does not
+	Model               string // as named in the answer; empty if it names none
 	runnerscripts.Usage        // InputTokens without cached ones; CostUSD stays zero
 	HourWriteTokens     int64  // of CacheWriteTokens, those that the cache keeps for an hour
 }
@@ -21,17 +21,17 @@ type Usage struct {
 // Watch returns the body of an answer with a reader that extracts the usage while the body is
 // read. It calls done once, when the body ends, fails or is closed, from the goroutine that
 // reads or closes; done must not block. Found is false if the answer has no usage or is
-// encoded. A truncated answer has the usage reported so far.
+// encoded. For a truncated answer, done receives the usage reported before the cut.
 //
-// The bytes are passed on as they come. Whatever the size of the answer, the reader keeps
-// at most the bytes of one usage object.
+// The reader passes the bytes on without delay. It keeps at most the bytes of one usage object,
+// whatever the size of the answer.
 func Watch(api runnerscripts.ModelAPI, resp *http.Response, done func(u Usage, found bool)) io.ReadCloser {
 	encoding := resp.Header.Get("Content-Encoding")
 	encoded := encoding != "" && !strings.EqualFold(encoding, "identity")
 	return &watcher{body: resp.Body, done: done, encoded: encoded, counter: counter{api: api}}
 }
 
-// watcher is the reader of one answer.
+// watcher is the reader that Watch returns.
 type watcher struct {
 	body    io.ReadCloser
 	done    func(Usage, bool)
@@ -44,11 +44,11 @@ type watcher struct {
 	counter counter
 }
 
-// shape is how the JSON of an answer comes.
+// shape is the format of an answer.
 type shape int
 
 const (
-	unknown shape = iota // nothing has come but white space
+	unknown shape = iota // only white space so far
 	plain                // one value, or an array of them
 	stream               // server-sent events
 )

@@ -21,12 +21,13 @@ const (
 	gemini    = runnerscripts.APIGemini
 )
 
-// usage is a call's: input without cached tokens, output, cache read, cache write.
+// usage returns the usage of a call: input without cached tokens, output, cache read, cache
+// write.
 func usage(model string, in, out, read, write int64) meter.Usage {
 	return meter.Usage{Model: model, Usage: runnerscripts.Usage{InputTokens: in, OutputTokens: out, CacheReadTokens: read, CacheWriteTokens: write}}
 }
 
-// result is what a watched answer has told, after its end.
+// result is the outcome of a watched answer.
 type result struct {
 	usage meter.Usage
 	found bool
@@ -35,7 +36,7 @@ type result struct {
 	calls int
 }
 
-// watch reads an answer to its end and closes it.
+// watch reads an answer to EOF and closes it.
 func watch(api runnerscripts.ModelAPI, body io.Reader) result {
 	var r result
 	resp := &http.Response{Header: http.Header{}, Body: io.NopCloser(body)}
@@ -45,7 +46,7 @@ func watch(api runnerscripts.ModelAPI, body io.Reader) result {
 	return r
 }
 
-// parts reads one of its parts at a time.
+// parts is a reader that returns one part per Read.
 type parts [][]byte
 
 func (p *parts) Read(b []byte) (int, error) {
@@ -95,7 +96,7 @@ func TestOneReaderKeepsTheContractOfReaders(t *testing.T) {
 	}
 }
 
-// The usage that has come before the cut counts, whether the cut is an error, an end or a close.
+// The usage reported before the cut counts, whether the cut is an error, an EOF or a close.
 func TestACutAnswerTellsWhatItHasTold(t *testing.T) {
 	t.Parallel()
 	start := messageStart + "\n"
@@ -130,7 +131,7 @@ func TestACutAnswerTellsWhatItHasTold(t *testing.T) {
 	}
 }
 
-// closed says that it is, and how.
+// closed is a body that records its Close, which fails.
 type closed struct {
 	io.Reader
 	closed bool
@@ -163,7 +164,7 @@ func TestAnEncodedAnswerHasNoUsage(t *testing.T) {
 	}
 }
 
-// repeat reads a text so many times.
+// repeat returns a reader of text, repeated the given number of times.
 func repeat(text string, times int) io.Reader {
 	list := make([]io.Reader, times)
 	for i := range list {
@@ -172,9 +173,9 @@ func repeat(text string, times int) io.Reader {
 	return io.MultiReader(list...)
 }
 
-// An agent must not hide its usage behind a large answer: the instructions of a request, for
-// example, stand before the usage in the last event of a Responses stream.
-func TestTheUsageOfALargeAnswerIsFoundInLittleMemory(t *testing.T) { // not parallel: it measures
+// An agent must not be able to hide its usage behind a large answer. For example, the last
+// event of a Responses stream repeats the instructions of the request before the usage.
+func TestTheUsageOfALargeAnswerIsFoundInLittleMemory(t *testing.T) { // not parallel: it measures memory
 	const size = 64
 	filler := strings.Repeat(`a\"{\\`, 1<<20/6)
 	for name, c := range map[string]struct {
@@ -211,8 +212,8 @@ func TestTheUsageOfALargeAnswerIsFoundInLittleMemory(t *testing.T) { // not para
 	}
 }
 
-// FuzzWatch: whatever the answer is and wherever it is split, its bytes are passed on, done is
-// called once, and the usage is the same.
+// FuzzWatch checks that, for any answer split anywhere, the bytes are passed on, done is called
+// once, and the usage is the same.
 func FuzzWatch(f *testing.F) {
 	apis := []runnerscripts.ModelAPI{anthropic, openai, gemini}
 	for _, a := range answers() {
@@ -244,8 +245,8 @@ func FuzzWatch(f *testing.F) {
 	})
 }
 
-// BenchmarkWatch compares the reading of an answer of 1 MiB with that of a body that is not
-// watched. Gemini tells its usage in each event.
+// BenchmarkWatch compares reading an answer of 1 MiB with and without Watch. Gemini reports its
+// usage in each event.
 func BenchmarkWatch(b *testing.B) {
 	streams := map[string]string{
 		"anthropic": messageStart + "\n" + strings.Repeat(textDelta+"\n", 1<<20/len(textDelta)) + messageDelta,

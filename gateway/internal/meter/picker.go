@@ -24,17 +24,17 @@ type picker struct {
 	expectKey bool // the next string of this depth is a key
 	inner     bool // the key at base is that of an inner object
 
-	inKey bool   // the string is a key that may be looked for
+	inKey bool   // the string is a key that may be wanted
 	key   []byte // that key, with its quotes
 
 	valueDepth int    // the depth of the value that is kept; 0 if none is
 	value      []byte // that value
 }
 
-// reset forgets everything but the memory.
+// reset clears the state but keeps the buffers.
 func (p *picker) reset() { *p = picker{key: p.key[:0], value: p.value[:0]} }
 
-// write reads the next bytes. It gives the counter each value that ends in them.
+// write parses the next bytes. It passes each value that ends in them to the counter.
 func (p *picker) write(b []byte, to *counter) {
 	for len(b) > 0 {
 		if p.inString {
@@ -86,7 +86,7 @@ func (p *picker) string(b []byte) int {
 	return len(b)
 }
 
-// keep adds bytes to the key or to the value, if there is one. What is too long is dropped.
+// keep appends bytes to the current key or value. It drops what exceeds the maximum length.
 func (p *picker) keep(b []byte) {
 	switch {
 	case p.valueDepth > 0:
@@ -124,7 +124,7 @@ func (p *picker) leave(c byte) {
 	p.expectKey = false
 }
 
-// expectsKey reports whether the next string is a key that may be looked for.
+// expectsKey reports whether the next string is a key that may be wanted.
 func (p *picker) expectsKey() bool {
 	return p.expectKey && (p.depth == p.base || p.depth == p.base+1 && p.inner)
 }

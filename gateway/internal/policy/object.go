@@ -79,7 +79,7 @@ func (o *object) remove(name string) {
 	}
 }
 
-// bytes returns the object, byte for byte as it was if nothing changed.
+// bytes returns the object, byte for byte as it was parsed if nothing has changed.
 func (o *object) bytes() []byte {
 	if !o.changed {
 		return o.whole

@@ -15,17 +15,18 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// Rules say which calls are passed on, and how they are changed.
+// Rules define which calls are passed on, and how they are changed.
 type Rules struct {
-	// ProviderTools are the tools that an API may run itself, by the names of [canonical]; "*" is all.
+	// ProviderTools are the tools that an API may run itself, by the names of [canonical]; "*"
+	// means all.
 	ProviderTools []string
-	// Models are patterns of path.Match; none means that all may be used.
+	// Models are the allowed models, as patterns of path.Match; empty means all.
 	Models []string
 	// Rewrite maps a model to the model that replaces it.
 	Rewrite map[string]string
 }
 
-// Call is a call of a model.
+// Call is a model call.
 type Call struct {
 	API  runnerscripts.ModelAPI
 	Path string // below the upstream, decoded
@@ -78,7 +79,7 @@ func (r Rules) Apply(c Call) (out Call, model string, removed []string, err erro
 	return c, model, removed, nil
 }
 
-// model returns the model of a call after it has applied Rewrite.
+// model applies Rewrite to a call and returns its model.
 func (r Rules) model(c *Call, body *object) (model string, err error) {
 	at := geminiModel.FindStringSubmatch(c.Path)
 	if c.API == runnerscripts.APIGemini {

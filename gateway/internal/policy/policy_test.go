@@ -48,7 +48,7 @@ func TestToolsOfTheAPIAreRemoved(t *testing.T) {
 			}
 			want := c.want
 			if want == "" {
-				want = c.in // the very bytes
+				want = c.in // unchanged
 			}
 			slices.Sort(removed)
 			if got := string(out.Body); got != want || strings.Join(removed, ",") != c.removed {
@@ -97,7 +97,8 @@ func TestModels(t *testing.T) {
 	}
 }
 
-// TestCallsThatCouldBeReadInTwoWays are refused: the API could see other tools than the rules.
+// TestCallsThatCouldBeReadInTwoWays checks that ambiguous calls are refused: the API could see
+// other tools than the rules.
 func TestCallsThatCouldBeReadInTwoWays(t *testing.T) {
 	for _, body := range []string{
 		``, `[]`, `"x"`, `null`, `{`, `{"a":1`, `{"a":1,}`, `{"a" 1}`, `{} {}`, `{}x`, "{}\f", `{"a":tru}`, "\xef\xbb\xbf{}",
@@ -121,8 +122,8 @@ func TestCallsThatCouldBeReadInTwoWays(t *testing.T) {
 	}
 }
 
-// FuzzApply: what is passed on is JSON with the same meaning but for what is removed, and holds
-// nothing more to remove.
+// FuzzApply checks that the result is JSON with the same meaning except for the removed tools,
+// and contains nothing more to remove.
 func FuzzApply(f *testing.F) {
 	f.Add(byte(0), []byte(`{"model":"m","tools":[{"name":"a"},{"type":"web_search_20250305"}],"tool_choice":{"type":"tool","name":"web_search"}}`))
 	f.Add(byte(1), []byte(`{"tools":[{"type":"namespace","tools":[{"type":"mcp"}]}]}`))

@@ -1,4 +1,4 @@
-// Package prices tells what the tokens of a model cost, from a table in prices.json.
+// Package prices computes the cost of a model's tokens from a table in prices.json.
 package prices
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// Price is what tokens of a model cost, in US dollars for a million. A cache price of zero
-// is the price of input.
+// Price is the price of a model's tokens, in US dollars per million. A cache price of zero
+// means the price of input.
 type Price struct {
 	Input      float64 `json:"input"`
 	Output     float64 `json:"output"`
@@ -22,7 +22,8 @@ type Price struct {
 	// CacheWriteHour is the price of writes to the one-hour cache; zero means CacheWrite.
 	CacheWriteHour float64 `json:"cache_write_hour,omitempty"`
 
-	// long are the prices of a call with more than over input tokens; nil if they are the same.
+	// long has the prices of a call with more than over input tokens; nil means the same
+	// prices.
 	long *Price
 	over int64
 }
@@ -96,7 +97,7 @@ var table = sync.OnceValue(func() prices {
 		} `json:"models"`
 	}
 	if err := json.Unmarshal(data, &file); err != nil {
-		panic("prices.json: " + err.Error()) // cannot happen: a test reads the file
+		panic("prices.json: " + err.Error()) // cannot happen: a test parses the file
 	}
 	t := prices{asOf: file.AsOf, models: map[string]Price{}}
 	for name, m := range file.Models {

@@ -84,7 +84,7 @@ func TestCost(t *testing.T) {
 	}
 }
 
-// What is cached counts for the length of the input, too.
+// Cached tokens count for the length of the input, too.
 func TestALongInputIsDearer(t *testing.T) {
 	t.Parallel()
 	p, _ := Of(nil, "gemini-2.5-pro")

@@ -12,7 +12,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// Player answers from a recording. Its methods may be called from several goroutines.
+// Player answers calls from a recording. Its methods may be called from several goroutines.
 type Player struct {
 	places Places
 	masks  []Mask
@@ -25,8 +25,8 @@ type Player struct {
 // NoMatchError is a call that is not in the recording.
 type NoMatchError struct {
 	Call    string // the method, the API and the path
-	Nearest string // around the first difference, the recorded text; empty if the recording has no such call
-	Got     string // the text of the call there
+	Nearest string // the recorded text around the first difference; empty if none is comparable
+	Got     string // the text of the call around that difference
 }
 
 func (e *NoMatchError) Error() string {
@@ -37,7 +37,7 @@ func (e *NoMatchError) Error() string {
 		e.Call, e.Nearest, e.Got)
 }
 
-// Open reads a recording. An error of its contents is [ErrFile].
+// Open reads a recording. For invalid content, the error is [ErrFile].
 func Open(r io.Reader, places Places) (*Player, error) {
 	p := &Player{places: places, played: map[int]bool{}}
 	lines := bufio.NewScanner(r)
@@ -60,7 +60,7 @@ func Open(r io.Reader, places Places) (*Player, error) {
 		}
 		err := json.Unmarshal(lines.Bytes(), &line)
 		if err == nil && line.Format == format && line.Version == version {
-			continue // the header of a program that has continued the recording
+			continue // the header of a program that continued the recording
 		}
 		e := line.exchange
 		if err != nil || e.Call == "" || e.Status < 100 || e.Status > 999 {
@@ -74,8 +74,8 @@ func Open(r io.Reader, places Places) (*Player, error) {
 	return p, nil
 }
 
-// Send answers a call with the first answer to this call that it has not used yet, or with the
-// last answer if all are used, since agents retry. Errors are a [*NoMatchError].
+// Send answers a call with the first unused answer recorded for it, or with the last answer if
+// all are used, since agents retry. Errors are a [*NoMatchError].
 func (p *Player) Send(api runnerscripts.ModelAPI, path string, body []byte, req *http.Request) (*http.Response, error) {
 	call, form := req.Method+" "+string(api)+path, formOf(body, p.places, p.masks)
 	p.mu.Lock()
@@ -96,7 +96,8 @@ func (p *Player) Send(api runnerscripts.ModelAPI, path string, body []byte, req 
 	return answerWith(req, p.exchanges[last], p.places), nil
 }
 
-// noMatch finds the recorded call with the longest common prefix.
+// noMatch returns the error of a call that is not in the recording. It names the recorded call
+// with the longest common prefix.
 func (p *Player) noMatch(call, form string) error {
 	err := &NoMatchError{Call: call}
 	most := -1
@@ -121,7 +122,7 @@ func common(a, b string) int {
 	return n
 }
 
-// around returns the text around a place.
+// around returns the text around an offset, quoted.
 func around(text string, at int) string {
 	return fmt.Sprintf("%q", text[max(0, at-40):min(len(text), at+80)])
 }

@@ -15,7 +15,7 @@ import (
 // Send sends a request to an API.
 type Send = func(*http.Request) (*http.Response, error)
 
-// Recorder writes calls. Its methods may be called from several goroutines.
+// Recorder records calls. Its methods may be called from several goroutines.
 type Recorder struct {
 	places  Places
 	secrets []string
@@ -26,7 +26,7 @@ type Recorder struct {
 	err error // of writing
 }
 
-// NewRecorder begins a recording. Secrets are replaced by [redacted] in what is written.
+// NewRecorder starts a recording. It replaces each of secrets by [redacted] in what it writes.
 func NewRecorder(w io.Writer, places Places, secrets []string) (*Recorder, error) {
 	r := &Recorder{w: w, places: places, secrets: secrets, masks: standard()}
 	if err := compile(r.masks); err != nil {
@@ -35,7 +35,7 @@ func NewRecorder(w io.Writer, places Places, secrets []string) (*Recorder, error
 	return r, r.write(header{Format: format, Version: version, Masks: r.masks})
 }
 
-// write writes a line with one write, so that a crash damages at most the last line.
+// write writes a line with a single Write, so that a crash damages at most the last line.
 func (r *Recorder) write(line any) error {
 	data, err := json.Marshal(line)
 	if err != nil {
@@ -49,7 +49,7 @@ func (r *Recorder) write(line any) error {
 	return r.err
 }
 
-// Err returns why recording stopped; nil if everything was written.
+// Err returns why the recording stopped, or nil if everything was written.
 func (r *Recorder) Err() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,11 +65,11 @@ func (r *Recorder) fail(err error) {
 	}
 }
 
-// errTooLarge ends a recording.
+// errTooLarge stops a recording.
 var errTooLarge = fmt.Errorf("an answer of a model has more than %d MiB, and the recording ends before it", maxAnswer>>20)
 
-// Send sends a call and records it when the answer was read to its end. It does not record an
-// answer that the agent abandoned, or a call that the API could not answer.
+// Send sends a call with next, and records it when its answer has been read to EOF. It does not
+// record an answer that the agent abandoned, or a call that the API could not answer.
 func (r *Recorder) Send(api runnerscripts.ModelAPI, path string, body []byte, req *http.Request, next Send) (*http.Response, error) {
 	resp, err := next(req)
 	if err != nil {
@@ -81,12 +81,12 @@ func (r *Recorder) Send(api runnerscripts.ModelAPI, path string, body []byte, re
 	}
 	resp.Body = &recorded{ReadCloser: resp.Body, tooLarge: func() { r.fail(errTooLarge) }, end: func(answer string) {
 		e.Answer = r.clean(r.places.mask(answer))
-		_ = r.write(e) // kept for Err
+		_ = r.write(e) // Err returns the error
 	}}
 	return resp, nil
 }
 
-// clean removes the secrets.
+// clean replaces the secrets by [redacted].
 func (r *Recorder) clean(text string) string {
 	for _, secret := range r.secrets {
 		text = strings.ReplaceAll(text, secret, "[redacted]")
@@ -118,7 +118,7 @@ func (b *recorded) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Close records a stream whose last event was read: agents do not read past it.
+// Close records a stream whose last event was read, because agents do not read on to EOF.
 func (b *recorded) Close() error {
 	tail := b.kept.Bytes()[max(0, b.kept.Len()-64<<10):]
 	for _, last := range []string{"event: message_stop", "data: [DONE]", "event: response.completed"} {

@@ -2,8 +2,8 @@
 //
 // The file has one JSON value on each line: a header, then the calls in the order in which
 // their answers ended. A call is matched by its form: the model and the conversation, with
-// everything masked that differs between runs. The form excludes the agent's system prompt and
-// tools.
+// everything masked that differs between runs. The form does not include the agent's system
+// prompt and tools.
 package replay
 
 import (
@@ -24,7 +24,7 @@ const (
 	version = 1
 
 	maxLine   = 256 << 20 // of a file, in bytes
-	maxAnswer = 64 << 20  // that is recorded, in bytes
+	maxAnswer = 64 << 20  // of a recorded answer, in bytes
 )
 
 // ErrFile is a file that is not a recording of this version. It wraps fs.ErrInvalid.
@@ -143,7 +143,7 @@ func formOf(body []byte, places Places, masks []Mask) string {
 	return text
 }
 
-// answerWith makes the response of an answer.
+// answerWith returns the HTTP response for a recorded answer.
 func answerWith(r *http.Request, e exchange, places Places) *http.Response {
 	text := places.unmask(e.Answer)
 	header := http.Header{}

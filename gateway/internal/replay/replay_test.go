@@ -31,7 +31,7 @@ func says(text string) string {
 	return fmt.Sprintf(`{"model":"m","system":%q,"messages":[{"role":"user","content":%q}]}`, "system prompt", text)
 }
 
-// record records calls, each with the answer that is given for it, and returns the file.
+// record records calls, pairs of a body and its answer, and returns the file.
 func record(t testing.TB, places Places, calls ...[2]string) string {
 	t.Helper()
 	var file bytes.Buffer
@@ -65,7 +65,7 @@ func open(t testing.TB, file string, places Places) *Player {
 	return p
 }
 
-// play asks and returns the answer.
+// play sends a call and returns the answer.
 func play(t testing.TB, p *Player, body string) (string, error) {
 	t.Helper()
 	resp, err := p.Send(anthropic, path, []byte(body), post(t))
@@ -192,7 +192,8 @@ func TestFilesThatAreNoRecordings(t *testing.T) {
 	}
 }
 
-// TestADiskThatIsFull: the session goes on, and what could not be written is an error.
+// TestADiskThatIsFull checks that calls still succeed when the recording fails, and that Err
+// reports the failure.
 func TestADiskThatIsFull(t *testing.T) {
 	full := errors.New("no space")
 	r, err := NewRecorder(&limited{room: 10000, err: full}, nil, nil)
@@ -225,7 +226,8 @@ func (l *limited) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// FuzzOpen: any file is a recording or an error, and what it answers is what it has.
+// FuzzOpen checks that any file is either a valid recording or an error, and that answers come
+// from the file.
 func FuzzOpen(f *testing.F) {
 	f.Add([]byte(record(f, nil, [2]string{says("a"), "1"})), []byte(says("a")))
 	f.Fuzz(func(t *testing.T, file, body []byte) {

@@ -285,7 +285,7 @@ func (t *taking) store(ctx context.Context, infos []primitives.FileInfo) error {
 	dirs := slices.SortedFunc(maps.Keys(children), func(a, b string) int { return strings.Count(b, "/") - strings.Count(a, "/") })
 	digests := make(map[string]store.Digest, len(dirs))
 	var fresh [][]byte
-	// The workspace itself has as many slashes as what is in it, and comes last.
+	// The workspace "." has as many slashes as its entries, so move it to the end.
 	dirs = append(slices.DeleteFunc(dirs, func(dir string) bool { return dir == "." }), ".")
 	for _, dir := range dirs {
 		entries := children[dir]

@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// sandbox is a local sandbox that counts what is read of it.
+// sandbox is a local sandbox that records reads.
 type sandbox struct {
 	*local.Sandbox
 	packs int
@@ -43,7 +43,7 @@ func (s *sandbox) Pack(ctx context.Context) (io.ReadCloser, error) {
 	return primitives.Pack(ctx, s.Sandbox, ".", primitives.PackOptions{})
 }
 
-// path is the path of a file of the workspace on this machine.
+// path returns the path on this machine of a file of the workspace.
 func (s *sandbox) path(name string) string { return filepath.Join(s.Paths().Workspace, name) }
 
 func newSandbox(t *testing.T) *sandbox {
@@ -63,7 +63,7 @@ func newSandbox(t *testing.T) *sandbox {
 	return &sandbox{Sandbox: s}
 }
 
-// memory is a store of one session that counts what is put.
+// memory is a store of one session that counts the stored blobs.
 type memory struct {
 	store.Store
 	puts int
@@ -90,7 +90,8 @@ func (m *memory) Blob(ctx context.Context, d store.Digest) (io.ReadCloser, error
 
 const mib = 1 << 20
 
-// write writes files of the workspace that were changed long ago.
+// write writes files with an old modification time, and the empty file newest with the current
+// time.
 func (s *sandbox) write(t *testing.T, content string, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -120,7 +121,8 @@ func take(t *testing.T, x *Index, s *sandbox, m *memory) State {
 	return st
 }
 
-// unpacked is a state in another sandbox: paths with modes, times and contents.
+// unpacked unpacks a state into a new sandbox, and returns it with the paths, modes, times and
+// contents of its files.
 func unpacked(t *testing.T, m *memory, root store.Digest) (*sandbox, []string) {
 	t.Helper()
 	s := newSandbox(t)
@@ -158,7 +160,7 @@ func contents(t *testing.T, s *sandbox) []string {
 	return all
 }
 
-// manyFiles are more than are read one by one.
+// manyFiles returns the names of more files than Take reads one by one.
 func manyFiles() []string {
 	var names []string
 	for i := range 3 * manyReads {
@@ -200,7 +202,7 @@ func TestOnlyWhatHasChangedIsRead(t *testing.T) {
 	if s.packs != 1 || len(s.opens) != 0 {
 		t.Errorf("the first one packed %d times and opened %q", s.packs, s.opens)
 	}
-	take(t, x, s, m) // the newest file is read twice
+	take(t, x, s, m) // the newest file is read again
 
 	same := take(t, x, s, m)
 	if s.packs != 0 || !slices.Equal(s.opens, []string{"newest"}) || m.puts != 1 || same.Root != first.Root {
@@ -280,7 +282,7 @@ func TestARecentFileIsReadOnceMore(t *testing.T) {
 func TestTheStateOfAWorkspaceIsBounded(t *testing.T) {
 	s, m := newSandbox(t), newMemory(t)
 	s.write(t, "content", "a")
-	if err := os.Truncate(s.path("newest"), 100*mib); err != nil { // a hole
+	if err := os.Truncate(s.path("newest"), 100*mib); err != nil { // a sparse file
 		t.Fatal(err)
 	}
 	_, err := new(Index).Take(t.Context(), s, m, 64*mib)
@@ -329,7 +331,7 @@ func TestCompareFindsWhatDiffers(t *testing.T) {
 	}
 }
 
-// A directory as a store that was tampered with, or is damaged, may return it.
+// A damaged or manipulated store may return such a listing.
 func TestAMalformedListingIsRefused(t *testing.T) {
 	digest := strings.Repeat("0", 64)
 	for name, listing := range map[string]string{

@@ -8,7 +8,7 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// One operation is a batch of 100 events.
+// BenchmarkAppend appends batches of 1 and of 100 events. One operation is one batch.
 func BenchmarkAppend(b *testing.B) {
 	for _, size := range []int{1, 100} {
 		b.Run(fmt.Sprintf("batch=%d", size), func(b *testing.B) {

@@ -26,8 +26,8 @@ const (
 	maxInline = 64 << 10
 	// maxPending is how many bytes of small blobs are stored in one transaction.
 	maxPending = 4 << 20
-	// mostPending is how many blobs are. Each that is a file is renamed meanwhile, and other
-	// programs wait for the transaction.
+	// mostPending is how many blobs are stored in one transaction. Their files are renamed
+	// within the transaction, for which other programs wait.
 	mostPending = 100
 )
 

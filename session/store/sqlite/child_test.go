@@ -18,8 +18,9 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// The tests are also the programs that they kill: with this variable the test binary is the
-// program of that name, which works in the folder of its first argument.
+// childVariable names the environment variable with the name of a child program. It makes the
+// test binary run that program, in the folder of its first argument. The tests kill these
+// programs.
 const childVariable = "SQLITE_TEST_CHILD"
 
 var children = map[string]func(ctx context.Context, dir string) error{
@@ -28,7 +29,7 @@ var children = map[string]func(ctx context.Context, dir string) error{
 	"lock":  lockForever,
 }
 
-// child runs as another program if it is one, and reports whether it was.
+// child runs the program that childVariable names, and reports whether it names one.
 func child() bool {
 	run := children[os.Getenv(childVariable)]
 	if run == nil {
@@ -56,7 +57,7 @@ func numbered(seq uint64) runnerscripts.Event {
 	}
 }
 
-// content is the blob of a number; one in three is a file.
+// content returns the blob for n. One in three is large enough to be stored as a file.
 func content(n uint64) []byte {
 	size := 1000
 	if n%3 == 0 {
@@ -65,7 +66,8 @@ func content(n uint64) []byte {
 	return bytes.Repeat([]byte(fmt.Sprintf("%08d", n)), size/8)
 }
 
-// writeForever appends, puts and updates, and prints what was acknowledged.
+// writeForever appends events, stores blobs and updates the record, and prints each acknowledged
+// change.
 func writeForever(ctx context.Context, dir string) error {
 	s, err := Open(ctx, dir)
 	if err != nil {
@@ -96,10 +98,10 @@ func writeForever(ctx context.Context, dir string) error {
 	}
 }
 
-// shared is how many events each of the programs that share a session appends.
+// shared is how many events each program appends to a shared session.
 const shared = 100
 
-// writeShared appends events to a session that another program continues, too.
+// writeShared appends events to a session to which another program appends, too.
 func writeShared(ctx context.Context, dir string) error {
 	s, err := Open(ctx, dir)
 	if err != nil {
@@ -135,7 +137,7 @@ func lockForever(ctx context.Context, dir string) error {
 	return err
 }
 
-// blobs yields contents.
+// blobs returns a sequence of readers of the contents.
 func blobs(contents ...[]byte) func(yield func(io.Reader, error) bool) {
 	return func(yield func(io.Reader, error) bool) {
 		for _, c := range contents {

@@ -17,7 +17,7 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// withSession is a store with the session "s".
+// withSession returns a store with the session "s".
 func withSession(t testing.TB) (s *Store, dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -28,7 +28,8 @@ func withSession(t testing.TB) (s *Store, dir string) {
 	return s, dir
 }
 
-// check fails unless the session has exactly the events that it counts, at least so many.
+// check fails unless the log has exactly the events that the record counts, and at least as many
+// as least.
 func check(t *testing.T, s *Store, least uint64) {
 	t.Helper()
 	r, err := s.Load(t.Context(), "s")
@@ -66,11 +67,12 @@ func readBlob(t *testing.T, s *Store, d store.Digest) ([]byte, error) {
 	return data, errors.Join(err, r.Close())
 }
 
-// acknowledged is what a program has printed before its death.
+// acknowledged holds the last changes that a program printed before it was killed.
 type acknowledged struct{ event, update uint64 }
 
-// killWriter runs a program that writes, kills it after so many lines, at whatever it is then
-// at, and returns what it had acknowledged. Each line goes to see, too.
+// killWriter runs writeForever in another program, kills it at an arbitrary point after the
+// given number of lines, and returns the changes that it acknowledged. It passes each line to
+// see.
 func killWriter(t *testing.T, dir string, lines int, see func(what string, n uint64)) (done acknowledged) {
 	t.Helper()
 	cmd := childCommand(t, "write", dir)
@@ -90,7 +92,7 @@ func killWriter(t *testing.T, dir string, lines int, see func(what string, n uin
 		}
 		line, err := in.ReadString('\n')
 		if err != nil {
-			break // the last line may be half a one
+			break // the last line may be incomplete
 		}
 		var what string
 		var n uint64

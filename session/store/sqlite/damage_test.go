@@ -14,7 +14,7 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// fill appends so many events to session "s".
+// fill appends n events to session "s".
 func fill(t testing.TB, s *Store, n uint64) {
 	t.Helper()
 	for seq := uint64(1); seq <= n; seq++ {
@@ -60,7 +60,7 @@ func TestADamagedPageIsReportedAndNeverReturned(t *testing.T) {
 		if readDamaged(t, bad, events) {
 			told++
 		}
-		// A single byte, where SQLite itself sees nothing.
+		// Change a single bit, which SQLite itself does not detect.
 		bad = bytes.Clone(good)
 		bad[at+page-100] ^= 0x01
 		readDamaged(t, bad, events)
@@ -70,7 +70,7 @@ func TestADamagedPageIsReportedAndNeverReturned(t *testing.T) {
 	}
 }
 
-// readDamaged reads what there is in a database and reports whether it said that it is damaged.
+// readDamaged reads a damaged database and reports whether the store returned ErrCorrupt.
 func readDamaged(t *testing.T, data []byte, events uint64) bool {
 	t.Helper()
 	dir := t.TempDir()
@@ -237,12 +237,13 @@ func TestALockedDatabaseIsBusyUntilItIsReleased(t *testing.T) {
 func TestCollectRemovesOrphans(t *testing.T) {
 	s, dir := withSession(t)
 	kept := put(t, s, content(3))
-	// Killed between the name of the file and the end of the transaction.
+	// Orphan of a program that was killed between the rename of the file and the end of the
+	// transaction.
 	orphan := s.file(rawDigest(blobOf(content(6))))
 	if err := os.MkdirAll(filepath.Dir(orphan), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	// Killed while it was written, and being written.
+	// A file whose writer was killed, and a file that is being written.
 	old, fresh := filepath.Join(dir, tmpFolder, "blob-1"), filepath.Join(dir, tmpFolder, "blob-2")
 	for _, name := range []string{orphan, old, fresh} {
 		if err := os.WriteFile(name, []byte("x"), 0o600); err != nil {
@@ -253,7 +254,7 @@ func TestCollectRemovesOrphans(t *testing.T) {
 	if err := os.Chtimes(old, long, long); err != nil {
 		t.Fatal(err)
 	}
-	// Killed between the two steps of Delete.
+	// Orphan of a program that was killed between the two steps of Delete.
 	execute(t, s, "INSERT INTO blob (digest, content) VALUES (?, x'00')", make([]byte, 32))
 	for _, dry := range []bool{true, false} {
 		if got, err := s.Collect(t.Context(), dry); err != nil || len(got) != 3 {

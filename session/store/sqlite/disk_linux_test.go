@@ -17,7 +17,8 @@ func init() { //nolint:gochecknoinits // these programs need what only Linux has
 	children["full"], children["readonly"] = fillDisk, openReadOnly
 }
 
-// Both run with file systems of their own, which end with them.
+// Both programs mount file systems in their own mount namespace. The file systems end with the
+// programs.
 func TestAFullDiskAndOneThatCannotBeWrittenAreTold(t *testing.T) {
 	for _, name := range []string{"full", "readonly"} {
 		t.Run(name, func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store/sqlite"
 )
 
-// A session in a folder is there for the next program.
+// A session in a folder survives its program: the next program continues it.
 func ExampleOpen() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "sessions")

@@ -198,7 +198,7 @@ func (s *Store) Delete(ctx context.Context, id string) error {
 	return s.release(ctx, "delete", id, blobs)
 }
 
-// Fork adds a session with the beginning of another one's log, and its blobs.
+// Fork adds a session with the beginning of another session's log, and its blobs.
 func (s *Store) Fork(ctx context.Context, from string, last uint64, r store.Record) error {
 	return s.write(ctx, "fork", from, func(ctx context.Context, tx *sql.Tx) error {
 		old, was, err := find(ctx, tx, from)

@@ -16,7 +16,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// opened is a store that is closed with the test.
+// opened opens a store, which is closed with the test.
 func opened(t testing.TB, dir string) *Store {
 	t.Helper()
 	s, err := Open(t.Context(), dir)

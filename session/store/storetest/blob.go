@@ -17,7 +17,7 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// digest is the name of a content.
+// digest returns the digest of a content.
 func digest(content string) store.Digest {
 	sum := sha256.Sum256([]byte(content))
 	return store.Digest(hex.EncodeToString(sum[:]))
@@ -63,7 +63,7 @@ func binary() string {
 	return b.String()
 }
 
-// contents have sizes that a store may handle in different ways.
+// contents returns contents of sizes that a store may handle in different ways.
 func contents() []string {
 	return []string{"", "small", strings.Repeat("x", 1<<16), binary(), "small again"}
 }
@@ -106,7 +106,7 @@ func putNothing(t *testing.T, s store.Store) {
 	}
 }
 
-// halves are the truncated contents for putBroken, small and large.
+// halves returns the truncated contents for putBroken, small and large.
 func halves() []string { return []string{"half", binary()} }
 
 func putBroken(t *testing.T, s store.Store) {

@@ -9,7 +9,7 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// original is a session "s" with five events and a blob.
+// original creates a session "s" with five events and a blob.
 func original(t *testing.T, s store.Store) {
 	t.Helper()
 	create(t, s, "s")
@@ -123,12 +123,12 @@ func lockOnce(t *testing.T, s store.Store) {
 	_, err := s.Lock(t.Context(), "s")
 	want(t, "second lock", err, store.ErrLocked)
 	must(t, lock(t, s, "other")())
-	// The others are not concerned.
+	// The other methods do not check the lease.
 	appendN(t, s, "s", 1, 1)
 	must(t, s.Update(t.Context(), "s", func(*store.Record) {}))
 	must(t, errors.Join(unlock(), unlock()))
 	again := lock(t, s, "s")
-	must(t, unlock()) // is over, and unlocks nothing
+	must(t, unlock()) // the first lease has ended, so this unlocks nothing
 	_, err = s.Lock(t.Context(), "s")
 	want(t, "lock of another one", err, store.ErrLocked)
 	must(t, again())

@@ -110,7 +110,7 @@ func readFirst(t *testing.T, s store.Store, n int) {
 		}
 	}
 	next := uint64(n + 1)
-	appendN(t, s, "s", next, next) // and it goes on there
+	appendN(t, s, "s", next, next) // and the log continues there
 	if got := read(t, s, "s", next); len(got) != 1 {
 		t.Errorf("%d events from %d", len(got), next)
 	}

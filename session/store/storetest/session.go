@@ -15,7 +15,7 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// at is a time that every store can hold.
+// at returns a time that every store can hold.
 func at(second int) time.Time { return time.Date(2026, 1, 2, 3, 4, second, 0, time.UTC) }
 
 // must fails the test on an error.

@@ -17,7 +17,7 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// mutants are stores that break one rule each, and the rule.
+// mutants maps the name of each rule to a store that breaks it.
 var mutants = map[string]func() store.Store{
 	"Append/numbers_continue_without_a_gap":                       func() store.Store { return gappy{store.NewMemory()} },
 	"Append/nothing_of_a_refused_batch_is_stored":                 func() store.Store { return partial{store.NewMemory()} },
@@ -36,8 +36,8 @@ var mutants = map[string]func() store.Store{
 
 const mutantVariable = "STORETEST_MUTANT"
 
-// TestMutant is run by TestTheSuiteCatchesMutants in a process of its own, where
-// it has to fail.
+// TestMutant runs the suite on a mutant. TestTheSuiteCatchesMutants runs it in a child process,
+// where it must fail.
 func TestMutant(t *testing.T) {
 	name := os.Getenv(mutantVariable)
 	if name == "" {
@@ -62,7 +62,7 @@ func TestTheSuiteCatchesMutants(t *testing.T) {
 	}
 }
 
-// gappy renumbers what does not continue the log.
+// gappy renumbers events that do not continue the log.
 type gappy struct{ *store.Memory }
 
 func (g gappy) Append(ctx context.Context, id string, events ...runnerscripts.Event) error {
@@ -76,7 +76,7 @@ func (g gappy) Append(ctx context.Context, id string, events ...runnerscripts.Ev
 	return g.Memory.Append(ctx, id, events...)
 }
 
-// partial appends one event after the other.
+// partial appends events one by one instead of all or none.
 type partial struct{ *store.Memory }
 
 func (p partial) Append(ctx context.Context, id string, events ...runnerscripts.Event) error {
@@ -88,7 +88,7 @@ func (p partial) Append(ctx context.Context, id string, events ...runnerscripts.
 	return nil
 }
 
-// hasty stores what it could read.
+// hasty stores the part of a content that it could read.
 type hasty struct{ *store.Memory }
 
 func (h hasty) PutBlobs(ctx context.Context, id string, contents iter.Seq2[io.Reader, error]) ([]store.Digest, error) {
@@ -120,14 +120,14 @@ func (g greedy) Delete(ctx context.Context, id string) error {
 	return g.Memory.Delete(ctx, id)
 }
 
-// open gives any session's blob.
+// open also accepts a digest in upper case.
 type open struct{ *store.Memory }
 
 func (o open) Blob(ctx context.Context, id string, d store.Digest) (io.ReadCloser, error) {
 	return o.Memory.Blob(ctx, id, store.Digest(strings.ToLower(string(d))))
 }
 
-// whole copies all of the log.
+// whole forks the whole log.
 type whole struct{ *store.Memory }
 
 func (w whole) Fork(ctx context.Context, from string, _ uint64, r store.Record) error {
@@ -138,7 +138,7 @@ func (w whole) Fork(ctx context.Context, from string, _ uint64, r store.Record) 
 	return w.Memory.Fork(ctx, from, old.LastSeq, r)
 }
 
-// stepwise creates the session before it looks at the log.
+// stepwise creates the fork before it checks the log.
 type stepwise struct{ *store.Memory }
 
 func (s stepwise) Fork(ctx context.Context, from string, last uint64, r store.Record) error {
@@ -152,14 +152,14 @@ func (s stepwise) Fork(ctx context.Context, from string, last uint64, r store.Re
 	return s.Memory.Fork(ctx, from, last, r)
 }
 
-// generous gives the lock to everybody.
+// generous grants every lock.
 type generous struct{ *store.Memory }
 
 func (generous) Lock(context.Context, string) (func() error, error) {
 	return func() error { return nil }, nil
 }
 
-// lazy changes the title only.
+// lazy updates only the title.
 type lazy struct{ *store.Memory }
 
 func (l lazy) Update(ctx context.Context, id string, change func(*store.Record)) error {
@@ -170,7 +170,7 @@ func (l lazy) Update(ctx context.Context, id string, change func(*store.Record))
 	})
 }
 
-// byTime sorts by the clock.
+// byTime sorts by UpdatedAt.
 type byTime struct{ *store.Memory }
 
 func (b byTime) List(ctx context.Context, f store.Filter) iter.Seq2[store.Record, error] {
@@ -188,14 +188,14 @@ func (b byTime) List(ctx context.Context, f store.Filter) iter.Seq2[store.Record
 	}
 }
 
-// unfiltered knows the limit only.
+// unfiltered ignores all of the filter but Limit.
 type unfiltered struct{ *store.Memory }
 
 func (u unfiltered) List(ctx context.Context, f store.Filter) iter.Seq2[store.Record, error] {
 	return u.Memory.List(ctx, store.Filter{Limit: f.Limit})
 }
 
-// undead keeps what it should delete.
+// undead does not delete.
 type undead struct{ *store.Memory }
 
 func (u undead) Delete(ctx context.Context, id string) error {
@@ -203,7 +203,7 @@ func (u undead) Delete(ctx context.Context, id string) error {
 	return err
 }
 
-// careless begins a session anew when it is created again.
+// careless replaces an existing session on Create.
 type careless struct{ *store.Memory }
 
 func (c careless) Create(ctx context.Context, r store.Record) error {
