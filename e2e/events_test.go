@@ -19,10 +19,10 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// scenario is what happens in one query, which is the same with every agent.
+// scenario is a query whose events are the same with every agent.
 type scenario struct {
 	name, prompt string
-	decision     runnerscripts.PermissionKind // of permission requests
+	decision     runnerscripts.PermissionKind // the answer to permission requests
 }
 
 func scenarios() []scenario {
@@ -36,8 +36,8 @@ func scenarios() []scenario {
 	}
 }
 
-// TestTheSameScenarioGivesTheSameConversation compares what happens with one golden
-// file for all agents, live and as their transcripts have it.
+// TestTheSameScenarioGivesTheSameConversation compares the events of each agent with one golden
+// file for all agents, both live and from their transcripts.
 func TestTheSameScenarioGivesTheSameConversation(t *testing.T) {
 	api := model(t, "")
 	for _, a := range realAgents(t) {
@@ -101,8 +101,8 @@ func play(t *testing.T, env *environment.Environment, s scenario) []runnerscript
 	return events
 }
 
-// normal is what happened in the words that all agents have in common: what was said,
-// what was done to which file, and how it ended.
+// normal returns the events in a form that all agents have in common: what was said, what was
+// done to which file, and how the query ended.
 func normal(t *testing.T, env *environment.Environment, events []runnerscripts.Event) string {
 	t.Helper()
 	var b strings.Builder
@@ -161,8 +161,8 @@ func toolLine(env *environment.Environment, tool runnerscripts.ToolCall, asked b
 	return line + "\n"
 }
 
-// What transcripts do not tell: how queries ended, what was asked for, and at Gemini
-// what a tool that was denied was to do.
+// Transcripts do not contain how queries ended, what permission was requested, and, for Gemini,
+// what a denied tool would have done.
 var (
 	endLine    = regexp.MustCompile(`(?m)^(end|failed): .*\n|^error\n|( asked)`)
 	deniedTool = regexp.MustCompile(`(?m)^tool: \w* failed .*$`)

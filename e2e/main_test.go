@@ -1,5 +1,5 @@
-// Package e2e_test runs real agents through everything, with a scripted model: what all
-// of them must have in common is tested here, what is one's own beside its driver.
+// Package e2e_test runs real agents through all layers, with a scripted model. It tests what all
+// agents must have in common; the tests beside each driver test the rest.
 package e2e_test
 
 import (
@@ -19,20 +19,20 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(tests{m}) }
 
-// tests are those of the package, after which nothing may be left in an engine or of a
+// tests runs the tests of the package. After them nothing may be left in an engine or on a
 // server.
 type tests struct{ *testing.M }
 
 func (m tests) Run() int { return testmodal.Check(testdocker.Main(m.M)) }
 
-// realAgent is an agent, and how to lead it to the scripted model at a URL.
+// realAgent is an agent; lead points it to the scripted model at a URL.
 type realAgent struct {
 	name    string
 	program string
 	lead    func(cfg *environment.Config, url string)
 }
 
-// realAgents are the agents that have a program of their own.
+// realAgents returns the agents that have a program of their own.
 func realAgents(t *testing.T) []realAgent {
 	t.Helper()
 	env := func(cfg *environment.Config, vars ...string) {
@@ -63,7 +63,7 @@ func realAgents(t *testing.T) []realAgent {
 	}
 }
 
-// config is the configuration of the agent with the model at a URL.
+// config returns the configuration of the agent with the model at a URL.
 func (a realAgent) config(url string) environment.Config {
 	cfg := environment.Config{Agent: environment.Agent{Name: a.name, Command: []string{a.program}}}
 	a.lead(&cfg, url)
@@ -85,7 +85,7 @@ func model(t *testing.T, addr string) *llmapi.Server {
 	return api
 }
 
-// programs is the folder in which the agents are installed.
+// programs returns the folder in which the agents are installed.
 func programs(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.Abs("agents")

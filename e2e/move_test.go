@@ -16,9 +16,9 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
-// TestASessionOfEveryAgentMoves prompts on this machine, goes on in a container, and
-// then in a sandbox at Modal: the model is sent what was said before, and the workspace
-// is what it was.
+// TestASessionOfEveryAgentMoves prompts on this machine, continues in a container, and then in a
+// sandbox at Modal. It checks that the model gets the earlier conversation and that the
+// workspace is unchanged.
 func TestASessionOfEveryAgentMoves(t *testing.T) {
 	testneed.Root(t, "only then have sandboxes of the server of the tests a root of their own")
 	server, err := testmodal.Start(context.WithoutCancel(t.Context()), testmodal.Options{Programs: []string{programs(t)}})

@@ -12,8 +12,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
-// TestTheKeyOfNoAgentIsInItsEvents: an API that repeats the key it does not accept
-// has it in no event and no error; the address to check stays.
+// TestTheKeyOfNoAgentIsInItsEvents uses an API that repeats a rejected key in its error. No
+// event and no error may contain the key; the address to check stays.
 func TestTheKeyOfNoAgentIsInItsEvents(t *testing.T) {
 	api := model(t, "")
 	for _, a := range realAgents(t) {

@@ -15,7 +15,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// chat is a running server of the example.
+// chat is a running server of the chat example.
 type chat struct {
 	t   *testing.T
 	url string
@@ -40,7 +40,7 @@ func (c chat) post(path, body string) (int, string) {
 	return res.StatusCode, strings.TrimSpace(string(text))
 }
 
-// events returns the events after the one with a number, up to one of a type.
+// events returns the events after the number last, up to the first event of the type until.
 func (c chat) events(id string, last uint64, until runnerscripts.EventType) []runnerscripts.Event {
 	c.t.Helper()
 	req, err := http.NewRequestWithContext(c.t.Context(), http.MethodGet, c.url+"/chats/"+id, nil)
@@ -116,7 +116,7 @@ func TestChatServesAConversation(t *testing.T) {
 	if status, _ := c.post(answers, `{"kind": "allow_once"}`); status != http.StatusConflict {
 		t.Errorf("a second answer: status %d", status)
 	}
-	// As a browser that connects again.
+	// Like a browser that reconnects.
 	rest := c.events(id, last.Seq, runnerscripts.TypeQueryCompleted)
 	var said strings.Builder
 	for _, ev := range rest {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// claims are what README.md promises, with the tests that break when it is not so: a folder
-// and the name of a test, or of a case of the contract, which each kind of sandbox runs.
+// claims maps the promises of README.md to the tests that fail if a promise is broken: a folder
+// and the name of a test, or of a contract case, which each kind of sandbox runs.
 var claims = map[string][]string{
 	"When the program ends, what it started ends with it, unless it is kept.": {
 		"primitives/primitivestest: a killed program takes its commands and listeners along, not those of others",

@@ -19,7 +19,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
-// TestReadmeShowsTheHelloProgram keeps the two the same.
+// TestReadmeShowsTheHelloProgram checks that README.md and the hello example are the same.
 func TestReadmeShowsTheHelloProgram(t *testing.T) {
 	readme, err := os.ReadFile("../README.md")
 	if err != nil {
@@ -40,8 +40,7 @@ func TestReadmeShowsTheHelloProgram(t *testing.T) {
 	}
 }
 
-// TestTheConfigurationsOfTheDocsAreValid reads each; a key that does not exist is an
-// error.
+// TestTheConfigurationsOfTheDocsAreValid parses each configuration; an unknown key is an error.
 func TestTheConfigurationsOfTheDocsAreValid(t *testing.T) {
 	docs, err := filepath.Glob("../docs/*.md")
 	if err != nil {
@@ -66,7 +65,7 @@ func TestTheConfigurationsOfTheDocsAreValid(t *testing.T) {
 	}
 }
 
-// TestTheLinksOfTheDocsLeadSomewhere: to files of the repository.
+// TestTheLinksOfTheDocsLeadSomewhere checks that links to files of the repository exist.
 func TestTheLinksOfTheDocsLeadSomewhere(t *testing.T) {
 	docs, err := filepath.Glob("../docs/*.md")
 	if err != nil {
@@ -110,7 +109,7 @@ func TestMain(m *testing.M) {
 	os.Exit(status)
 }
 
-// example returns the command of an example, whose files are in a folder of the test.
+// example returns the command that runs an example, with a temporary folder of the test.
 func example(t *testing.T, name string, args ...string) *exec.Cmd {
 	t.Helper()
 	dir, err := programs()
@@ -155,7 +154,7 @@ func TestCibotPrintsAPatchThatMakesTheTestSucceed(t *testing.T) {
 	if got, err := os.ReadFile(filepath.Join(folder, "answer.txt")); err != nil || string(got) != "42\n" {
 		t.Errorf("the patch makes it %q, %v", got, err)
 	}
-	// It stands for the test: where that fails there is no patch.
+	// cibot runs the test itself: if the test fails, there is no patch.
 	if out, err := example(t, "cibot", append(args, "test $(cat answer.txt) = 43")...).Output(); err == nil || len(out) > 0 {
 		t.Errorf("with a test that fails: %v, and it prints %q", err, out)
 	}
@@ -178,8 +177,9 @@ func TestForkPrintsTheSmallestPatch(t *testing.T) {
 	}
 }
 
-// TestAShippedProgramNeedsNeitherGoNorASecondFile builds one with the runner in it and
-// runs it in a container that has nothing else, and here without Go, cache and home.
+// TestAShippedProgramNeedsNeitherGoNorASecondFile builds a program with the runner in it. It
+// runs the program in a container that has nothing else, and on this machine without Go, cache
+// and home.
 func TestAShippedProgramNeedsNeitherGoNorASecondFile(t *testing.T) {
 	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
 		t.Fatal("the example carries a runner for linux/amd64 only")
@@ -190,7 +190,7 @@ func TestAShippedProgramNeedsNeitherGoNorASecondFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	runner, program := filepath.Join(dir, "envrunner"), filepath.Join(dir, "bin", "shipping")
-	// As "go generate" puts it there, without writing to this repository.
+	// Place the runner as "go generate" does, without writing to this repository.
 	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(here, "runners", "envrunner-linux-amd64"): runner}})
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600)

@@ -74,7 +74,7 @@ func (f *acpFlags) run(ctx context.Context) error {
 	if len(modes) > 0 {
 		mode = cmp.Or(mode, modes[0])
 		if !slices.Contains(modes, mode) {
-			modes = append(modes, mode) // the agent judges it
+			modes = append(modes, mode) // the agent checks it
 		}
 	}
 	return acp.Serve(ctx, acp.Config{
@@ -91,8 +91,8 @@ func (f *acpFlags) run(ctx context.Context) error {
 	}, f.app.in, f.app.out)
 }
 
-// configure is the configuration of the file with the flags over it. What the
-// editor decides it must not say.
+// configure returns the configuration of the file, overridden by the flags. It rejects settings
+// that the editor decides.
 func (f *acpFlags) configure(ctx context.Context) (environment.Config, error) {
 	cfg, err := f.loadNew(ctx, &f.makeFlags)
 	if err != nil {
@@ -114,27 +114,27 @@ func (f *acpFlags) configure(ctx context.Context) (environment.Config, error) {
 	return cfg, nil
 }
 
-// inFolder is the configuration with a folder of the editor as the workspace.
+// inFolder returns the configuration with a folder of the editor as the workspace.
 func inFolder(cfg environment.Config, folder string) environment.Config {
-	// The editor shows what changes; the whole folder need not be read to know it.
+	// The editor shows changes itself, so do not read the whole folder to find them.
 	cfg.IgnoreChanges = []string{"*"}
 	if !cfg.Sandbox.UsesHostFolder() {
 		cfg.Workspace = []environment.Source{{Folder: &environment.Folder{Path: folder, Gitignore: true}}}
 		return cfg
 	}
 	cfg.Sandbox.Workspace = folder
-	if cfg.Sandbox.HasImage() { // which has other paths and users
+	if cfg.Sandbox.HasImage() { // an image has its own paths and users
 		cfg.Sandbox.WorkspacePath, cfg.Sandbox.User = folder, firstOf(cfg.Sandbox.User, owner(folder))
 	}
 	return cfg
 }
 
-// owner is who owns a folder, as a container names users. Root is left to the image,
-// which may name another user.
+// owner returns the user and group of a folder's owner, as a container takes them. For root it
+// returns "", so that the image's own user applies.
 func owner(folder string) string {
 	info, err := os.Stat(folder)
 	if err != nil {
-		return "" // the sandbox says what is wrong
+		return "" // the sandbox reports the error
 	}
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || st.Uid == 0 {
@@ -143,8 +143,8 @@ func owner(folder string) string {
 	return fmt.Sprintf("%d:%d", st.Uid, st.Gid)
 }
 
-// agentModes are the permission modes of an agent, the one that it begins with
-// first; none where only the agent knows them.
+// agentModes returns the permission modes of an agent, the initial one first. It returns nil if
+// only the agent knows them.
 func agentModes(a runnerscripts.Agent) []string {
 	switch a.Name {
 	case "claude":
@@ -161,15 +161,15 @@ func agentModes(a runnerscripts.Agent) []string {
 	return nil
 }
 
-// ownModes are the agents that a configuration of OpenCode defines and that are no
-// subagents, which are modes, too.
+// ownModes returns the agents that an OpenCode configuration defines, without the subagents.
+// OpenCode treats them as modes.
 func ownModes(config json.RawMessage) []string {
 	var c struct {
 		Agent map[string]struct {
 			Mode string `json:"mode"`
 		} `json:"agent"`
 	}
-	_ = json.Unmarshal(config, &c) // the agent judges it
+	_ = json.Unmarshal(config, &c) // the agent reports an invalid configuration
 	var names []string
 	for name, a := range c.Agent {
 		if a.Mode != "subagent" {

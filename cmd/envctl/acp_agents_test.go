@@ -30,9 +30,9 @@ func configFile(t *testing.T, cfg map[string]any) string {
 	return file(t, "config.json", string(data))
 }
 
-// TestAnEditorRunsRealAgents runs real agents against a scripted model: each asks
-// the editor before it writes a file into its folder, and remembers. The others differ
-// from these in their drivers only, whose conversations are the same: see package e2e.
+// TestAnEditorRunsRealAgents runs real agents against a scripted model: each asks the editor
+// before it writes a file into its folder, and remembers the conversation. Other agents differ
+// from these only in their drivers, which package e2e tests.
 func TestAnEditorRunsRealAgents(t *testing.T) {
 	for name, agent := range map[string]func(url string) map[string]any{
 		"claude": func(url string) map[string]any {
@@ -58,8 +58,8 @@ func TestAnEditorRunsRealAgents(t *testing.T) {
 	}
 }
 
-// TestClaudeInAContainerWorksAsTheFoldersOwner runs Claude Code in a container whose
-// image is completed with it.
+// TestClaudeInAContainerWorksAsTheFoldersOwner runs Claude Code in a container, whose image
+// agentenv completes with it.
 func TestClaudeInAContainerWorksAsTheFoldersOwner(t *testing.T) {
 	testneed.Root(t, "the folder is given to another user")
 	alone(t)
@@ -77,7 +77,7 @@ func TestClaudeInAContainerWorksAsTheFoldersOwner(t *testing.T) {
 	worksInFolder(t, e, dir)
 }
 
-// worksInFolder lets an agent write a file that the editor denies and one that it allows.
+// worksInFolder makes an agent write a file that the editor denies and one that it allows.
 func worksInFolder(t *testing.T, e *editor, dir string) {
 	t.Helper()
 	id := e.begin(dir)

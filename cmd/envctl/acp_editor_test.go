@@ -18,16 +18,16 @@ import (
 	acp "github.com/coder/acp-go-sdk"
 )
 
-// editor is an editor that has started envctl acp.
+// editor is an ACP client that has started envctl acp.
 type editor struct {
 	*acp.ClientSideConnection
 	t      *testing.T
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
-	stdout bytes.Buffer // readable after the end
+	stdout bytes.Buffer // read it only after the process has ended
 	stderr hooked
 
-	// permit answers what the agent asks; nil allows it once.
+	// permit answers permission requests; nil allows them once.
 	permit func(ctx context.Context, req acp.RequestPermissionRequest) acp.RequestPermissionOutcome
 
 	mu      sync.Mutex
@@ -37,11 +37,11 @@ type editor struct {
 	folders []string // of the sessions
 }
 
-// startEditor starts envctl acp, which ends with the test, and checks then that it
-// printed messages of the protocol only, and that nothing is left in its folders.
+// startEditor starts envctl acp and ends it with the test. It then checks that envctl printed
+// only messages of the protocol, and that no process is left in the folders.
 func startEditor(t *testing.T, args ...string) *editor {
 	t.Helper()
-	ctx := context.WithoutCancel(t.Context()) // the end of the test ends it in good order
+	ctx := context.WithoutCancel(t.Context()) // the cleanup ends the process gracefully
 	e := &editor{t: t, cmd: exec.CommandContext(ctx, "envctl", append([]string{"acp"}, args...)...), more: make(chan struct{})}
 	e.cmd.Stderr = &e.stderr
 	var err error
@@ -73,7 +73,7 @@ func startEditor(t *testing.T, args ...string) *editor {
 	return e
 }
 
-// ctx is a context for a call that must not hang.
+// ctx returns a context for a call that must not hang.
 func (e *editor) ctx() context.Context {
 	e.t.Helper()
 	ctx, cancel := context.WithTimeout(e.t.Context(), patience)
@@ -81,7 +81,7 @@ func (e *editor) ctx() context.Context {
 	return ctx
 }
 
-// end closes the pipe, as an editor that quits does, and waits for the end.
+// end closes the pipe, as an editor that quits does, and waits for the process to exit.
 func (e *editor) end() error {
 	if e.ended {
 		return nil
@@ -108,14 +108,14 @@ func (e *editor) end() error {
 	return err
 }
 
-// diagnostics is what was printed to standard error so far.
+// diagnostics returns the output on standard error so far.
 func (e *editor) diagnostics() string {
 	e.stderr.mu.Lock()
 	defer e.stderr.mu.Unlock()
 	return e.stderr.buf.String()
 }
 
-// folder makes a folder of the editor, in which nothing may be left at the end.
+// folder creates a folder of the editor, in which no process may be left at the end.
 func (e *editor) folder() string {
 	e.t.Helper()
 	dir, err := filepath.EvalSymlinks(e.t.TempDir())
@@ -126,7 +126,7 @@ func (e *editor) folder() string {
 	return dir
 }
 
-// begin begins a session in a folder.
+// begin starts a session in a folder.
 func (e *editor) begin(dir string, servers ...acp.McpServer) acp.SessionId {
 	e.t.Helper()
 	res, err := e.NewSession(e.ctx(), acp.NewSessionRequest{Cwd: dir, McpServers: append([]acp.McpServer{}, servers...)})
@@ -136,7 +136,7 @@ func (e *editor) begin(dir string, servers ...acp.McpServer) acp.SessionId {
 	return res.SessionId
 }
 
-// session begins a session in a new folder and returns both.
+// session starts a session in a new folder and returns both.
 func (e *editor) session() (acp.SessionId, string) {
 	e.t.Helper()
 	dir := e.folder()
@@ -153,7 +153,7 @@ func (e *editor) say(id acp.SessionId, text string) acp.StopReason {
 	return res.StopReason
 }
 
-// saying sends a prompt and returns a function that waits for why the agent stopped.
+// saying sends a prompt and returns a function that waits for the stop reason.
 func (e *editor) saying(id acp.SessionId, text string) func() acp.StopReason {
 	done := make(chan acp.StopReason, 1)
 	ctx := e.ctx()
@@ -201,7 +201,7 @@ func (e *editor) of(id acp.SessionId) []acp.SessionUpdate {
 	return list
 }
 
-// text is what the agent has said in a session.
+// text returns what the agent has said in a session.
 func (e *editor) text(id acp.SessionId) string {
 	var b strings.Builder
 	for _, u := range e.of(id) {
@@ -234,7 +234,7 @@ func (e *editor) RequestPermission(ctx context.Context, req acp.RequestPermissio
 	return acp.RequestPermissionResponse{Outcome: permit(ctx, req)}, nil
 }
 
-// choosing answers with the option of a kind.
+// choosing returns a function that answers with the option of a kind.
 func choosing(kind acp.PermissionOptionKind) func(context.Context, acp.RequestPermissionRequest) acp.RequestPermissionOutcome {
 	return func(_ context.Context, req acp.RequestPermissionRequest) acp.RequestPermissionOutcome {
 		for _, o := range req.Options {
@@ -246,7 +246,7 @@ func choosing(kind acp.PermissionOptionKind) func(context.Context, acp.RequestPe
 	}
 }
 
-// What agentenv has no use for: its agents work in the sandbox.
+// agentenv does not call these methods: its agents work in the sandbox.
 
 var errNotAsked = errors.New("agentenv asks for no files and terminals of the editor")
 
@@ -278,7 +278,7 @@ func (*editor) WaitForTerminalExit(context.Context, acp.WaitForTerminalExitReque
 	return r, errNotAsked
 }
 
-// checkNobodyWorksIn looks for processes of this machine that work in a folder.
+// checkNobodyWorksIn fails if a process of this machine has its working directory in a folder.
 func checkNobodyWorksIn(t *testing.T, dir string) {
 	t.Helper()
 	procs, err := filepath.Glob("/proc/[0-9]*/cwd")

@@ -19,7 +19,7 @@ const (
 	codeNotFound       = -32002
 )
 
-// checkRefused looks for the code and for words that say what to do.
+// checkRefused fails unless err has the code, and a message that contains says.
 func checkRefused(t *testing.T, err error, code int, says string) {
 	t.Helper()
 	e := new(acp.RequestError)
@@ -150,7 +150,7 @@ func TestAConfigurationThatTheEditorDecidesAboutIsRefused(t *testing.T) {
 func TestASessionWithSettingsThatItsSandboxDoesNotHaveIsRefused(t *testing.T) {
 	alone(t)
 	e := startEditor(t, "--sandbox", "local", "--image", "x", "--scenario", file(t, "s.json", `{"turns":[{"steps":[{"text":"fine"}]}]}`))
-	id, _ := e.session() // its sandbox begins with the first prompt
+	id, _ := e.session() // the first prompt creates its sandbox
 	_, err := e.Prompt(e.ctx(), acp.PromptRequest{SessionId: id, Prompt: []acp.ContentBlock{acp.TextBlock("x")}})
 	checkRefused(t, err, codeInternal, "sandbox.image: a local sandbox has none of its own")
 }

@@ -14,7 +14,7 @@ import (
 	acp "github.com/coder/acp-go-sdk"
 )
 
-// nodeReport is what testdata/acp/client.mjs prints.
+// nodeReport is the output of testdata/acp/client.mjs.
 type nodeReport struct {
 	Initialized acp.InitializeResponse
 	Session     acp.NewSessionResponse
@@ -25,7 +25,7 @@ type nodeReport struct {
 	Exit        any
 }
 
-// officialClient plays an editor with the official client, in a folder.
+// officialClient runs the official ACP client as the editor, in a folder.
 func officialClient(t *testing.T, dir string, args ...string) (report nodeReport) {
 	t.Helper()
 	modules, err := filepath.Abs(filepath.Join("..", "..", "e2e", "agents"))

@@ -149,12 +149,12 @@ func TestAnEditorsFolderThatBecomesALinkIsNotFollowed(t *testing.T) {
 	}
 }
 
-// madeBy reports whether this test binary made a container.
+// madeBy reports whether this test binary created a container.
 func madeBy(t *testing.T, id string) bool {
 	t.Helper()
 	c, err := testdocker.Engine(t).ContainerInspect(t.Context(), id)
 	if err != nil {
-		return false // it has gone
+		return false // the container is gone
 	}
 	for key, value := range testdocker.Labels() {
 		if c.Config.Labels[key] != value {
@@ -190,7 +190,7 @@ func TestASandboxAtModalHasACopyOfTheEditorsFolder(t *testing.T) {
 	}
 }
 
-// claudeFlags run the real Claude Code against a scripted model.
+// claudeFlags returns the flags that run the real Claude Code against a scripted model.
 func claudeFlags(t *testing.T) []string {
 	t.Helper()
 	t.Setenv("PATH", os.Getenv("PATH")+string(os.PathListSeparator)+filepath.Dir(testagents.Claude(t)))
@@ -222,7 +222,7 @@ func TestClaudeAsksTheEditor(t *testing.T) {
 	if len(asked) != 1 || len(asked[0].ToolCall.Locations) == 0 || asked[0].ToolCall.Locations[0].Path != filepath.Join(dir, "made.txt") {
 		t.Errorf("asked was %+v", asked)
 	}
-	// Streamed and then told as a whole: the editor gets it once.
+	// The agent streams its text and then sends it as a whole: the editor gets it once.
 	before := e.text(id)
 	e.say(id, "remember")
 	said := strings.TrimPrefix(e.text(id), before)

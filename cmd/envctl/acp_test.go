@@ -122,7 +122,7 @@ func TestAnEditorCancelsAndGoesOn(t *testing.T) {
 	if stop := ended(); stop != acp.StopReasonCancelled {
 		t.Errorf("stopped because of %s", stop)
 	}
-	// A question that waits is answered by the cancellation.
+	// Cancelling a prompt answers its pending permission request.
 	asked, withdrawn := make(chan struct{}), make(chan struct{})
 	e.permit = func(ctx context.Context, _ acp.RequestPermissionRequest) acp.RequestPermissionOutcome {
 		close(asked)
@@ -142,7 +142,7 @@ func TestAnEditorCancelsAndGoesOn(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(dir, "asked.txt")); err == nil {
 		t.Error("the file was written")
 	}
-	if err := e.Cancel(e.ctx(), acp.CancelNotification{SessionId: id}); err != nil { // of nothing
+	if err := e.Cancel(e.ctx(), acp.CancelNotification{SessionId: id}); err != nil { // no prompt
 		t.Fatal(err)
 	}
 	if stop := e.say(id, "again"); stop != acp.StopReasonEndTurn || !strings.HasSuffix(e.text(id), "turn 3") {
@@ -154,7 +154,7 @@ func TestAnEditorHasSeveralSessionsAtOnce(t *testing.T) {
 	alone(t)
 	e := startEditor(t, "--scenario", file(t, "s.json", `{"turns":[{"steps":[
 		{"text":"{{prompt}}{{history}}"},{"ask":{"write":{"path":"{{prompt}}","content":"x"}}}]}]}`))
-	// Both are asked before one is answered: none waits for the other.
+	// Both sessions ask before either gets an answer: they do not wait for each other.
 	var unasked sync.WaitGroup
 	unasked.Add(2)
 	e.permit = func(ctx context.Context, req acp.RequestPermissionRequest) acp.RequestPermissionOutcome {
@@ -236,7 +236,7 @@ func TestNothingIsLeftWhenTheEditorGoes(t *testing.T) {
 			for range 2 {
 				id, _ := e.session()
 				go func() {
-					// How it ends depends on what is closed first.
+					// The result depends on what is closed first.
 					_, _ = e.Prompt(t.Context(), acp.PromptRequest{SessionId: id, Prompt: []acp.ContentBlock{acp.TextBlock("go")}})
 				}()
 				e.await(id, "the command", running)

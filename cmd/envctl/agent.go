@@ -12,7 +12,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/input"
 )
 
-// agentFlags say which agent runs in a new sandbox, and how.
+// agentFlags are the flags that choose and configure the agent of a new sandbox.
 type agentFlags struct {
 	agent, model, mode, profile, scenario string
 }
@@ -27,12 +27,13 @@ func (f *agentFlags) flags(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(agentNames(), cobra.ShellCompDirectiveNoFileComp))
 }
 
-// agentNames are the agents that this version's runner knows.
+// agentNames returns the names of the agents that this version's runner supports.
 func agentNames() []string {
 	return []string{"acp", "claude", "codex", "command", "gemini", "opencode", "script"}
 }
 
-// apply sets what the flags say over the configuration, which may be of a file.
+// apply overrides the configuration with the flags. file is the path of the configuration file,
+// beside which profiles are found; it may be empty.
 func (f *agentFlags) apply(ctx context.Context, file string, cfg *environment.Config) error {
 	set := func(v *string, flag string) {
 		if flag != "" {

@@ -15,7 +15,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// agentRow is what agents prints of one.
+// agentRow is the output of agents for one agent.
 type agentRow struct {
 	environment.AgentInfo
 	// Installed is the version that the sandbox has; empty if it has none.
@@ -89,7 +89,7 @@ quicker: see 'envctl image build'.`,
 	return cmd
 }
 
-// noAgent says of a name that it is none of an agent.
+// noAgent returns the error for a name that is not an agent's.
 func noAgent(name string) error {
 	return usagef("there is no agent %q; %s", name, meant(name, agentNames()))
 }
@@ -128,9 +128,8 @@ func (t *target) installAgent(ctx context.Context, name, id string) (err error) 
 	return err
 }
 
-// agents lists all agents with what a sandbox has of them: the one with the ID, or a
-// new one of this machine. A program that cannot say its version is an error beside
-// the list.
+// agents returns all agents with their versions in a sandbox: the one with the ID in args, or a
+// new one. If an agent cannot report its version, the list comes with an error.
 func (t *target) agents(ctx context.Context, args []string) (_ []agentRow, err error) {
 	var env *environment.Environment
 	var cfg environment.Config
@@ -170,7 +169,7 @@ func (t *target) agents(ctx context.Context, args []string) (_ []agentRow, err e
 	return rows, errors.Join(errs...)
 }
 
-// profileFields lists what of a profile an agent takes.
+// profileFields returns the fields of a profile that an agent supports.
 func profileFields(features []runnerscripts.Feature) string {
 	var fields []string
 	for _, f := range features {

@@ -20,7 +20,7 @@ type attachFlags struct {
 	budgetFlags
 	permission string
 	asJSON     bool
-	// configure sets what else is known of the agent; nil: nothing is.
+	// configure completes the configuration of the agent; it may be nil.
 	configure func(context.Context, *environment.Config) error
 }
 
@@ -106,7 +106,7 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 		}
 		if name := stored.Environment.Name; name != "" && sandbox == nil {
 			if _, err := find(ctx, stored.Environment.Sandbox, name); err == nil {
-				stored.Environment.Name = "" // a new sandbox gets none: another one has it now
+				stored.Environment.Name = "" // another sandbox has the name now
 			}
 		}
 		err := w.goOn(ctx, state, stored, prompts)
@@ -117,7 +117,7 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 	})
 	switch {
 	case errors.Is(err, store.ErrLocked) && len(prompts) == 0 && missing == nil:
-		// Its program runs: what it does can be followed where the sandbox is kept.
+		// The owner of the session runs. If the sandbox is kept, its query can be followed.
 		followed := f.follow(ctx, w, cfg, found, prompts)
 		if status, ok := errors.AsType[*exitError](followed); ok && status.code == exitUsage {
 			return err
@@ -131,7 +131,7 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 	return f.follow(ctx, w, cfg, found, prompts)
 }
 
-// follow goes on in a sandbox without opening a stored session.
+// follow follows the query of a sandbox and runs the prompts, without opening a stored session.
 func (f *attachFlags) follow(ctx context.Context, w *attachment, cfg environment.Config, found location, prompts []string) (err error) {
 	answer := w.answer
 	cfg.Sandbox = found.sandbox
@@ -154,7 +154,7 @@ func (f *attachFlags) follow(ctx context.Context, w *attachment, cfg environment
 	switch {
 	case errors.Is(err, environment.ErrNoQuery) && len(prompts) == 0:
 		if _, err := env.ReadTranscript(ctx); errors.Is(err, environment.ErrConfig) {
-			return err // a prompt would not be enough: no agent is known
+			return err // no agent is known, so a prompt would fail, too
 		}
 		return usagef("no query has been begun in %s that could be followed; give a prompt", env.ID())
 	case ctx.Err() != nil:
@@ -164,17 +164,17 @@ func (f *attachFlags) follow(ctx context.Context, w *attachment, cfg environment
 	w.answer = answer
 	for _, p := range prompts {
 		if err != nil {
-			break // a conversation does not go on after a failure, as in run
+			break // a failure ends the conversation, as in run
 		}
 		err = w.print(ctx, env.ExecuteQuery(ctx, environment.Query{Prompt: p}))
 	}
 	return err
 }
 
-// attachment prints queries and answers their questions.
+// attachment prints the events of queries and answers their permission requests.
 type attachment struct {
 	show   printer
-	answer *answerer // nil leaves questions to others
+	answer *answerer // nil leaves requests to another program
 	asJSON bool
 	seq    uint64
 	app    *app
@@ -182,7 +182,7 @@ type attachment struct {
 	withoutEnv bool
 }
 
-// decide answers a question, or leaves it to others.
+// decide answers a permission request, or leaves it to another program.
 func (w *attachment) decide(ctx context.Context, req environment.PermissionRequest) environment.PermissionDecision {
 	if w.answer == nil {
 		return environment.AnswerLater(ctx, req)
@@ -192,7 +192,7 @@ func (w *attachment) decide(ctx context.Context, req environment.PermissionReque
 
 // print prints the events of a query, numbered from 1.
 func (w *attachment) print(ctx context.Context, events iter.Seq2[runnerscripts.Event, error]) error {
-	var failed *runnerscripts.Event // query_failed, the last one, which says what err does
+	var failed *runnerscripts.Event // the query_failed event, which reports the same as err
 	for ev, err := range events {
 		switch {
 		case err != nil && failed == nil, errors.Is(err, environment.ErrConfig):
@@ -205,7 +205,7 @@ func (w *attachment) print(ctx context.Context, events iter.Seq2[runnerscripts.E
 		if ev.Type == runnerscripts.TypeQueryFailed {
 			failed = &ev
 			if !w.asJSON {
-				continue // there may be better words for people
+				continue // reported prints it, perhaps with advice
 			}
 		}
 		if err := w.show.event(ev); err != nil {
@@ -215,8 +215,8 @@ func (w *attachment) print(ctx context.Context, events iter.Seq2[runnerscripts.E
 	return nil
 }
 
-// reported tells people of a query's failure, and is its error, which is not printed
-// again.
+// reported prints the failure of a query, unless the output is JSON. It returns an error that is
+// not printed again.
 func (w *attachment) reported(ctx context.Context, err error, failed runnerscripts.Event) error {
 	if !w.asJSON {
 		if err := w.show.event(failed); err != nil {

@@ -6,23 +6,24 @@ import (
 	"sync"
 )
 
-// maxBacklog is how many bytes a backlog takes while others are being written.
+// maxBacklog is how many bytes a backlog buffers while earlier bytes are being written.
 const maxBacklog = 8 << 20
 
-// errNotRead says why a write was given up.
+// errNotRead is the error of a write that gives up because no program reads the output.
 var errNotRead = errors.New("standard output is not read")
 
-// backlog writes in the background, so that a slow reader of standard output does not hold
-// up a question on the terminal. A write waits while the backlog is full, until enough is
-// closed, and fails after a write in the background has failed. The zero value is not usable: see newBacklog.
+// backlog writes in the background, so that a slow reader of standard output does not delay a
+// question on the terminal. While the backlog is full, Write waits for room until enough is
+// closed. Write fails after a write in the background has failed. The zero value is not usable;
+// see newBacklog.
 type backlog struct {
 	to     io.Writer
-	enough <-chan struct{} // when it is closed a full backlog fails its writes; nil: never
+	enough <-chan struct{} // once closed, writes to a full backlog fail; may be nil
 
 	mu      sync.Mutex
-	room    chan struct{} // closed when text was taken, or err set; nil: no write waits
+	room    chan struct{} // closed when there is room or err is set; nil if no write waits
 	text    []byte
-	writing chan struct{} // closed when all is written; nil: nothing is being written
+	writing chan struct{} // closed when all text is written; nil if nothing is being written
 	err     error
 }
 
@@ -51,7 +52,8 @@ func (b *backlog) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// awaitRoom unlocks mu until there may be room.
+// awaitRoom waits until there may be room. If enough is closed first, it returns errNotRead. The
+// caller holds mu, which awaitRoom unlocks while it waits.
 func (b *backlog) awaitRoom() error {
 	if b.room == nil {
 		b.room = make(chan struct{})
@@ -75,7 +77,7 @@ func (b *backlog) wake() {
 	}
 }
 
-// drain writes until nothing is left.
+// drain writes text until none is left or a write fails.
 func (b *backlog) drain() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -93,7 +95,8 @@ func (b *backlog) drain() {
 	b.writing = nil
 }
 
-// flush waits until all is written, or for enough.
+// flush waits until all text is written, and returns the error of writing. If enough is closed
+// first, it returns nil.
 func (b *backlog) flush(enough <-chan struct{}) error {
 	b.mu.Lock()
 	writing := b.writing

@@ -13,7 +13,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// budgetFlags say what of models a command may use.
+// budgetFlags are the flags that limit, record and replay the use of models.
 type budgetFlags struct {
 	budget         string
 	timeout        time.Duration
@@ -28,8 +28,8 @@ func (f *budgetFlags) flags(cmd *cobra.Command) {
 	fl.DurationVar(&f.timeout, "timeout", 0, "end a prompt after this time, as in 90s or 10m (default no limit)")
 }
 
-// apply sets what the flags say over the configuration: the budget is that of all prompts, the
-// time that of each.
+// apply overrides the configuration with the flags. The budget covers all prompts; the timeout
+// applies to each.
 func (f *budgetFlags) apply(cfg *environment.Config) error {
 	if f.timeout < 0 {
 		return usagef("--timeout: %v is negative; give a positive duration, such as 90s or 10m, or 0 for no limit", f.timeout)
@@ -61,7 +61,7 @@ func (f *budgetFlags) apply(cfg *environment.Config) error {
 	return nil
 }
 
-// parseBudget reads a number and its unit.
+// parseBudget parses a number with its unit into l.
 func parseBudget(text string, l *environment.Limits) error {
 	number := strings.TrimRight(strings.ToLower(text), "abcdefghijklmnopqrstuvwxyz")
 	unit := strings.ToLower(text)[len(number):]
@@ -82,7 +82,7 @@ func parseBudget(text string, l *environment.Limits) error {
 	return usagef("--budget: %q is no budget; give one such as 2usd, 500000tokens or 100requests", text)
 }
 
-// overTime reports whether a query was ended since its time had passed.
+// overTime reports whether a query failed because of its timeout.
 func overTime(err error) bool {
 	q, ok := errors.AsType[*environment.QueryError](err)
 	return ok && q.Failure.Code == runnerscripts.FailTimeout

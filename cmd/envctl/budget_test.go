@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A person at the terminal allows more once a budget is used up, or stops the query.
+// A user at the terminal can raise a budget that is used up, or stop the query.
 func TestABudgetIsAskedForOnATerminal(t *testing.T) {
 	executor, err := filepath.Abs("../../environment/testdata/executor.mjs") // calls the model twice
 	if err != nil {

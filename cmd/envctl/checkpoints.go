@@ -17,11 +17,10 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store/sqlite"
 )
 
-// point is a session, and a checkpoint of it: ID@3. Without a number it is where the session
-// is now.
+// point is a checkpoint of a session, as in ID@3, or its current state, as in ID.
 type point struct {
 	id     string
-	number int // zero for where it is now
+	number int // zero means the current state
 }
 
 func parsePoint(arg string) (point, error) {
@@ -36,19 +35,19 @@ func parsePoint(arg string) (point, error) {
 	return point{id, n}, nil
 }
 
-// checkpointFlags are those of commands for stored sessions.
+// checkpointFlags are the flags of commands for stored sessions.
 type checkpointFlags struct {
 	target
 	asJSON bool
 	copies int
 }
 
-// stored finds a session as withSession does.
+// stored calls use with the session that withSession finds.
 func (f *checkpointFlags) stored(ctx context.Context, id string, use func(st store.Store, id string) error) error {
 	return f.app.withSession(ctx, id, func(st *sqlite.Store, rec store.Record) error { return use(st, rec.ID) })
 }
 
-// opened opens a stored session.
+// opened opens a stored session, calls use with it and closes it.
 func (f *checkpointFlags) opened(ctx context.Context, id string, use func(st store.Store, s *session.AgentSession) error) error {
 	return f.stored(ctx, id, func(st store.Store, id string) error {
 		given, err := f.load(ctx)
@@ -60,7 +59,8 @@ func (f *checkpointFlags) opened(ctx context.Context, id string, use func(st sto
 			return err
 		}
 		cfg.Environment.Agent.Env, cfg.Environment.Logger = given.Agent.Env, given.Logger
-		cfg.Environment.OnPermission = environment.AnswerLater // requests wait for who attaches
+		// Permission requests wait for a client that attaches.
+		cfg.Environment.OnPermission = environment.AnswerLater
 		s, err := session.Open(ctx, cfg)
 		if err != nil {
 			return err
@@ -157,7 +157,8 @@ had becomes a checkpoint first.`,
 	return cmd
 }
 
-// rewound says where a session has returned to, and where what it had is.
+// rewound returns the message about the checkpoint of a rewound session, and about later
+// checkpoints.
 func rewound(s session.State) string {
 	text := fmt.Sprintf("the next prompt goes on from checkpoint %d", s.Checkpoint)
 	if n := len(s.Checkpoints); n > 0 && s.Checkpoints[n-1].Number != s.Checkpoint {
@@ -219,7 +220,7 @@ func (f *checkpointFlags) fork(ctx context.Context, arg string) error {
 	})
 }
 
-// handOver gives a session to another agent.
+// handOver changes the agent of a session.
 func (f *checkpointFlags) handOver(ctx context.Context, st store.Store, id string) error {
 	cfg, err := session.Stored(ctx, st, id)
 	if err != nil {
@@ -257,7 +258,7 @@ has used and what it was asked last: which of the sessions of 'envctl fork' did 
 	return cmd
 }
 
-// comparison is what compare prints of a session.
+// comparison is the output of compare for one session.
 type comparison struct {
 	ID           string   `json:"id"`
 	Agent        string   `json:"agent"`
@@ -269,7 +270,7 @@ type comparison struct {
 	Prompt       string   `json:"prompt"` // the last one
 }
 
-// changed counts what a session has changed.
+// changed counts the changes of a session.
 type changed struct {
 	Files   int `json:"files"`
 	Added   int `json:"added"` // lines
@@ -336,8 +337,8 @@ func compareOne(ctx context.Context, st store.Store, id string) (comparison, err
 
 // lineCounter counts the lines that a patch adds and removes.
 type lineCounter struct {
-	rest           []byte // of a line that has not ended
-	hunk           bool   // after a line that begins one
+	rest           []byte // the start of an incomplete line
+	hunk           bool   // after a line that starts a hunk
 	added, removed int
 }
 
@@ -347,7 +348,7 @@ func (l *lineCounter) Write(p []byte) (int, error) {
 	for {
 		line, rest, ended := bytes.Cut(text, []byte("\n"))
 		if !ended {
-			l.rest = bytes.Clone(text[:min(len(text), 16)]) // how it begins is enough
+			l.rest = bytes.Clone(text[:min(len(text), 16)]) // the start of a line is enough
 			return len(p), nil
 		}
 		l.line(line)
@@ -368,7 +369,7 @@ func (l *lineCounter) line(line []byte) {
 	}
 }
 
-// diffCheckpoints prints what differs between two checkpoints of a session.
+// diffCheckpoints prints the differences between two checkpoints of a session.
 func (f *diffFlags) diffCheckpoints(ctx context.Context, from point, to int) error {
 	c := checkpointFlags{target: f.target}
 	return c.stored(ctx, from.id, func(st store.Store, id string) error {

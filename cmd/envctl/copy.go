@@ -69,7 +69,7 @@ type copyFlags struct {
 	limit   archive.Limit // of what is copied out
 }
 
-// check reads --max-size.
+// check parses --max-size.
 func (t *copyFlags) check() error {
 	size, err := primitives.ParseSize(t.maxSize)
 	if err != nil || size == 0 {
@@ -79,8 +79,8 @@ func (t *copyFlags) check() error {
 	return nil
 }
 
-// completePlaces offers the shell the sandboxes there are, for one of the two places: the
-// other is a file of this machine, which the shell offers itself.
+// completePlaces completes one of the two places with the IDs of sandboxes. The other place is a
+// file of this machine, which the shell completes itself.
 func (t *target) completePlaces(cmd *cobra.Command, args []string, to string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 1 || len(args) == 1 && parsePlace(args[0]).id != "" {
 		return nil, cobra.ShellCompDirectiveDefault
@@ -118,12 +118,12 @@ func (t *copyFlags) copyIn(ctx context.Context, src string, dst place) (err erro
 		err = unpackFile(ctx, p, src, info, dst.path)
 	}
 	if ctx.Err() != nil {
-		return ctx.Err() // not that the file was closed
+		return ctx.Err() // rather than the error of a closed file
 	}
 	return copyError(src+" to "+dst.id+":"+dst.path, err)
 }
 
-// copyError says what was copied instead of the operation that failed.
+// copyError returns err with what was copied, instead of the operation that failed.
 func copyError(what string, err error) error {
 	if err == nil {
 		return nil
@@ -140,8 +140,9 @@ func copyError(what string, err error) error {
 	return fmt.Errorf("copy %s: %w", what, cause)
 }
 
-// unpackFile copies a file of this machine into the sandbox: through an archive, which
-// keeps its time. A pipe has none, and a link in the sandbox is written through.
+// unpackFile copies a file of this machine into the sandbox. It uses an archive, which keeps the
+// modification time, except in two cases: a pipe has no such time, and a link in the sandbox
+// must be followed.
 func unpackFile(ctx context.Context, p primitives.Files, src string, info fs.FileInfo, dst string) error {
 	dir, name, through, err := destination(ctx, p, dst, filepath.Base(src))
 	if err != nil {
@@ -164,8 +165,9 @@ func unpackFile(ctx context.Context, p primitives.Files, src string, info fs.Fil
 		func(r io.Reader) error { return primitives.Unpack(ctx, p, dir, r) })
 }
 
-// destination is where a file goes in the sandbox: into an existing folder, else to that
-// very name. A link to a folder is one; another link is written through.
+// destination returns the folder and the name to which a file is copied: base in dst if dst is a
+// folder or a link to one, else dst itself. through reports whether dst is another link, which
+// must be followed.
 func destination(ctx context.Context, p primitives.Files, dst, base string) (dir, name string, through bool, err error) {
 	if dst == "" || strings.HasSuffix(dst, "/") {
 		return firstOf(dst, "."), base, false, nil

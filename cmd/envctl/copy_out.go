@@ -59,8 +59,8 @@ func (t *copyFlags) copyOut(ctx context.Context, src place, dst string) (err err
 	return to.WriteFile(ctx, name, content, info.Mode.Perm(), info.ModTime)
 }
 
-// followed describes what a path of the sandbox leads to, through links as well. It
-// decides nothing: what is read is what Open and Pack lead to.
+// followed returns the file that a path of the sandbox leads to, through links as well. The
+// result is only a hint: Open and Pack follow the links again.
 func followed(ctx context.Context, p primitives.EnvironmentPrimitive, name string) (primitives.FileInfo, error) {
 	const maxLinks = 40
 	for range maxLinks {
@@ -82,11 +82,11 @@ func followed(ctx context.Context, p primitives.EnvironmentPrimitive, name strin
 	return primitives.FileInfo{}, &fs.PathError{Op: "stat", Path: name, Err: errors.New("too many levels of symbolic links")}
 }
 
-// limited is a reader of at most so many bytes; a negative number is no limit.
+// limited is a reader that fails with over after left bytes. A negative left means no limit.
 type limited struct {
 	r    io.Reader
 	left int64
-	over error // what more is
+	over error // the error beyond the limit
 }
 
 // Read implements io.Reader.
@@ -126,7 +126,7 @@ func (t *copyFlags) packFolder(ctx context.Context, p primitives.Files, src, dst
 		func(r io.Reader) error { return to.Unpack(ctx, r) })
 }
 
-// tellLeftOut warns of what no archive holds.
+// tellLeftOut warns about files that an archive cannot hold.
 func (t *copyFlags) tellLeftOut(ctx context.Context, p primitives.Files, src string) error {
 	const most = 10
 	infos, err := p.List(ctx, src, primitives.ListOptions{Depth: -1})

@@ -68,8 +68,8 @@ func (a *app) newRemoveCmd() *cobra.Command {
 			for _, id := range ids {
 				found, err := find(cmd.Context(), cfg.Sandbox, id)
 				if err == nil {
-					// Whatever the sandbox says of itself: what is in it may
-					// have damaged that.
+					// Remove the sandbox even if its own record is damaged: processes in the
+					// sandbox may have changed the record.
 					err = environment.Remove(cmd.Context(), found.sandbox, found.id)
 				}
 				errs = append(errs, err)

@@ -17,7 +17,8 @@ import (
 	"github.com/agentenv-dev/agentenv/gateway/credentials"
 )
 
-// maxSecretInput is how much of standard input is read for a secret. The store refuses less.
+// maxSecretInput is how many bytes of standard input are read for a secret. The limit of the
+// store is lower.
 const maxSecretInput = 1 << 20
 
 func (a *app) newCredentialsCmd() *cobra.Command {
@@ -142,7 +143,8 @@ func (a *app) setCredential(ctx context.Context, s *credentials.Store, name stri
 	return s.Set(ctx, name, secret)
 }
 
-// readSecret reads standard input, which is left to itself when ctx ends.
+// readSecret reads a secret from standard input. When ctx is done it returns, and leaves the
+// read pending.
 func (a *app) readSecret(ctx context.Context, name string) (string, error) {
 	read := func() (string, error) {
 		text, err := io.ReadAll(io.LimitReader(a.in, maxSecretInput))
@@ -188,7 +190,8 @@ func (a *app) readSecret(ctx context.Context, name string) (string, error) {
 	}
 }
 
-// completeCredentials offers the shell the names in the store; most below zero is no limit.
+// completeCredentials completes the names in the store, for the first most arguments. A negative
+// most means no limit.
 func (a *app) completeCredentials(most int) cobra.CompletionFunc {
 	return func(_ *cobra.Command, args []string, _ string) (names []cobra.Completion, _ cobra.ShellCompDirective) {
 		if most >= 0 && len(args) >= most {

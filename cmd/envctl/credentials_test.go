@@ -8,7 +8,7 @@ import (
 	"github.com/agentenv-dev/agentenv/gateway/credentials"
 )
 
-// startSet starts the storing of a secret on a terminal, in folders of the test.
+// startSet runs envctl credentials set on a terminal, in folders of the test.
 func startSet(t *testing.T) *screen {
 	t.Helper()
 	alone(t)

@@ -100,7 +100,7 @@ func (a *app) examine(ctx context.Context, cfg environment.Config) []finding {
 	)
 }
 
-// allTypes returns all types of sandbox, the chosen one included if it is of another module.
+// allTypes returns all types of sandbox, and the chosen one if another module provides it.
 func allTypes(chosen environment.Sandbox) []string {
 	types := environment.SandboxTypes()
 	if !slices.Contains(types, chosen.Type) {
@@ -112,8 +112,8 @@ func allTypes(chosen environment.Sandbox) []string {
 // examineTimeout is how long an engine or a service may take to answer.
 const examineTimeout = 15 * time.Second
 
-// checkType says what sandboxes of a type need and lack. A type that works for nobody matters
-// only if it was chosen.
+// checkType returns findings about a type of sandbox. If the type was not chosen, a failure is
+// only reported as missing.
 func checkType(ctx context.Context, cfg environment.Config, typ string) []finding {
 	chosen := typ == cfg.Sandbox.Type
 	if !chosen {
@@ -143,7 +143,7 @@ func checkType(ctx context.Context, cfg environment.Config, typ string) []findin
 	return findings
 }
 
-// remedy separates the advice of an error from what is wrong, if the error has advice.
+// remedy splits an error into the problem and the advice, if the error has advice.
 func remedy(err error) (detail, fix string) {
 	var advised interface {
 		error
@@ -156,7 +156,7 @@ func remedy(err error) (detail, fix string) {
 	return strings.Replace(err.Error(), "; "+fix, "", 1), fix
 }
 
-// checkSandbox makes a sandbox and has the scripted agent answer in it.
+// checkSandbox creates a sandbox and runs the scripted agent in it.
 func checkSandbox(ctx context.Context, cfg environment.Config) []finding {
 	name := "sandbox " + cfg.Sandbox.Type
 	cfg.Agent = environment.Agent{Name: "script"}
@@ -203,7 +203,7 @@ func checkTool(ctx context.Context, check, program, fix string, args ...string) 
 // fewWatches is a limit below which watching a large repository fails.
 const fewWatches = 65536
 
-// checkWatches looks at how many directories may be watched.
+// checkWatches checks how many directories may be watched.
 func checkWatches() finding {
 	f := finding{Check: "file watches", Status: statusOK}
 	data, err := os.ReadFile("/proc/sys/fs/inotify/max_user_watches")

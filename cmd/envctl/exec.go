@@ -116,10 +116,11 @@ func (f *execFlags) run(ctx context.Context, id string, args []string) (err erro
 	case status.Reason == primitives.ReasonCancelled && ctx.Err() != nil:
 		return ctx.Err()
 	case status.Reason == primitives.ReasonCancelled:
-		// Only the end of the sandbox cancels it. The sandbox may take a while to end.
+		// Only the end of the sandbox cancels the command here. The sandbox may take a while to
+		// end.
 		return execFailure(besideSandbox(env.ID(), primitives.ErrTerminated))
 	case status.Signal != "" && status.Reason != primitives.ReasonTimeout && ctx.Err() == nil:
-		// The end of a sandbox ends its commands first, also by a signal.
+		// A sandbox that ends kills its commands first, also by a signal.
 		if gone := besideSandbox(env.ID(), env.Healthy(ctx)); gone != nil {
 			return execFailure(gone)
 		}
@@ -133,8 +134,8 @@ func (f *execFlags) run(ctx context.Context, id string, args []string) (err erro
 	return nil
 }
 
-// besideSandbox says of a command which could not go on because its sandbox has
-// ended, or cannot be reached, where to look; other errors stay as they are.
+// besideSandbox adds advice to the error of a command whose sandbox has ended or cannot be
+// reached. It returns other errors unchanged.
 func besideSandbox(id string, err error) error {
 	switch {
 	case errors.Is(err, primitives.ErrTerminated), errors.Is(err, os.ErrProcessDone):
@@ -145,7 +146,7 @@ func besideSandbox(id string, err error) error {
 	return err
 }
 
-// open attaches to a sandbox or makes a new one.
+// open attaches to a sandbox, or creates one if id is empty.
 func (f *execFlags) open(ctx context.Context, id string) (*environment.Environment, error) {
 	if id != "" {
 		if flag := f.given(); flag != "" {
@@ -157,12 +158,12 @@ func (f *execFlags) open(ctx context.Context, id string) (*environment.Environme
 	if err != nil {
 		return nil, err
 	}
-	cfg.Sandbox.Keep = false // it ends with the command
+	cfg.Sandbox.Keep = false // the sandbox ends with the command
 	return environment.Create(ctx, cfg)
 }
 
-// noSandbox is the status of a command for which there is no sandbox, whatever the
-// reason: only a command that was tried can be missing or not executable.
+// noSandbox returns the error of a command without a sandbox. Unless err has an exit status, the
+// status is exitExecFailed: only a command that was tried can be missing or not executable.
 func noSandbox(err error) error {
 	if status := (*exitError)(nil); errors.As(err, &status) {
 		return err
@@ -170,7 +171,7 @@ func noSandbox(err error) error {
 	return &exitError{code: exitExecFailed, err: err}
 }
 
-// execFailure chooses the status of a command that did not run.
+// execFailure returns err with the exit status of a command that did not run.
 func execFailure(err error) error {
 	var status *exitError
 	switch {
@@ -222,11 +223,10 @@ func terminalSize(f *os.File) *primitives.TerminalSize {
 	return &primitives.TerminalSize{Rows: uint16(rows), Cols: uint16(cols)} // the kernel has them as uint16
 }
 
-// connect copies the streams until the command has exited and its output ended, or
-// ctx is done.
+// connect copies the streams until the command has exited and its output has ended, or until ctx
+// is done.
 func (f *execFlags) connect(ctx context.Context, proc primitives.Process) (primitives.ExitStatus, error) {
-	// The reader of standard input cannot be broken off; it ends with the
-	// program.
+	// A read of standard input cannot be cancelled; the goroutine ends with the program.
 	go func() {
 		_, _ = io.Copy(proc.Stdin(), f.app.in)
 		_ = proc.Stdin().Close()
@@ -240,7 +240,7 @@ func (f *execFlags) connect(ctx context.Context, proc primitives.Process) (primi
 	streams.Go(func() { errErr = copyStream(f.app.err.file, proc.Stderr()) })
 	status, err := proc.Wait(context.WithoutCancel(ctx))
 	if err != nil {
-		_ = proc.Close() // which ends the streams, too; why is known already
+		_ = proc.Close() // ends the streams, too; err has the cause
 		streams.Wait()
 		return status, err
 	}
@@ -251,7 +251,7 @@ func (f *execFlags) connect(ctx context.Context, proc primitives.Process) (primi
 	}()
 	enough := ctx.Done()
 	if ctx.Err() != nil {
-		enough = f.app.hurry // it was ended with all that it started, and its last words may be on their way
+		enough = f.app.hurry // the whole process tree was killed; its last output may still arrive
 	}
 	select {
 	case <-ended:
@@ -263,8 +263,7 @@ func (f *execFlags) connect(ctx context.Context, proc primitives.Process) (primi
 	}
 }
 
-// copyStream copies, and closes the source when dst fails, so that the command gets its
-// broken pipe.
+// copyStream copies src to dst. If dst fails it closes src, so that the command gets EPIPE.
 func copyStream(dst io.Writer, src io.ReadCloser) error {
 	_, err := io.Copy(dst, src)
 	if err == nil {
@@ -277,7 +276,7 @@ func copyStream(dst io.Writer, src io.ReadCloser) error {
 	return errors.Join(err, closeErr)
 }
 
-// followSize passes changes of the terminal's size on.
+// followSize forwards changes of the terminal's size to the command, until stop is called.
 func (f *execFlags) followSize(ctx context.Context, proc primitives.Process) (stop func()) {
 	in, ok := f.app.in.(*os.File)
 	if !ok {

@@ -17,16 +17,16 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// listTimeout is how long listing one type may take when all types are listed: an
-// engine that does not answer must not hide the sandboxes of the others.
+// listTimeout is how long listing one type may take when all types are listed: an engine that
+// does not answer must not hide the sandboxes of other types.
 const listTimeout = 5 * time.Second
 
 // listOneTimeout is how long listing the one type that the user named may take: a login
 // over ssh takes seconds on a busy machine.
 const listOneTimeout = 30 * time.Second
 
-// choices are the sandboxes that a command may mean: those of the chosen type, or
-// of every type that this machine is set up for.
+// choices returns the sandbox settings to search: those of the chosen type, or of every type
+// that this machine is set up for.
 func choices(chosen environment.Sandbox) []environment.Sandbox {
 	if chosen.Type != "" {
 		return []environment.Sandbox{chosen}
@@ -38,8 +38,8 @@ func choices(chosen environment.Sandbox) []environment.Sandbox {
 	return all
 }
 
-// listAll lists the sandboxes of several types, oldest first. Those that could be
-// listed come with the error of the others.
+// listAll lists the sandboxes of several types, oldest first. If some types cannot be listed, it
+// returns the sandboxes of the others with an error.
 func listAll(ctx context.Context, from []environment.Sandbox) ([]environment.SandboxInfo, error) {
 	patience := listTimeout
 	if len(from) == 1 {
@@ -65,7 +65,7 @@ func listAll(ctx context.Context, from []environment.Sandbox) ([]environment.San
 	return all, errors.Join(errs...)
 }
 
-// attach opens the sandbox with this id, or whose id begins so.
+// attach attaches to the sandbox with this ID or name, or with this prefix of the ID.
 func (t *target) attach(ctx context.Context, id string) (*environment.Environment, error) {
 	cfg, found, err := t.locate(ctx, id)
 	if err != nil {
@@ -87,22 +87,22 @@ func (t *target) locate(ctx context.Context, id string) (environment.Config, loc
 	return cfg, found, err
 }
 
-// location is where a sandbox was found.
+// location is a sandbox that was found.
 type location struct {
 	sandbox environment.Sandbox
 	id      string
-	inUse   bool // the program that made it still runs
+	inUse   bool // its owner still runs
 	status  primitives.Status
 	session string              // the ID of its session
 	models  runnerscripts.Usage // what its agent has used
 	name    string
 }
 
-// is reports whether a word names the sandbox, and is not just how its ID begins.
+// is reports whether word is the ID or the name of the sandbox, and not just a prefix of its ID.
 func (l location) is(word string) bool { return word != "" && (word == l.id || word == l.name) }
 
-// whereFlag returns the flag, with a space after it, without which a sandbox is not found by
-// its ID; empty for the types that are always searched.
+// whereFlag returns the --sandbox flag, followed by a space, that a command needs to find the
+// sandbox by its ID. It returns "" for types that are always searched.
 func whereFlag(s environment.Sandbox) string {
 	if slices.Contains(environment.InstalledTypes(), s.Type) {
 		return ""
@@ -110,7 +110,7 @@ func whereFlag(s environment.Sandbox) string {
 	return "--sandbox " + s.Word() + " "
 }
 
-// locations are where the sandboxes of a list are.
+// locations returns the locations of listed sandboxes.
 func locations(from []environment.Sandbox, list []environment.SandboxInfo) []location {
 	found := make([]location, 0, len(list))
 	for _, info := range list {
@@ -120,22 +120,23 @@ func locations(from []environment.Sandbox, list []environment.SandboxInfo) []loc
 	return found
 }
 
-// all finds all sandboxes. Those that were found come with the error of others.
+// all returns all sandboxes. If some types cannot be listed, it returns the sandboxes of the
+// others with an error.
 func all(ctx context.Context, chosen environment.Sandbox) ([]location, error) {
 	from := choices(chosen)
 	list, err := listAll(ctx, from)
 	return locations(from, list), err
 }
 
-// errNoSandbox says that there is none with the id.
+// errNoSandbox is the error for an ID without a sandbox.
 var errNoSandbox = errors.New("no sandbox")
 
-// find finds the one sandbox with this id or name, or whose id begins so.
+// find returns the sandbox with this ID or name, or the only one whose ID has this prefix.
 func find(ctx context.Context, chosen environment.Sandbox, id string) (location, error) {
 	from := choices(chosen)
 	// The sandboxes of this machine can be listed without an engine.
 	if len(from) > 1 {
-		list, _ := environment.List(ctx, from[0]) // if it is not there, what failed fails again
+		list, _ := environment.List(ctx, from[0]) // listAll reports the error again
 		for n, at := range locations(from, list) {
 			if at.id == id || list[n].Name == id && id != "" {
 				return at, nil
@@ -167,10 +168,10 @@ func find(ctx context.Context, chosen environment.Sandbox, id string) (location,
 	return locations(from, found)[0], nil
 }
 
-// idPrefix begins the ids of containers and may be left out.
+// idPrefix starts the IDs of containers. It may be left out.
 const idPrefix = "agentenv-"
 
-// ofType names the type if only sandboxes of one type were looked for.
+// ofType returns words with the type, if only one type was searched.
 func ofType(from []environment.Sandbox) string {
 	if len(from) == 1 {
 		return " of the type " + from[0].Type
@@ -186,8 +187,8 @@ func ids(list []environment.SandboxInfo) string {
 	return strings.Join(names, ", ")
 }
 
-// completeIDs offers the shell the sandboxes there are, for the first most
-// arguments; zero means for all of them.
+// completeIDs completes the IDs of sandboxes, for the first most arguments. Zero means all
+// arguments.
 func (t *target) completeIDs(most int) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if most > 0 && len(args) >= most {
@@ -199,7 +200,7 @@ func (t *target) completeIDs(most int) cobra.CompletionFunc {
 		}
 		ctx, cancel := context.WithTimeout(cmd.Context(), listTimeout)
 		defer cancel()
-		list, _ := listAll(ctx, choices(cfg.Sandbox)) // what does not answer offers nothing
+		list, _ := listAll(ctx, choices(cfg.Sandbox)) // skip types that do not answer
 		var ids []cobra.Completion
 		for _, info := range list {
 			if !slices.Contains(args, info.ID) {
@@ -210,7 +211,7 @@ func (t *target) completeIDs(most int) cobra.CompletionFunc {
 	}
 }
 
-// describe says in a few words which sandbox it is.
+// describe returns a short description of a sandbox.
 func describe(info environment.SandboxInfo) string {
 	return strings.Join(slices.DeleteFunc([]string{info.Name, info.Agent, info.Type, shortImage(info.Image), string(info.Status)}, func(s string) bool { return s == "" }), " ")
 }

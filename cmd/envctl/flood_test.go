@@ -13,8 +13,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// flood makes a sandbox that prints 200 MB of events for one prompt, two thousand of
-// them, each with a text and an ID of its own.
+// flood configures a sandbox that prints 200 MB of events for one prompt: two thousand events,
+// each with its own text and ID.
 const flood = `
 scripts:
   setup_session: [sh, -c, 'cat >/dev/null; echo "{\"type\":\"result\",\"ok\":true}"']
@@ -54,7 +54,7 @@ func TestRunKeepsNothingThatItHasPrinted(t *testing.T) {
 	}
 }
 
-// What is not shown of a long text takes neither memory nor time.
+// The hidden part of a long text costs neither memory nor time.
 func TestLongTextsOfToolsAreCutWhereTheyBegin(t *testing.T) {
 	text := strings.Repeat("a\n", 2<<20)
 	for name, parts := range map[string][]runnerscripts.ToolCallContent{
@@ -84,10 +84,10 @@ func TestLongTextsOfToolsAreCutWhereTheyBegin(t *testing.T) {
 	}
 }
 
-// counter counts what is written.
+// counter counts the bytes that are written.
 type counter struct {
 	n, most int64
-	memory  func() int64 // is asked after each 10 MB
+	memory  func() int64 // called after each 10 MB
 }
 
 func (c *counter) Write(b []byte) (int, error) {
@@ -99,8 +99,8 @@ func (c *counter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// mostMemory is the most memory that a process has held so far, in bytes. That of a process
-// which has ended, in its resource usage, is no less than that of the one that started it.
+// mostMemory returns the peak memory of a running process, in bytes. The resource usage of an
+// ended process would not do: its peak is at least that of its parent.
 func mostMemory(t *testing.T, pid int) int64 {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -12,7 +12,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// form is what an agent asks of the user: words, and no permission.
+// form is a list of questions that an agent asks the user, for words and not for a permission.
 type form struct {
 	tool      string
 	input     map[string]json.RawMessage
@@ -32,15 +32,15 @@ type formQuestion struct {
 	Multiple    bool `json:"multiple"`    // OpenCode
 }
 
-// The tools of agents that ask the user.
+// The tools with which agents ask the user.
 const (
 	claudeAsks   = "AskUserQuestion"
 	codexAsks    = "request_user_input"
 	openCodeAsks = "question"
 )
 
-// formOf returns what a request asks the user. A request that could be for something
-// else is none: answering it would allow that.
+// formOf returns the questions of a request. A request that may also be for something else is
+// not a form: an answer would allow that, too.
 func formOf(req runnerscripts.PermissionRequest) (f form, ok bool) {
 	call := req.ToolCall
 	f.tool = call.Name
@@ -59,7 +59,7 @@ func formOf(req runnerscripts.PermissionRequest) (f form, ok bool) {
 	return f, len(f.questions) > 0 && len(f.questions) <= mostFields
 }
 
-// prompt asks question i of the form.
+// prompt returns the prompt of question i of the form.
 func (f form) prompt(i int) prompt {
 	about := f.questions[i]
 	title, line := "The agent asks:", "your answer; Enter = no answer: "
@@ -87,7 +87,7 @@ func (f form) prompt(i int) prompt {
 
 func (q formQuestion) several() bool { return (q.MultiSelect || q.Multiple) && len(q.Options) > 0 }
 
-// answers understands the numbers of options, and anything else as the user's own words.
+// answers parses a line of the user: the numbers of options, or else the user's own words.
 func (q formQuestion) answers(line string) ([]string, error) {
 	if len(q.Options) == 0 {
 		return []string{line}, nil
@@ -112,7 +112,7 @@ func (q formQuestion) answers(line string) ([]string, error) {
 	return labels, nil
 }
 
-// decision answers the request as the agent's tool takes it.
+// decision returns the answer to the request, in the form that the agent's tool expects.
 func (f form) decision(req runnerscripts.PermissionRequest, answers [][]string) (runnerscripts.PermissionDecision, error) {
 	var given any = answers
 	input := map[string]any{}
@@ -123,7 +123,7 @@ func (f form) decision(req runnerscripts.PermissionRequest, answers [][]string) 
 		}
 		given = texts
 	}
-	if f.tool == claudeAsks { // it takes its whole input
+	if f.tool == claudeAsks { // the tool needs its whole input
 		input["questions"] = f.input["questions"]
 	}
 	input["answers"] = given
@@ -133,7 +133,7 @@ func (f form) decision(req runnerscripts.PermissionRequest, answers [][]string) 
 	return d, err
 }
 
-// key is what an answer is given to.
+// key returns the key of a question's answer.
 func (f form) key(q formQuestion) string {
 	if f.tool == codexAsks {
 		return q.ID
@@ -141,8 +141,7 @@ func (f form) key(q formQuestion) string {
 	return q.Question
 }
 
-// fill puts the questions of a form. Without an answer to one of them the agent gets
-// none.
+// fill asks the questions of a form. If the user does not answer one, it rejects the request.
 func (a *answerer) fill(ctx context.Context, req runnerscripts.PermissionRequest, f form) runnerscripts.PermissionDecision {
 	answers := make([][]string, len(f.questions))
 	for i, q := range f.questions {

@@ -10,7 +10,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// A person answers what an agent asks by a number or in words, and the model gets that.
+// A user answers the question of an agent by a number or in words, and the model gets the
+// answer.
 func TestAQuestionOfARealAgentIsAnsweredOnATerminal(t *testing.T) {
 	for name, agent := range map[string]func(url string) map[string]any{
 		"claude": func(url string) map[string]any {
@@ -21,7 +22,7 @@ func TestAQuestionOfARealAgentIsAnsweredOnATerminal(t *testing.T) {
 		},
 		"codex": func(url string) map[string]any {
 			return map[string]any{
-				"name": "codex", "command": []string{testagents.Codex(t)}, "model": "gpt-5.5", "permission_mode": "plan", // it asks in this one only
+				"name": "codex", "command": []string{testagents.Codex(t)}, "model": "gpt-5.5", "permission_mode": "plan", // asks in plan mode only
 				"env": map[string]string{"OPENAI_BASE_URL": url + "/v1", "OPENAI_API_KEY": "test-key"},
 			}
 		},

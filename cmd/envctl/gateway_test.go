@@ -17,7 +17,7 @@ import (
 func TestRunWithoutANetworkNeedsNoKeyInside(t *testing.T) {
 	alone(t)
 	t.Setenv("ANTHROPIC_API_KEY", "test-key")
-	t.Setenv("ANTHROPIC_BASE_URL", startModel(t, "127.0.0.1:0")) // where no container comes
+	t.Setenv("ANTHROPIC_BASE_URL", startModel(t, "127.0.0.1:0")) // unreachable from containers
 	config := configFile(t, map[string]any{"sandbox": environment.Sandbox{
 		Spec: primitives.Spec{Image: testdocker.Node(t), Labels: testdocker.Labels(), Grace: 10 * time.Second}, Type: "docker", Docker: docker.Provider{Pull: docker.PullNever},
 	}})
@@ -26,7 +26,8 @@ func TestRunWithoutANetworkNeedsNoKeyInside(t *testing.T) {
 		want  string
 	}{
 		{nil, "Hello from the scripted model"},
-		{[]string{"-e", "ANTHROPIC_API_KEY=of-the-user", "-e", "ANTHROPIC_BASE_URL=http://127.0.0.1:9", "-e", "CLAUDE_CODE_MAX_RETRIES=0"}, ""}, // which come first
+		// Variables given with -e take precedence.
+		{[]string{"-e", "ANTHROPIC_API_KEY=of-the-user", "-e", "ANTHROPIC_BASE_URL=http://127.0.0.1:9", "-e", "CLAUDE_CODE_MAX_RETRIES=0"}, ""},
 	} {
 		args := append([]string{"run", "--config", config, "--network", "none", "--agent", "claude", "please plain-text"}, c.flags...)
 		out, err := exec.CommandContext(t.Context(), "envctl", args...).CombinedOutput()

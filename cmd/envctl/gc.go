@@ -97,7 +97,7 @@ func (f *gcFlags) run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// printWaiting names the orphans of several types that are still in their grace.
+// printWaiting prints the orphans that are still in their grace period.
 func (f *gcFlags) printWaiting(ctx context.Context, from []environment.Sandbox, removed []environment.Garbage) error {
 	var errs []error
 	opts := f.GCOptions

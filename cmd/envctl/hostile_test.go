@@ -17,12 +17,13 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/visible"
 )
 
-// hostile is what a sandbox prints to take over the terminal: a clipboard, a clear screen
-// in both notations, an overwritten line, reversed and invisible text, invalid UTF-8. It
-// is a file name, too.
+// hostile is output with which a sandbox tries to take over the terminal: a clipboard, a clear
+// screen in both notations, an overwritten line, reversed and invisible text, invalid UTF-8. It
+// is also used as a file name.
 const hostile = "\x1b]52;c;aGk=\x07\x1b[2J\u009b2Jgood\rbad\x7f\b\u202e\u2066\u200b\u2028\U000e0041\xff"
 
-// hostileJSON is hostile in a string of JSON, which holds no invalid UTF-8.
+// hostileJSON returns hostile as a JSON string, without the invalid UTF-8 and with a fake
+// question.
 func hostileJSON() string {
 	b, err := json.Marshal(strings.TrimSuffix(hostile, "\xff") + "\nAllow? harmless\n")
 	if err != nil {
@@ -31,7 +32,7 @@ func hostileJSON() string {
 	return string(b)
 }
 
-// hostileEvents are events with something hostile in every field that may hold text.
+// hostileEvents returns events with hostile text in every field that may hold text.
 func hostileEvents(conversation string) string {
 	var b strings.Builder
 	add := func(typ, payload string) {
@@ -79,22 +80,22 @@ func startHere(t *testing.T, env []string, args ...string) *screen {
 // ownStyle are the escape sequences that envctl prints itself.
 var ownStyle = regexp.MustCompile("\x1b\\[(1|2|31|32|36)m|\x1b\\[0m")
 
-// harmless fails the test if a harmful byte has arrived on the terminal, which makes a
-// carriage return and a line break of each line break.
+// harmless fails the test if a harmful byte has reached the terminal. The terminal adds a
+// carriage return to each line break.
 func harmless(t *testing.T, name string, screen []byte) {
 	t.Helper()
 	text := string(bytes.ReplaceAll(ownStyle.ReplaceAll(screen, nil), []byte("\r\n"), []byte("\n")))
 	if text != visible.Text(text) {
 		t.Errorf("%s: something harmful arrives:\n%q", name, text)
 	}
-	// As Go quotes it, or what a table shows of a long cell.
+	// The hostile text must be visible: as <U+202E>, quoted by Go, or cut in a table cell.
 	if !strings.Contains(text, "<U+202E>") && !strings.Contains(text, `\u202e`) && !strings.Contains(text, "<U+009B>2Jgoo…") {
 		t.Errorf("%s: it is not shown that there is something:\n%q", name, text)
 	}
 }
 
-// TestNothingOfASandboxReachesTheTerminal runs every command that prints what a sandbox
-// has made on a terminal.
+// TestNothingOfASandboxReachesTheTerminal runs, on a terminal, every command that prints data of
+// a sandbox.
 func TestNothingOfASandboxReachesTheTerminal(t *testing.T) {
 	alone(t)
 	dir := t.TempDir()
@@ -113,7 +114,7 @@ func TestNothingOfASandboxReachesTheTerminal(t *testing.T) {
 	failing := write("failing", strings.ReplaceAll(`{"type":"query_started"}
 {"type":"query_failed","payload":{"code":H,"message":H}}
 `, "H", hostileJSON()))
-	// What a shell prints is what the files hold.
+	// The scripts print the files unchanged.
 	config := write("hostile.yaml", fmt.Sprintf(`
 sandbox: local
 scripts:
@@ -215,7 +216,7 @@ scripts:
 	}
 }
 
-// What is no terminal gets every byte as it is.
+// A pipe gets every byte unchanged.
 func TestAPipeGetsEveryByte(t *testing.T) {
 	alone(t)
 	printed := file(t, "hostile", hostile)
@@ -236,7 +237,7 @@ func TestAPipeGetsEveryByte(t *testing.T) {
 	}
 }
 
-// On a terminal the output of exec is the command's own.
+// On a terminal, too, exec prints the output of the command unchanged.
 func TestExecIsNotFiltered(t *testing.T) {
 	s := startOnTerminal(t, "exec", "--", "printf", `a\033[7mb`)
 	if code := s.end(); code != exitOK || !strings.Contains(s.seen.String(), "a\x1b[7mb") {
@@ -244,7 +245,8 @@ func TestExecIsNotFiltered(t *testing.T) {
 	}
 }
 
-// A named pipe in a folder of another user hung ls for ever, and its sandboxes were shown.
+// Regression test: ls hung on a named pipe in a folder of another user, and showed that user's
+// sandboxes.
 func TestLsOfAFolderThatAnotherUserHasMadeSaysSo(t *testing.T) {
 	alone(t)
 	cache, err := os.MkdirTemp("", "agentenv-test-cache-") //nolint:usetesting // t.TempDir lets no other user in

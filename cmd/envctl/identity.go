@@ -10,7 +10,7 @@ import (
 	"github.com/agentenv-dev/agentenv/environment"
 )
 
-// identityFlags say how a new sandbox is found again.
+// identityFlags are the flags by which a new sandbox is found again.
 type identityFlags struct {
 	name, idFile string
 }
@@ -21,7 +21,7 @@ func (f *identityFlags) flags(cmd *cobra.Command) {
 	fl.StringVar(&f.idFile, "id-file", "", "write the ID of the sandbox to this file, which must not exist")
 }
 
-// apply sets the name, and finds before anything is made what cannot be done.
+// apply sets the name. It fails if the ID file exists, before anything is created.
 func (f *identityFlags) apply(cfg *environment.Config) error {
 	if f.name != "" {
 		cfg.Name = f.name
@@ -35,7 +35,7 @@ func (f *identityFlags) apply(cfg *environment.Config) error {
 	return nil
 }
 
-// write writes the ID of a sandbox that was made.
+// write writes the ID of a new sandbox to the ID file.
 func (f *identityFlags) write(env *environment.Environment) (err error) {
 	if f.idFile == "" {
 		return nil

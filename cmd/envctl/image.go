@@ -42,14 +42,14 @@ that image when it is first needed. 'envctl image build' does it ahead of time.`
 	return cmd
 }
 
-// imageFlags are what the commands on images have in common.
+// imageFlags are the flags that all image commands have.
 type imageFlags struct {
 	target
 	asJSON bool
 }
 
-// load returns the configuration. Without a word about it the images are Docker's:
-// local sandboxes and other machines have none.
+// load returns the configuration. Without --sandbox, a type that has no images, such as local,
+// is replaced by Docker.
 func (f *imageFlags) load(ctx context.Context) (environment.Config, error) {
 	cfg, err := f.target.load(ctx)
 	if err == nil && f.sandbox == "" && !cfg.Sandbox.HasImage() {
@@ -115,7 +115,7 @@ and NO_PROXY, without passwords: programs of the base could read and keep them.`
 	return cmd
 }
 
-// usedImage is the output for an image that an agent can use as it is.
+// usedImage is the output for an image that already has the agent.
 type usedImage struct {
 	Ref   string `json:"ref"`
 	Agent string `json:"agent"`
@@ -188,8 +188,7 @@ containers stays, and is an error unless --unused is given.`,
 	return cmd
 }
 
-// completeImages offers the shell the images with agents that there are where the flags
-// of the command say.
+// completeImages completes the images with agents. The flags of the command choose the engine.
 func completeImages(cmd *cobra.Command, _ []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	var f imageFlags
 	f.app = newApp(nil, io.Discard, io.Discard) // only refs are printed
@@ -247,7 +246,7 @@ func (f *imageRemoveFlags) remove(ctx context.Context, names []string) error {
 	return errors.Join(errs...)
 }
 
-// removeUnlisted removes images by their whole names.
+// removeUnlisted removes images by their full names.
 func (f *imageRemoveFlags) removeUnlisted(ctx context.Context, s environment.Sandbox, names []string) error {
 	var errs []error
 	for _, name := range names {
@@ -260,8 +259,8 @@ func (f *imageRemoveFlags) removeUnlisted(ctx context.Context, s environment.San
 	return errors.Join(errs...)
 }
 
-// findImage finds an image by its name, with the whole tag, the beginning of it or none,
-// or by its agent.
+// findImage returns the image with this name, with the whole tag, a prefix of the tag or no tag,
+// or with this agent.
 func findImage(list []environment.Image, name string) (environment.Image, error) {
 	var found []environment.Image
 	for _, i := range list {

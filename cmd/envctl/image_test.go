@@ -15,15 +15,15 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
-// TestClaudeInAContainer runs the script that Claude Code passes on this machine
-// with a container instead, of an image that the agent was added to.
+// TestClaudeInAContainer runs the Claude Code script of the local tests in a container, whose
+// image has the agent added.
 func TestClaudeInAContainer(t *testing.T) {
 	cfg := environment.Config{
 		Agent:   environment.Agent{Name: "claude"},
 		Sandbox: environment.Sandbox{Type: "docker", Spec: primitives.Spec{Image: testdocker.Node(t), Labels: testdocker.Labels()}, Docker: docker.Provider{Pull: docker.PullNever}},
 	}
-	// Here, where all tests lock the same file: the script would not wait for
-	// those that need the same image.
+	// Build the image here, where all tests lock the same file: the script would not wait for
+	// other tests that need the same image.
 	if _, err := environment.BuildImage(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func TestClaudeInAContainer(t *testing.T) {
 		testdocker.Node(t), yamlLabels()))
 }
 
-// yamlLabels are the labels of this run of the tests in a configuration file.
+// yamlLabels returns the labels of this test run, for a configuration file.
 func yamlLabels() string {
 	var list string
 	for key, value := range testdocker.Labels() {

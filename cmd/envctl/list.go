@@ -81,7 +81,7 @@ func (f *listFlags) sandboxes(ctx context.Context) error {
 	return errors.Join(f.app.out.table(rows...), failed)
 }
 
-// shortID is an ID for people: on a terminal without what all of one type begin with.
+// shortID returns an ID for display: on a terminal without the common prefix of container IDs.
 func (a *app) shortID(id string) string {
 	if a.out.terminal {
 		return strings.TrimPrefix(id, idPrefix)
@@ -92,13 +92,13 @@ func (a *app) shortID(id string) string {
 // listed is a sandbox in a list.
 type listed struct {
 	environment.SandboxInfo
-	// Query is the state of the latest query: "running", "ended", or "unknown" where
-	// its program was killed and the sandbox does not say; empty for none.
+	// Query is the state of the latest query: "running", "ended", or "unknown" if its program
+	// was killed and the sandbox does not report it; empty for none.
 	Query string `json:"query,omitempty"`
 }
 
-// status says who uses a sandbox that runs, and which guest it has if that is another one
-// than this release's.
+// status returns the status or the use of a sandbox, and its guest version if that differs from
+// this release's.
 func (s listed) status() string {
 	text := s.use()
 	if v := s.GuestVersion; v != 0 && v != guest.Version {
@@ -123,7 +123,7 @@ func (s listed) use() string {
 	return string(s.Status)
 }
 
-// query says in a few words how far the latest query is.
+// query returns the state of the latest query in a few words.
 func (s listed) query() string {
 	switch s.Query {
 	case "":
@@ -141,8 +141,8 @@ const (
 	queryUnknown = "unknown"
 )
 
-// withQueries adds the states of the latest queries. Where the program was killed that
-// began one, the sandbox is asked whether it goes on.
+// withQueries adds the state of each sandbox's latest query. If the program that started the
+// query was killed, withQueries asks the sandbox whether the query still runs.
 func (f *listFlags) withQueries(ctx context.Context, cfg environment.Config, from []environment.Sandbox, found []environment.SandboxInfo) []listed {
 	list := make([]listed, len(found))
 	var asking sync.WaitGroup
@@ -180,7 +180,7 @@ func queryOf(ctx context.Context, cfg environment.Config, id string) string {
 	if err != nil {
 		return queryUnknown
 	}
-	defer func() { _ = env.Close() }() // it was only asked
+	defer func() { _ = env.Close() }() // nothing was changed
 	switch working, err := env.Working(ctx); {
 	case err != nil:
 		return queryUnknown
@@ -190,7 +190,7 @@ func queryOf(ctx context.Context, cfg environment.Config, id string) string {
 	return queryEnded
 }
 
-// age is the time since then in its largest unit.
+// age returns the time since a moment, in its largest unit.
 func age(since time.Time) string {
 	d := max(time.Since(since), 0)
 	switch {
@@ -204,8 +204,8 @@ func age(since time.Time) string {
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
-// shortImage is an image for people: an ID without a name is cut as the docker command
-// cuts it.
+// shortImage returns an image for display. It shortens an ID without a name as the docker
+// command does.
 func shortImage(image string) string {
 	if id, ok := strings.CutPrefix(image, "sha256:"); ok && len(id) == 64 {
 		return id[:12]

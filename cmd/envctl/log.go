@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// logFlags say what is logged to standard error: nothing without any of them.
+// logFlags are the flags for logging to standard error. Without them nothing is logged.
 type logFlags struct {
 	verbose, asJSON bool
 	level           string
@@ -21,7 +21,7 @@ func (l *logFlags) flags(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("log-level", cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// logger returns a logger that writes to w; nil for silence.
+// logger returns a logger that writes to w; nil if nothing is logged.
 func (l *logFlags) logger(w io.Writer) (hclog.Logger, error) {
 	level := hclog.LevelFromString(l.level)
 	switch {

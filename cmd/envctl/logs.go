@@ -54,7 +54,7 @@ func (f *logsFlags) run(ctx context.Context, id string) (err error) {
 		return f.remembered(ctx, cfg, id, missing)
 	}
 	entries, err := environment.History(ctx, found.sandbox, found.id)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) { // the engine has forgotten it
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // ErrNotExist: the engine has forgotten it
 		return err
 	}
 	if err := f.print(entries...); err != nil {
@@ -85,7 +85,7 @@ func (f *logsFlags) run(ctx context.Context, id string) (err error) {
 	return nil
 }
 
-// remembered prints what is known of a sandbox that has gone.
+// remembered prints the history of a sandbox that no longer exists.
 func (f *logsFlags) remembered(ctx context.Context, cfg environment.Config, id string, missing error) error {
 	for _, s := range choices(cfg.Sandbox) {
 		entries, err := environment.History(ctx, s, id)
@@ -108,7 +108,7 @@ func (f *logsFlags) print(entries ...environment.LogEntry) error {
 			}
 			continue
 		}
-		at := "-                  " // as long as a time
+		at := "-                  " // as wide as a time
 		if !e.Time.IsZero() {
 			at = e.Time.Local().Format(time.DateTime)
 		}

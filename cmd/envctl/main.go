@@ -31,8 +31,7 @@ func main() {
 	os.Exit(a.execute(ctx, os.Args[1:]))
 }
 
-// interrupted is why the context of a program is done that got a signal. It wraps
-// context.Canceled.
+// interrupted is the cause of a context that a signal has cancelled. It wraps context.Canceled.
 type interrupted struct{ os.Signal }
 
 func (i interrupted) Error() string {
@@ -42,7 +41,7 @@ func (i interrupted) Error() string {
 	return "interrupted"
 }
 
-// code is the exit status, which a shell shows of a program that the signal has ended.
+// code returns the exit status that a shell shows for a program that the signal has ended.
 func (i interrupted) code() int {
 	if sig, ok := i.Signal.(syscall.Signal); ok {
 		return 128 + int(sig)
@@ -52,7 +51,7 @@ func (i interrupted) code() int {
 
 func (i interrupted) Unwrap() error { return context.Canceled }
 
-// again says how the user who interrupted a program does it once more.
+// again returns what the user must do to interrupt once more.
 func (i interrupted) again() string {
 	if i.Signal == os.Interrupt {
 		return "Ctrl-C again"
@@ -60,7 +59,7 @@ func (i interrupted) again() string {
 	return "a second signal"
 }
 
-// interruption returns why a ctx of the command line is done.
+// interruption returns the signal that cancelled ctx, os.Interrupt if there was another cause.
 func interruption(ctx context.Context) interrupted {
 	why, ok := errors.AsType[interrupted](context.Cause(ctx))
 	if !ok {
@@ -69,9 +68,9 @@ func interruption(ctx context.Context) interrupted {
 	return why
 }
 
-// interrupts returns a context that is done at the first of the signals, and a channel
-// that is closed at the second, when what would be awaited in good order is ended at
-// once. A third one kills the program.
+// interrupts returns a context that is cancelled at the first of the signals, and a channel that
+// is closed at the second one, when envctl must not wait for a graceful end. A third signal
+// kills the program.
 func interrupts(signals ...os.Signal) (ctx context.Context, hurry <-chan struct{}) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	second := make(chan struct{})

@@ -32,14 +32,14 @@ func TestMain(m *testing.M) {
 	testscript.Main(tests{m}, map[string]func(){"envctl": main, "asking-agent": askingAgent, "store-session": storeSession})
 }
 
-// tests are those of the package, after which nothing may be left in an engine
-// or of a server.
+// tests wraps testing.M: its Run also fails if the tests leave anything in an engine or on a
+// server.
 type tests struct{ *testing.M }
 
 func (m tests) Run() int { return testmodal.Check(testdocker.Main(m.M)) }
 
-// TestScripts runs the scripts in testdata/script, each with sandboxes of its own
-// and a check that it left none, and no process, behind.
+// TestScripts runs the scripts in testdata/script, each with its own sandboxes, and checks that
+// no sandbox and no process is left.
 func TestScripts(t *testing.T) {
 	runScripts(t, testscript.Params{Dir: "testdata/script"}, map[string]string{
 		"ANTHROPIC_BASE_URL": startModel(t, ""),
@@ -62,7 +62,7 @@ func startedModel(t *testing.T, addr string) *llmapi.Server {
 	return model
 }
 
-// runScripts runs scripts with some variables and the configuration sandbox.yaml.
+// runScripts runs scripts with the given variables and the configuration file sandbox.yaml.
 func runScripts(t *testing.T, p testscript.Params, vars map[string]string, config string) {
 	t.Helper()
 	runner, err := bundle.Path(t.Context(), bundle.Config{})
@@ -78,9 +78,9 @@ func runScripts(t *testing.T, p testscript.Params, vars map[string]string, confi
 		dir, _, _ := strings.Cut(e.Getenv("PATH"), string(os.PathListSeparator))
 		e.Setenv("ENVCTL_DIR", dir)
 		e.Setenv("PATH", e.Getenv("PATH")+string(os.PathListSeparator)+filepath.Dir(claude))
-		// Else the race detector rests for a second at every exit.
+		// Otherwise the race detector sleeps for a second at every exit.
 		e.Setenv("GORACE", "atexit_sleep_ms=0")
-		// What nobody passes on must not arrive in a sandbox.
+		// A variable that is not passed on must not reach a sandbox.
 		e.Setenv("HOST_SECRET", "hunter2")
 		for key, value := range vars {
 			e.Setenv(key, value)
@@ -98,8 +98,8 @@ func runScripts(t *testing.T, p testscript.Params, vars map[string]string, confi
 	testscript.Run(t, p)
 }
 
-// containers writes configurations of sandboxes in containers: docker.yaml, and
-// named.yaml of one whose ID is $BOX.
+// containers writes configurations of sandboxes in containers: docker.yaml, and named.yaml for
+// the sandbox with the ID $BOX.
 func containers(e *testscript.Env, image string) error {
 	box := fmt.Sprintf("agentenv-test-%d-%s", os.Getpid(), filepath.Base(e.WorkDir))
 	e.Setenv("BOX", box)
@@ -117,8 +117,8 @@ func containers(e *testscript.Env, image string) error {
 	return nil
 }
 
-// checkNothingLeft looks for sandboxes and for processes that work in the
-// script's folder.
+// checkNothingLeft fails if a sandbox is left, or a process whose working directory is in the
+// folder.
 func checkNothingLeft(t *testing.T, dir string) {
 	left, err := os.ReadDir(filepath.Join(dir, ".cache", "agentenv", "local"))
 	if err == nil && len(left) > 0 {
@@ -135,8 +135,8 @@ func checkNothingLeft(t *testing.T, dir string) {
 	}
 }
 
-// checkSeqs: seqs FILE checks that the lines of FILE are numbered from 1 without
-// a gap and have a type each.
+// checkSeqs implements the script command "seqs FILE". It checks that the lines of FILE are
+// numbered from 1 without a gap and that each has a type.
 func checkSeqs(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: seqs FILE")

@@ -13,7 +13,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// makeFlags say what a new sandbox is like.
+// makeFlags are the flags that describe a new sandbox.
 type makeFlags struct {
 	image, network, memory string
 	hosts                  []string
@@ -31,7 +31,7 @@ func (p *processors) Type() string   { return "float" }
 
 func (p *processors) Set(text string) error {
 	n, err := strconv.ParseFloat(text, 64)
-	if err != nil || math.IsInf(n, 0) || !(n >= 0) { // not a number, too
+	if err != nil || math.IsInf(n, 0) || !(n >= 0) { // also rejects NaN
 		return errors.New("it is no positive number; give one such as 1.5, or 0 for no limit")
 	}
 	p.n, p.given = n, true
@@ -49,7 +49,7 @@ func (m *makeFlags) flags(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("network", cobra.FixedCompletions([]string{"bridge", "none"}, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// The types of sandbox where none is chosen: of any, and of one with an image.
+// The default types of sandbox, in general and for a sandbox with an image.
 const defaultType, defaultImageType = "local", "docker"
 
 // loadNew returns the configuration of a new sandbox.
@@ -62,13 +62,13 @@ func (t *target) loadNew(ctx context.Context, m *makeFlags) (environment.Config,
 	return cfg, m.apply(&cfg)
 }
 
-// newProgress prints what takes longer than a moment to standard error.
+// newProgress returns a function that prints progress messages to standard error.
 func (a *app) newProgress() func(string) {
 	return func(message string) { _ = a.err.println(dim(message)) }
 }
 
-// apply sets what the flags say over the configuration. Without a type, an image makes it a
-// container.
+// apply overrides the configuration with the flags. If no type is chosen, --image chooses
+// Docker.
 func (m *makeFlags) apply(cfg *environment.Config) error {
 	s := &cfg.Sandbox
 	if s.Type == "" {
@@ -92,7 +92,7 @@ func (m *makeFlags) apply(cfg *environment.Config) error {
 	return nil
 }
 
-// size reads --memory; 0 is nothing.
+// size parses --memory; zero means that the flag was not given.
 func (m *makeFlags) size() (primitives.Size, error) {
 	if m.memory == "" {
 		return 0, nil
@@ -104,7 +104,7 @@ func (m *makeFlags) size() (primitives.Size, error) {
 	return size, nil
 }
 
-// given names the first of the flags that was given.
+// given returns the name of the first flag that was given; empty if there is none.
 func (m *makeFlags) given() string {
 	switch {
 	case m.image != "":

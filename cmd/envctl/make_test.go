@@ -78,7 +78,8 @@ func TestProcessorsAreANumberOrNone(t *testing.T) {
 	}
 }
 
-// TestALimitDoesNotChooseTheSandbox: the type is what the configuration says.
+// TestALimitDoesNotChooseTheSandbox checks that a flag for a limit does not change the type of
+// the sandbox.
 func TestALimitDoesNotChooseTheSandbox(t *testing.T) {
 	alone(t)
 	for _, flag := range [][]string{{"--memory", "1g"}, {"--cpus", "1"}, {"--network", "none"}} {

@@ -16,8 +16,8 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/visible"
 )
 
-// markdown draws Markdown as lines of spans. Nothing of what is written is left out: where a
-// link leads, HTML and comments are shown.
+// markdown draws Markdown as lines of spans. It hides nothing: link targets, HTML and comments
+// are shown.
 type markdown struct {
 	source []byte
 	width  int
@@ -27,7 +27,7 @@ type markdown struct {
 // drawMarkdown draws text as lines that fit a width.
 func drawMarkdown(source string, width int) [][]span {
 	m := &markdown{source: []byte(source), width: width}
-	// Without link references: those are definitions that no reader would see.
+	// Do not parse link references: their definitions would be hidden.
 	p := parser.NewParser(
 		parser.WithBlockParsers(parser.DefaultBlockParsers()...),
 		parser.WithInlineParsers(append(parser.DefaultInlineParsers(), util.Prioritized(extension.NewStrikethroughParser(), 500))...),
@@ -41,7 +41,7 @@ func drawMarkdown(source string, width int) [][]span {
 // hang.
 func (m *markdown) blocks(parent ast.Node, first, hang []span) {
 	for n := parent.FirstChild(); n != nil; n = n.NextSibling() {
-		_, isTable := n.(*table.Table) // which does not know
+		_, isTable := n.(*table.Table) // the parser does not record blank lines before a table
 		if n.PreviousSibling() != nil && (n.HasBlankPreviousLines() || isTable) {
 			m.lines = append(m.lines, hang)
 		}
@@ -148,7 +148,7 @@ func (m *markdown) inline(parent ast.Node, style string) []span {
 				text = meantBy(n.Value(m.source))
 			}
 			if n.SoftLineBreak() || n.HardLineBreak() {
-				text += "\n" // as the agent has it
+				text += "\n" // keep the line breaks of the agent
 			}
 			add(style, text)
 		case *ast.String:
@@ -177,7 +177,7 @@ func (m *markdown) inline(parent ast.Node, style string) []span {
 	return spans
 }
 
-// link says where a link leads, unless its text does.
+// link returns a label followed by the link's target, unless the label is the target.
 func link(label []span, to, title []byte) []span {
 	var text strings.Builder
 	for _, s := range label {
@@ -193,7 +193,7 @@ func link(label []span, to, title []byte) []span {
 	return append(label, dim(" ("+address+")"))
 }
 
-// meantBy is what text with references and escaped punctuation means.
+// meantBy returns text with its references and escapes resolved.
 func meantBy(source []byte) string {
 	if !bytes.ContainsAny(source, `&\`) {
 		return string(source)
@@ -201,7 +201,7 @@ func meantBy(source []byte) string {
 	return string(util.UnescapePunctuations(util.ResolveEntityNames(util.ResolveNumericReferences(source))))
 }
 
-// and adds a style to another one.
+// and combines two styles.
 func and(style, more string) string {
 	if style == "" {
 		return more

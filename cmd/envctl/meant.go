@@ -11,7 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/closest"
 )
 
-// meant returns advice for a name that is none of names.
+// meant returns advice for a name that is not in names.
 func meant(given string, names []string) string {
 	if name := closest.Name(given, names); name != "" {
 		return "did you mean " + name + "?"

@@ -12,13 +12,13 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/testneed"
 )
 
-// TestAtModal runs the scripts in testdata/modal, each with sandboxes on the server of
-// the tests, which speaks Modal's protocol.
+// TestAtModal runs the scripts in testdata/modal, each with its own sandboxes, on a test server
+// that speaks Modal's protocol.
 func TestAtModal(t *testing.T) {
 	runScripts(t, testscript.Params{Dir: "testdata/modal"}, modalServer(t), "sandbox: {type: modal, image: \"debian:12\", grace: 1m}\n")
 }
 
-// modalServer starts a server and returns the variables that lead to it.
+// modalServer starts a test server and returns the environment variables that select it.
 func modalServer(t *testing.T) map[string]string {
 	t.Helper()
 	config := filepath.Join(t.TempDir(), "modal.toml")
@@ -33,8 +33,8 @@ func modalServer(t *testing.T) map[string]string {
 	return vars
 }
 
-// TestClaudeAtModal runs the script that Claude Code passes on this machine with a
-// sandbox at Modal instead, of an image that the agent is added to.
+// TestClaudeAtModal runs the Claude Code script of the local tests in a sandbox at Modal, whose
+// image has the agent added.
 func TestClaudeAtModal(t *testing.T) {
 	testneed.Root(t, "the server of the tests builds no images otherwise")
 	vars := modalServer(t)

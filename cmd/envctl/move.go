@@ -84,7 +84,7 @@ func (f *moveFlags) run(ctx context.Context, id string) error {
 	return f.moveFrom(ctx, at, to, nil)
 }
 
-// moveFrom moves what is in a sandbox, and with it the session that is stored, unless that is nil.
+// moveFrom moves the content of a sandbox and, unless stored is nil, its stored session.
 func (f *moveFlags) moveFrom(ctx context.Context, at location, to environment.Config, stored *session.Config) error {
 	env, err := environment.Attach(ctx, environment.Config{
 		Sandbox: at.sandbox, Runner: to.Runner, Logger: to.Logger, Agent: environment.Agent{Name: f.named},

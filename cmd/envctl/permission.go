@@ -28,17 +28,17 @@ const (
 	permissionDeny  = "deny"
 )
 
-// answerer decides what the agent may do.
+// answerer answers the permission requests of an agent.
 type answerer struct {
 	app     *app
 	policy  string
 	printer printer
-	// workspace is where the agent works; its paths are shown relative to that.
+	// workspace is the path of the agent's workspace. Paths in it are shown relative to it.
 	workspace atomic.Pointer[string]
 
 	asking   sync.Mutex // one question at a time
-	terminal *os.File   // where a person reads the questions; nil: the answers are not typed
-	left     bool       // the person has ended the input
+	terminal *os.File   // on which the user types answers; nil if the input is no terminal
+	left     bool       // the input has ended
 	once     sync.Once
 	lines    chan string // of an input that is no terminal
 }
@@ -55,22 +55,23 @@ func (a *app) newAnswerer(policy string) (*answerer, error) {
 		return nil, usagef("--permission: there is no %q; choose ask, allow or deny", policy)
 	}
 	if policy == permissionAsk && a.err.terminal {
-		a.out.inBackground(a.hurry) // whose reader may wait for the answer, too
+		a.out.inBackground(a.hurry) // the reader of the output may wait for the answer, too
 	}
 	answer := &answerer{app: a, policy: policy, lines: make(chan string)}
 	if isTerminal(a.in) {
-		answer.terminal, _ = a.in.(*os.File) // as isTerminal says
+		answer.terminal, _ = a.in.(*os.File) // isTerminal has checked the type
 	}
 	return answer, nil
 }
 
-// inside says in which sandbox the agent works.
+// inside sets the sandbox in which the agent works.
 func (a *answerer) inside(env *environment.Environment) {
 	workspace := env.Primitive().Paths().Workspace
 	a.workspace.Store(&workspace)
 }
 
-// timeout is how long a question may stand: a person is given time.
+// timeout returns how long a request may wait for an answer. A user at a terminal gets more
+// time; zero means the default.
 func (a *answerer) timeout() time.Duration {
 	if a.policy == permissionAsk {
 		return 10 * time.Minute
@@ -90,8 +91,7 @@ func (a *answerer) decide(ctx context.Context, req runnerscripts.PermissionReque
 	return a.ask(ctx, req)
 }
 
-// ask puts the question on the terminal. No answer leaves the request to its
-// time-out, which denies.
+// ask asks the user on the terminal. Without an answer the request times out and is denied.
 func (a *answerer) ask(ctx context.Context, req runnerscripts.PermissionRequest) runnerscripts.PermissionDecision {
 	a.asking.Lock()
 	defer a.asking.Unlock()
@@ -116,13 +116,13 @@ func (a *answerer) ask(ctx context.Context, req runnerscripts.PermissionRequest)
 	return decided
 }
 
-// put shows a prompt until an answer is understood. Without one it reports false, and
-// what that means for the request.
+// put shows a prompt until understand accepts an answer. If there is none, ok is false and left
+// is the decision for the request.
 func (a *answerer) put(ctx context.Context, req runnerscripts.PermissionRequest, about prompt, understand func(line string) error) (left runnerscripts.PermissionDecision, ok bool) {
 	if a.terminal != nil {
 		if typed := a.typedAhead(); len(typed) > 0 {
 			if !bytes.HasSuffix(typed, []byte("\n")) {
-				fmt.Fprintln(a.app.err) // after its echo
+				fmt.Fprintln(a.app.err) // ends the echo of the incomplete line
 			}
 			_ = a.app.err.println(dim("what was typed before this question was not used"))
 		}
@@ -131,7 +131,7 @@ func (a *answerer) put(ctx context.Context, req runnerscripts.PermissionRequest,
 	defer a.printer.answered()
 	for {
 		line, ok := a.line(ctx)
-		if !ok && ctx.Err() != nil { // permission_resolved will say whether it was the time-out
+		if !ok && ctx.Err() != nil { // the permission_resolved event says whether it was a timeout
 			_ = a.app.err.println(plain("\n"), dim("withdrawn: an answer is no longer awaited"))
 			return left, false
 		}
@@ -147,8 +147,8 @@ func (a *answerer) put(ctx context.Context, req runnerscripts.PermissionRequest,
 	}
 }
 
-// line returns the next line of the input, unless ctx is done before or the input
-// has ended.
+// line returns the next line of the input. ok is false if ctx is done first or the input has
+// ended.
 func (a *answerer) line(ctx context.Context) (line string, ok bool) {
 	if a.terminal != nil {
 		return a.typed(ctx)
@@ -162,15 +162,15 @@ func (a *answerer) line(ctx context.Context) (line string, ok bool) {
 	}
 }
 
-// read passes on the lines of an input that is no terminal. No user reads the
-// questions there: the next line answers the next question, whenever it came. A read
-// cannot be cancelled, so this one goroutine lasts as long as the program.
+// read sends the lines of an input that is no terminal to a.lines. No user reads the questions
+// there: the next line answers the next question, even if it came earlier. A read cannot be
+// cancelled, so the goroutine lasts as long as the program.
 func (a *answerer) read() {
 	defer close(a.lines)
 	r := bufio.NewReader(a.app.in)
 	for {
 		line, err := r.ReadString('\n')
-		if line != "" { // the last one may lack its end
+		if line != "" { // the last line may lack its line break
 			a.lines <- strings.TrimSpace(line)
 		}
 		if err != nil {
@@ -179,8 +179,8 @@ func (a *answerer) read() {
 	}
 }
 
-// typed returns the next line of the terminal. It reads only what is there: a read
-// that outlived its question would take what is typed for another one.
+// typed returns the next line of the terminal. It reads only when input is available: a read
+// that outlived its question would take the answer to the next one.
 func (a *answerer) typed(ctx context.Context) (line string, ok bool) {
 	done, end, err := os.Pipe()
 	if err != nil {
@@ -200,26 +200,26 @@ func (a *answerer) typed(ctx context.Context) (line string, ok bool) {
 	return strings.TrimSpace(string(text)), len(text) > 0
 }
 
-// typedAhead removes from the terminal what the user typed before a question is shown,
-// which cannot be meant for it. That may be a line without its end, as when a question
-// was withdrawn while the user typed; only a raw terminal returns it.
+// typedAhead removes the input that the user typed before a question is shown, because it cannot
+// be an answer to the question. The input may be an incomplete line, for example if a question
+// was withdrawn while the user typed. Only a raw terminal returns such a line.
 func (a *answerer) typedAhead() (text []byte) {
 	fd := int(a.terminal.Fd())
-	// In the background keys are for the shell, and the terminal is as it wants it.
+	// In the background the input is for the shell, which also sets the mode of the terminal.
 	if group, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP); err == nil && group != unix.Getpgrp() {
 		return nil
 	}
 	if before, err := term.MakeRaw(fd); err == nil {
-		defer func() { _ = term.Restore(fd, before) }() // fails only if it is gone
+		defer func() { _ = term.Restore(fd, before) }() // fails only if the terminal is gone
 	}
 	var err error
 	for err == nil && readable(&unix.Timeval{}, a.terminal) {
-		text, err = a.more(text) // an error comes again when the answer is read
+		text, err = a.more(text) // the read of the answer reports the error again
 	}
 	return text
 }
 
-// more reads once from the terminal.
+// more reads once from the terminal and appends the input to text.
 func (a *answerer) more(text []byte) ([]byte, error) {
 	buf := make([]byte, 4096)
 	n, err := a.terminal.Read(buf)
@@ -243,7 +243,7 @@ func readable(timeout *unix.Timeval, files ...*os.File) bool {
 	}
 }
 
-// rejection is the index of the option that an empty answer chooses, or -1.
+// rejection returns the index of the option that an empty answer chooses, or -1.
 func rejection(options []runnerscripts.PermissionOption) int {
 	shown := options[:min(len(options), mostOptions)]
 	for _, kind := range []runnerscripts.PermissionKind{runnerscripts.RejectOnce, runnerscripts.RejectAlways} {
@@ -254,8 +254,8 @@ func rejection(options []runnerscripts.PermissionOption) int {
 	return -1
 }
 
-// choose understands the number of an option, y and n, nothing as a refusal, and anything
-// longer as the reason of one. What y and n mean is decided by the kinds of the options alone.
+// choose parses an answer: the number of an option, y or n, nothing for a rejection, or a longer
+// text as the reason for a rejection. Only the kinds of the options decide what y and n mean.
 func choose(options []runnerscripts.PermissionOption, line string) (runnerscripts.PermissionDecision, error) {
 	switch strings.ToLower(line) {
 	case "":
@@ -283,7 +283,8 @@ func choose(options []runnerscripts.PermissionOption, line string) (runnerscript
 	return runnerscripts.PermissionRequest{Options: options}.Reject(line), nil
 }
 
-// only chooses the one option of a kind.
+// only chooses the option of a kind. It fails unless there is exactly one, or there are no
+// options at all.
 func only(options []runnerscripts.PermissionOption, kind runnerscripts.PermissionKind, line string) (runnerscripts.PermissionDecision, error) {
 	var found []runnerscripts.PermissionOption
 	for _, o := range options {

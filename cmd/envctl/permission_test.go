@@ -15,7 +15,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// person is a user at a terminal. An answerer asks it.
+// person simulates a user at a terminal who answers an answerer.
 type person struct {
 	t      *testing.T
 	keys   *os.File
@@ -49,7 +49,7 @@ func newPerson(t *testing.T) *person {
 	return p
 }
 
-// ask puts a question and returns the channel of its answer.
+// ask sends a request and returns the channel of its decision.
 func (p *person) ask(ctx context.Context, title string) <-chan runnerscripts.PermissionDecision {
 	decided := make(chan runnerscripts.PermissionDecision, 1)
 	go func() {
@@ -65,7 +65,7 @@ func (p *person) typeIn(text string) {
 	}
 }
 
-// seen is what was printed, once nothing is asked any more.
+// seen returns what was printed. Call it only when no question is open.
 func (p *person) seen() string {
 	p.screen.mu.Lock()
 	defer p.screen.mu.Unlock()
@@ -92,7 +92,7 @@ func TestAnAnswerIsForTheQuestionThatWasShown(t *testing.T) {
 			before(p)
 			decided := p.ask(ctx, "rm -rf /")
 			<-p.shown
-			p.typeIn("q\n") // no answer: it is asked again
+			p.typeIn("q\n") // invalid answer: the question is asked again
 			select {
 			case <-p.shown:
 			case d := <-decided:
@@ -109,7 +109,7 @@ func TestAnAnswerIsForTheQuestionThatWasShown(t *testing.T) {
 	}
 }
 
-// firstAnswered types at a question that is allowed.
+// firstAnswered asks a question and answers it with keys, which must allow it.
 func firstAnswered(p *person, keys string) {
 	p.t.Helper()
 	decided := p.ask(p.t.Context(), "go test ./...")
@@ -120,7 +120,7 @@ func firstAnswered(p *person, keys string) {
 	}
 }
 
-// withdrawn types at a question that is then withdrawn.
+// withdrawn asks a question, types keys, and withdraws the question.
 func withdrawn(p *person, keys string) {
 	p.t.Helper()
 	ctx, cancel := context.WithCancel(p.t.Context())

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// piped is a screen whose standard output is a pipe.
+// piped starts envctl on a terminal, with a pipe as standard output.
 func piped(t *testing.T, args ...string) (s *screen, out *os.File) {
 	t.Helper()
 	out, w, err := os.Pipe()
@@ -22,8 +22,8 @@ func piped(t *testing.T, args ...string) (s *screen, out *os.File) {
 	return s, out
 }
 
-// The user can answer a question on the terminal while no program reads the pipe of the agent's
-// words. All words arrive.
+// The user can answer a question on the terminal while no program reads the agent's text from
+// the pipe. All of the text arrives.
 func TestAQuestionDoesNotWaitForTheReaderOfAPipe(t *testing.T) {
 	said := strings.Repeat("0123456789abcdef\n", 1<<14) // more than a pipe holds
 	scenario := file(t, "ask.json", fmt.Sprintf(

@@ -76,7 +76,7 @@ func (f *portFlags) run(ctx context.Context, id string, port int) (err error) {
 	return f.serve(ctx, ln, env, port)
 }
 
-// serve carries connections until ctx is done or one finds that the sandbox has ended.
+// serve forwards connections until ctx is done or a connection finds that the sandbox has ended.
 func (f *portFlags) serve(ctx context.Context, ln net.Listener, env *environment.Environment, port int) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -93,7 +93,7 @@ func (f *portFlags) serve(ctx context.Context, ln net.Listener, env *environment
 			return cause
 		}
 		if err != nil {
-			end(err) // of the connections, too
+			end(err) // ends the connections, too
 			return errors.Join(err, ln.Close())
 		}
 		conns.Go(func() {
@@ -115,8 +115,7 @@ func (f *portFlags) serve(ctx context.Context, ln net.Listener, env *environment
 	}
 }
 
-// dialPort connects to a port of a sandbox, at either of the addresses that servers mean by
-// localhost.
+// dialPort connects to a port of a sandbox, on 127.0.0.1 or else on ::1.
 func dialPort(ctx context.Context, p primitives.EnvironmentPrimitive, port int) (net.Conn, error) {
 	c, err := primitives.Dial(ctx, p, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if errors.Is(err, syscall.ECONNREFUSED) {
@@ -127,7 +126,8 @@ func dialPort(ctx context.Context, p primitives.EnvironmentPrimitive, port int) 
 	return c, err
 }
 
-// join carries bytes in both directions until both have ended, and closes both.
+// join copies bytes in both directions until both streams have ended, and closes both
+// connections.
 func join(ctx context.Context, a, b net.Conn) {
 	defer context.AfterFunc(ctx, func() { abort(a); abort(b) })()
 	var both sync.WaitGroup
@@ -137,7 +137,7 @@ func join(ctx context.Context, a, b net.Conn) {
 		if err == nil && ok && half.CloseWrite() == nil {
 			return
 		}
-		// One end is broken: the other must not take that for the end of the data.
+		// One connection is broken: the other must not take that for EOF.
 		abort(a)
 		abort(b)
 	}

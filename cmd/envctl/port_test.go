@@ -17,8 +17,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
-// TestPortReachesASandboxWithoutNetwork fetches a page of a server in a container, as a
-// person with a browser would.
+// TestPortReachesASandboxWithoutNetwork fetches a page from a server in a container, as a
+// browser would.
 func TestPortReachesASandboxWithoutNetwork(t *testing.T) {
 	env, err := environment.Create(t.Context(), environment.Config{Sandbox: environment.Sandbox{
 		Type:   "docker",
@@ -72,7 +72,8 @@ func TestPortReachesASandboxWithoutNetwork(t *testing.T) {
 	}
 	defer server.Close()
 	var page string
-	for page, err = get(); err != nil && t.Context().Err() == nil; page, err = get() { // it takes a moment to listen
+	// The server needs a moment to listen.
+	for page, err = get(); err != nil && t.Context().Err() == nil; page, err = get() {
 	}
 	if page != "hello from /page" {
 		t.Errorf("the page is %q, %v", page, err)

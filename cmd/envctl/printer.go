@@ -14,18 +14,18 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// printer shows the events of a run.
+// printer prints the events of a run.
 type printer interface {
 	event(ev runnerscripts.Event) error
-	// question shows a prompt to a person. Until answered is called nothing else of the
-	// agent is shown below it.
+	// question shows a prompt to the user. Until answered is called, the agent's output is held
+	// back.
 	question(about prompt)
-	// again says why an answer is none; only the line that awaits one is shown again.
+	// again says why an answer is invalid, and shows only the input line again.
 	again(problem error)
 	answered()
-	// denies says that requests are denied because nobody is asked.
+	// denies says that requests are denied without asking a user.
 	denies()
-	// finish prints what was held back and ends the last line.
+	// finish prints the events that were held back and ends the last line.
 	finish() error
 }
 
@@ -39,7 +39,7 @@ func (a *app) newPrinter(asJSON bool) printer {
 	return people
 }
 
-// newTranscriptPrinter also shows what the user said.
+// newTranscriptPrinter returns a printer that also shows the user's messages.
 func (a *app) newTranscriptPrinter(asJSON bool) printer {
 	p := a.newPrinter(asJSON)
 	if people, ok := p.(*peoplePrinter); ok {
@@ -48,8 +48,7 @@ func (a *app) newTranscriptPrinter(asJSON bool) printer {
 	return p
 }
 
-// jsonPrinter prints events as JSON lines; what is for people goes to standard
-// error.
+// jsonPrinter prints events as JSON lines. Its messages for the user go to standard error.
 type jsonPrinter struct {
 	*peoplePrinter
 	enc *runnerscripts.Encoder
@@ -59,15 +58,15 @@ func (p *jsonPrinter) event(ev runnerscripts.Event) error { return p.enc.Encode(
 
 func (p *jsonPrinter) finish() error { return nil }
 
-// peoplePrinter prints what a person wants to follow: what the agent says to
-// standard output, everything about the run to standard error.
+// peoplePrinter prints text for a user: the agent's messages to standard output, everything
+// about the run to standard error.
 type peoplePrinter struct {
-	requests boundedmap.Map[string] // titles of what waits for permission
-	denying  bool                   // requests are denied because nobody is asked
+	requests boundedmap.Map[string] // titles of pending permission requests
+	denying  bool                   // requests are denied without asking a user
 	mu       sync.Mutex
-	asked    *prompt               // the question that stands
-	held     []runnerscripts.Event // what has happened since
-	heldSize int                   // of their payloads
+	asked    *prompt               // the open question; nil if there is none
+	held     []runnerscripts.Event // events since the question was shown
+	heldSize int                   // bytes of their payloads
 	out, err *output
 	user     bool // show the user's messages, too
 	block    string
@@ -77,8 +76,8 @@ type peoplePrinter struct {
 	tools    boundedmap.Map[runnerscripts.ToolCall]
 }
 
-// maxRemembered is how many bytes a printer remembers of tool calls, and of requests
-// for permission.
+// maxRemembered bounds the bytes that a printer remembers of tool calls, of permission requests,
+// and of events that are held back.
 const maxRemembered = 16 << 20
 
 func (p *peoplePrinter) event(ev runnerscripts.Event) error {
@@ -99,7 +98,7 @@ func (p *peoplePrinter) event(ev runnerscripts.Event) error {
 	return err
 }
 
-// show prints an event.
+// show prints an event. The caller holds mu.
 func (p *peoplePrinter) show(ev runnerscripts.Event) error {
 	if ev.Type != runnerscripts.TypeQueryFailed {
 		p.printFailure()
@@ -128,7 +127,7 @@ func (p *peoplePrinter) show(ev runnerscripts.Event) error {
 	return nil
 }
 
-// restored tells how well an agent continues the conversation of another one.
+// restored prints how an agent got the conversation of another agent.
 func (p *peoplePrinter) restored(ev runnerscripts.Event) error {
 	r, err := runnerscripts.Payload[runnerscripts.TranscriptRestored](ev)
 	if err != nil || r.From == "" {
@@ -160,7 +159,7 @@ func (p *peoplePrinter) chunk(ev runnerscripts.Event) error {
 	}
 	known := p.block == c.BlockID
 	if c.Snapshot && known {
-		return p.said.show() // it came piece by piece
+		return p.said.show() // its text was printed piece by piece
 	}
 	if !known {
 		if err := p.endLine(); err != nil {
@@ -171,16 +170,16 @@ func (p *peoplePrinter) chunk(ev runnerscripts.Event) error {
 	return p.said.add(c.Content.Text, ev.Type == runnerscripts.TypeAgentThought)
 }
 
-// showSaid shows what was said so far, where the agent pauses.
+// showSaid prints the text so far when the agent pauses.
 func (p *peoplePrinter) showSaid() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.asked == nil {
-		_ = p.said.show() // the next event fails, too
+		_ = p.said.show() // the next event reports the error
 	}
 }
 
-// userMessage prints what the user said, where it is not known anyway.
+// userMessage prints a message of the user, if p.user is set.
 func (p *peoplePrinter) userMessage(ev runnerscripts.Event) error {
 	c, err := runnerscripts.Payload[runnerscripts.ContentChunk](ev)
 	if err != nil || !p.user {
@@ -189,7 +188,7 @@ func (p *peoplePrinter) userMessage(ev runnerscripts.Event) error {
 	return p.line(bold("> " + c.Content.Text))
 }
 
-// tool prints a tool call when it starts, and how it ended.
+// tool prints a tool call when it starts, and its result when it ends.
 func (p *peoplePrinter) tool(ev runnerscripts.Event) error {
 	u, err := runnerscripts.Payload[runnerscripts.ToolCall](ev)
 	if err != nil {
@@ -217,7 +216,7 @@ func (p *peoplePrinter) tool(ev runnerscripts.Event) error {
 	return nil
 }
 
-// sizeOf is how many bytes of memory what is shown of a tool call takes.
+// sizeOf returns how many bytes of memory the printed parts of a tool call take.
 func sizeOf(call runnerscripts.ToolCall) int {
 	size := len(call.Title)
 	for _, c := range call.Content {
@@ -232,7 +231,7 @@ func sizeOf(call runnerscripts.ToolCall) int {
 	return size
 }
 
-// resultLines is how much of a tool's output is shown.
+// resultLines is how many lines of a tool's output are shown.
 const resultLines = 12
 
 func (p *peoplePrinter) result(call runnerscripts.ToolCall, paint func(string) span) error {
@@ -255,8 +254,8 @@ func (p *peoplePrinter) result(call runnerscripts.ToolCall, paint func(string) s
 	return nil
 }
 
-// rows are the lines of what a tool shows. Of a change they are the old ones and the
-// new ones.
+// rows yields the lines of a tool's output. For a diff it yields the old lines, then the new
+// ones.
 func rows(c runnerscripts.ToolCallContent, paint func(string) span) iter.Seq[span] {
 	return func(yield func(span) bool) {
 		all := func(text, mark string, paint func(string) span) bool {
@@ -298,7 +297,7 @@ func (p *peoplePrinter) plan(ev runnerscripts.Event) error {
 	return nil
 }
 
-// subagent shows what a subagent does, not what it says.
+// subagent prints what a subagent does, but not what it says.
 func (p *peoplePrinter) subagent(ev runnerscripts.Event) error {
 	if ev.Type != runnerscripts.TypeToolCall {
 		return nil
@@ -332,7 +331,7 @@ func (p *peoplePrinter) end(ev runnerscripts.Event) error {
 	return p.err.println(dim(summary(c)))
 }
 
-// summary is one line about a finished query.
+// summary returns one line about a finished query.
 func summary(c runnerscripts.QueryCompleted) string {
 	s := fmt.Sprintf("done in %.1f s", time.Duration(c.DurationMS*int64(time.Millisecond)).Seconds())
 	if c.StopReason != runnerscripts.StopEndTurn {
@@ -362,7 +361,7 @@ func (p *peoplePrinter) diagnostic(ev runnerscripts.Event) error {
 	return p.err.println(dim(firstOf(d.Level, "error") + ": " + d.Message))
 }
 
-// printFailure prints the error that was held back.
+// printFailure prints the error that was held back, if there is one.
 func (p *peoplePrinter) printFailure() {
 	if p.failure != "" {
 		_ = p.err.println(dim("error: " + p.failure))
@@ -380,7 +379,7 @@ func (p *peoplePrinter) finish() error {
 	return errors.Join(err, p.endLine())
 }
 
-// line prints a line of its own.
+// line prints a separate line.
 func (p *peoplePrinter) line(text ...span) error {
 	if err := p.endLine(); err != nil {
 		return err
@@ -389,13 +388,13 @@ func (p *peoplePrinter) line(text ...span) error {
 	return p.out.println(text...)
 }
 
-// endLine shows what was said, and ends its last line.
+// endLine prints the agent's text so far and ends its last line.
 func (p *peoplePrinter) endLine() error { return p.said.end() }
 
-// indented lets the further lines of a text begin below its first.
+// indented indents all lines of a text but the first.
 func indented(text string) string { return strings.ReplaceAll(text, "\n", "\n  ") }
 
-// plural is a number of things.
+// plural returns a number with a noun, in the plural unless the number is 1.
 func plural[N int | int64](n N, thing string) string {
 	if n == 1 {
 		return "1 " + thing

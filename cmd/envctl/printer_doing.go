@@ -7,10 +7,10 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// mostDoing is how many running tools a printer knows.
+// mostDoing is how many running tools a printer tracks.
 const mostDoing = 64
 
-// doing shows in the status what an agent does.
+// doing shows the agent's activity in the status line.
 type doing struct {
 	status *status
 	tools  []runningTool // the oldest first
@@ -21,7 +21,7 @@ type runningTool struct {
 	since     time.Time
 }
 
-// event follows what goes on.
+// event updates the status from an event.
 func (d *doing) event(ev runnerscripts.Event) {
 	switch ev.Type {
 	case runnerscripts.TypeQueryQueued, runnerscripts.TypeEnvironmentCreating:
@@ -42,7 +42,7 @@ func (d *doing) event(ev runnerscripts.Event) {
 	case runnerscripts.TypeEnvironmentReady, runnerscripts.TypeQueryStarted, runnerscripts.TypePermissionResolved,
 		runnerscripts.TypeAgentMessage, runnerscripts.TypeAgentThought, runnerscripts.TypePlan:
 	default:
-		return // does not change what goes on
+		return // the activity does not change
 	}
 	if len(d.tools) == 0 {
 		d.status.set("waiting for the model", time.Now())
@@ -65,7 +65,7 @@ func (d *doing) tool(call runnerscripts.ToolCall) {
 	}
 }
 
-// nothing says that nothing goes on.
+// nothing clears the status.
 func (d *doing) nothing() {
 	d.tools = nil
 	d.status.set("", time.Time{})

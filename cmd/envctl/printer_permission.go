@@ -4,7 +4,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// permission says what was denied: the agent may have shown it as if it were done.
+// permission prints denied requests: the agent may have shown the tool call as if it were done.
 func (p *peoplePrinter) permission(ev runnerscripts.Event) error {
 	if req, err := runnerscripts.Payload[runnerscripts.PermissionRequest](ev); err == nil && ev.Type == runnerscripts.TypePermissionRequest {
 		title := firstOf(req.ToolCall.Title, req.ToolCall.Name)

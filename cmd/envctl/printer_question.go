@@ -30,16 +30,16 @@ const (
 // mark begins every row of foreign text in a question, and no other row.
 const mark = "  │ "
 
-// prompt is a question to a person: its rows, and the line that awaits the answer.
+// prompt is a question to the user: its rows, and the line on which the user answers.
 type prompt struct {
-	most  int // rows of a text
+	most  int // the maximum of rows of a text
 	title string
 	rows  func(*questionText)
 	line  string
 }
 
-// question shows a prompt and holds other events back until it is answered: what the
-// agent says below a question could look like another one.
+// question shows a prompt and holds other events back until it is answered: the agent's output
+// below a question could look like another question.
 func (p *peoplePrinter) question(about prompt) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -48,30 +48,31 @@ func (p *peoplePrinter) question(about prompt) {
 	p.ask()
 }
 
-// again says why an answer is none, and awaits another one.
+// again says why an answer is invalid, and shows the input line again.
 func (p *peoplePrinter) again(problem error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	_ = p.err.print(plain(problem.Error()+"\n"), plain(p.asked.line)) // the answer tells who reads it
+	// Ignore the error: a question that is not shown gets no answer.
+	_ = p.err.print(plain(problem.Error()+"\n"), plain(p.asked.line))
 }
 
-// answered shows what has happened since the question was shown.
+// answered prints the events that were held back since the question was shown.
 func (p *peoplePrinter) answered() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked = nil
 	p.doing.status.hide(false)
-	_ = p.release() // the next event fails, too
+	_ = p.release() // the next event reports the error
 }
 
-// denies makes the printer say with each denial what would have allowed it.
+// denies makes the printer add to each denial the flag that would have allowed it.
 func (p *peoplePrinter) denies() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.denying = true
 }
 
-// release shows the events that were held back. The caller holds mu.
+// release prints the events that were held back. The caller holds mu.
 func (p *peoplePrinter) release() error {
 	var errs []error
 	for _, ev := range p.held {
@@ -82,18 +83,19 @@ func (p *peoplePrinter) release() error {
 	return errors.Join(errs...)
 }
 
-// ask prints the question that stands. The caller holds mu.
+// ask prints the open question. The caller holds mu.
 func (p *peoplePrinter) ask() {
 	_ = p.endLine()
 	q := &questionText{width: p.err.width() - utf8.RuneCountInString(mark) - 1, most: p.asked.most}
 	q.add(bold(p.asked.title))
 	p.asked.rows(q)
 	q.add(plain("\n" + p.asked.line))
-	_ = p.err.print(q.spans...) // the answer tells who reads it
+	// Ignore the error: a question that is not shown gets no answer.
+	_ = p.err.print(q.spans...)
 }
 
-// permissionPrompt asks whether a tool may be called. Paths in the workspace are shown
-// relative to it.
+// permissionPrompt returns the prompt that asks whether a tool may be called. Paths in the
+// workspace are shown relative to it.
 func permissionPrompt(req runnerscripts.PermissionRequest, workspace string) prompt {
 	most := mostRows
 	if req.ToolCall.Kind == runnerscripts.ToolExecute {
@@ -108,7 +110,7 @@ func permissionPrompt(req runnerscripts.PermissionRequest, workspace string) pro
 	}
 }
 
-// onEnter says what an empty answer chooses.
+// onEnter describes the option that an empty answer chooses.
 func onEnter(options []runnerscripts.PermissionOption) string {
 	if i := rejection(options); i >= 0 {
 		return fmt.Sprintf("%d (%s)", i+1, options[i].Kind.Effect())
@@ -116,7 +118,7 @@ func onEnter(options []runnerscripts.PermissionOption) string {
 	return runnerscripts.RejectOnce.Effect()
 }
 
-// questionText is the text of a question while it is made.
+// questionText builds the text of a question.
 type questionText struct {
 	width int // of a row, in columns
 	most  int // rows of a text
@@ -125,16 +127,16 @@ type questionText struct {
 
 func (q *questionText) add(s ...span) { q.spans = append(q.spans, s...) }
 
-// hide says what is not shown, in a row that no foreign text can imitate.
+// hide adds a row about text that is not shown. No foreign text can imitate the row.
 func (q *questionText) hide(format string, args ...any) {
 	q.add(plain("\n  "), red("["+fmt.Sprintf(format, args...)+"]"))
 }
 
-// foreign adds a text of the agent: every row of it is marked and as wide as the screen at
-// most. Of too many rows the middle is left out. The rows of a field begin below its
-// first.
+// foreign adds a text of the agent. It marks every row, and breaks rows at the width of the
+// screen. It hides the middle of a text with too many rows. If field is set, it indents all rows
+// but the first.
 func (q *questionText) foreign(text string, field bool) {
-	var end []string // the last rows but those shown already, at most half of what is shown
+	var end []string // the last rows that are not shown yet, at most half of the maximum
 	n, hidden, size := 0, 0, 0
 	for row := range wrap(blanksCounted(visible.Text(text)), q.width, field) {
 		if n++; n <= q.most/2 {
@@ -154,8 +156,7 @@ func (q *questionText) foreign(text string, field bool) {
 	}
 }
 
-// call adds a tool call: what it would change, and what it is called with as far as that
-// does not say it already.
+// call adds a tool call: its changes of files, and the input that they do not show already.
 func (q *questionText) call(call runnerscripts.ToolCall, workspace string) {
 	title := firstOf(call.Title, call.Name)
 	paths := pathsOf(call)
@@ -190,7 +191,7 @@ func (q *questionText) call(call runnerscripts.ToolCall, workspace string) {
 	})
 }
 
-// changeFields are the fields in which tools take a change of a file.
+// changeFields returns the names of the fields in which tools take a change of a file.
 func changeFields() []string {
 	return []string{
 		"file_path", "filePath", "path", "content",
@@ -214,7 +215,7 @@ func (q *questionText) options(options []runnerscripts.PermissionOption) {
 	}
 }
 
-// diffsOf are the changes of files that a tool call shows.
+// diffsOf returns the changes of files that a tool call shows.
 func diffsOf(call runnerscripts.ToolCall) []runnerscripts.ToolCallContent {
 	var list []runnerscripts.ToolCallContent
 	for _, c := range call.Content {
@@ -225,8 +226,8 @@ func diffsOf(call runnerscripts.ToolCall) []runnerscripts.ToolCallContent {
 	return list
 }
 
-// pathsOf are the files that a tool call names. A command names none: a path in it is
-// what is executed.
+// pathsOf returns the paths of the files that a tool call names. It returns none for a command:
+// a path in a command is executed.
 func pathsOf(call runnerscripts.ToolCall) []string {
 	if call.Kind == runnerscripts.ToolExecute {
 		return nil
@@ -241,7 +242,7 @@ func pathsOf(call runnerscripts.ToolCall) []string {
 	return list
 }
 
-// within is a path relative to the workspace, if it is plainly in it.
+// within returns a path relative to the workspace, if it is plainly inside.
 func within(file, workspace string) string {
 	if below, ok := strings.CutPrefix(file, workspace+"/"); ok && workspace != "" && path.Clean(file) == file {
 		return below
@@ -249,8 +250,8 @@ func within(file, workspace string) string {
 	return file
 }
 
-// input adds what a tool is called with, field by field, so that a long one hides no
-// other. show returns how a text is shown, and whether it is.
+// input adds the input of a tool call field by field, so that a long field hides no other. show
+// returns the text to display, and whether to display it.
 func (q *questionText) input(raw json.RawMessage, show func(key, text string) (string, bool)) {
 	if len(raw) == 0 {
 		return
@@ -272,7 +273,7 @@ func (q *questionText) input(raw json.RawMessage, show func(key, text string) (s
 			return
 		}
 		text, shown := string(value), true
-		if json.Unmarshal(value, &text) == nil { // only text becomes another one
+		if json.Unmarshal(value, &text) == nil { // only strings are replaced
 			text, shown = show(fmt.Sprint(key), text)
 		}
 		if shown {
@@ -281,7 +282,7 @@ func (q *questionText) input(raw json.RawMessage, show func(key, text string) (s
 	}
 }
 
-// content adds what a tool call shows.
+// content adds the output that a tool call shows.
 func (q *questionText) content(parts []runnerscripts.ToolCallContent, workspace string) {
 	for i, part := range parts {
 		if i == mostFields {
@@ -302,7 +303,7 @@ func (q *questionText) content(parts []runnerscripts.ToolCallContent, workspace 
 	}
 }
 
-// cut leaves out the middle of a text that has too many characters.
+// cut replaces the middle of a text with more than most characters.
 func cut(text string, most int) string {
 	r := []rune(text)
 	if len(r) <= most {
@@ -312,8 +313,8 @@ func cut(text string, most int) string {
 	return fmt.Sprintf("%s [%d bytes] %s", begin, len(text)-len(begin)-len(end), end)
 }
 
-// blanksCounted replaces many blanks in a row, behind which something could hide, by their
-// number.
+// blanksCounted replaces long runs of blanks, which could hide text behind them, by their
+// length.
 func blanksCounted(text string) string {
 	var b strings.Builder
 	for text != "" {
@@ -333,12 +334,12 @@ func blanksCounted(text string) string {
 	return b.String()
 }
 
-// isBlank also knows the empty pattern of Braille.
+// isBlank reports whether r is white space or the blank Braille pattern.
 func isBlank(r rune) bool { return unicode.IsSpace(r) || r == 0x2800 }
 
-// wrap breaks text into rows of a width, which is at least one character. All but ASCII
-// may be two columns wide. Tabs are written out. With hang all rows but the first are
-// indented if that leaves room for a character.
+// wrap breaks text into rows of a width, with at least one character each. It counts two columns
+// for all characters but ASCII, and writes tabs as \t. If hang is set, it indents all rows but
+// the first, if the width leaves room for a character.
 func wrap(text string, width int, hang bool) iter.Seq[string] {
 	width = max(width, 2)
 	hang = hang && width >= 4

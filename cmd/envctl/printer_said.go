@@ -10,19 +10,19 @@ import (
 // maxSaid is how many bytes of an unfinished paragraph wait to be drawn: 64 KiB.
 const maxSaid = 64 << 10
 
-// said is what an agent says in one message. Elsewhere than on a terminal it is printed as
-// it comes. A terminal shows it paragraph by paragraph, in lines that break between words;
-// one with styles shows Markdown as what it means.
+// said prints one message of an agent. If the output is no terminal, it prints text as it
+// arrives. On a terminal it prints paragraph by paragraph, in lines that break between words;
+// with styles it draws Markdown.
 type said struct {
 	out     *output
-	inLine  bool   // the last line that was printed has no end
-	text    string // that is not shown
-	thought bool   // it is what the agent thinks
-	gap     bool   // a blank line comes before it
+	inLine  bool   // the last printed line has no line break
+	text    string // not printed yet
+	thought bool   // the text is a thought
+	gap     bool   // a blank line precedes the text
 	fence   string // the marks of the fenced block that continues in text
 }
 
-// add adds to the message.
+// add adds text to the message, and prints the paragraphs that are complete.
 func (s *said) add(text string, thought bool) error {
 	if !s.out.terminal {
 		s.inLine = !strings.HasSuffix(text, "\n")
@@ -43,10 +43,10 @@ func (s *said) add(text string, thought bool) error {
 	return s.draw(end)
 }
 
-// show shows all of it so far.
+// show prints all text so far.
 func (s *said) show() error { return s.draw(len(s.text)) }
 
-// end ends the message.
+// end prints the rest of the message and ends it.
 func (s *said) end() error {
 	err := s.show()
 	s.gap, s.fence = false, ""
@@ -57,7 +57,7 @@ func (s *said) end() error {
 	return err
 }
 
-// draw shows the text before an end.
+// draw prints the text before end.
 func (s *said) draw(end int) error {
 	text := s.text[:end]
 	s.text = s.text[end:]
@@ -75,7 +75,7 @@ func (s *said) draw(end int) error {
 	return s.print(text, s.lines)
 }
 
-// print prints text as the lines that it is drawn in.
+// print prints text as the lines that lines returns for it.
 func (s *said) print(text string, lines func(string) [][]span) error {
 	body := strings.Trim(text, "\n")
 	if strings.TrimSpace(body) == "" {
@@ -114,9 +114,9 @@ func codeLines(text string) [][]span {
 
 var listItem = regexp.MustCompile(`^\s*([-*+]|\d{1,9}[.)])(\s|$)`)
 
-// finished returns where the last paragraph, list or fenced block ends that nothing can be
-// added to, and the marks of the fenced block that is open at the end of the text. The text
-// begins in the block with the marks fence, if there are any.
+// finished returns the end of the last complete paragraph, list or fenced block, and the marks
+// of the fenced block that is open at the end of text. If fence is not empty, text starts inside
+// the fenced block with these marks.
 func finished(text, fence string) (end int, open string) {
 	list, begin := false, true
 	for at := 0; at < len(text); {
@@ -156,8 +156,8 @@ func closes(line, fence string) bool {
 	return strings.HasPrefix(mark, fence) && strings.TrimSpace(line) == mark
 }
 
-// cutFence cuts text where the fenced block ends that it begins in, without the line that
-// ends the block.
+// cutFence cuts text at the end of the fenced block in which the text starts. The line that ends
+// the block is in neither part.
 func cutFence(text, fence string) (code, rest string, closed bool) {
 	at := 0
 	for line := range strings.Lines(text) {
@@ -169,7 +169,7 @@ func cutFence(text, fence string) (code, rest string, closed bool) {
 	return text, "", false
 }
 
-// fenceOf returns the marks that begin a line of a fenced block, if it is one.
+// fenceOf returns the marks of a line that starts or ends a fenced block; empty for other lines.
 func fenceOf(line string) string {
 	line = strings.TrimLeft(line, " \t")
 	for _, mark := range []string{"`", "~"} {

@@ -8,8 +8,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// A change is shown as one, with the path in the workspace, and whatever else the tool is
-// called with.
+// A question shows a change as a diff, with the path in the workspace, and all other input of
+// the tool.
 func TestAQuestionShowsTheChange(t *testing.T) {
 	const where = "WORKSPACE/sub/f.txt"
 	before := "old line\n"
@@ -49,7 +49,7 @@ func TestAQuestionShowsTheChange(t *testing.T) {
 	}
 }
 
-// A command is shown as it is executed.
+// A command is shown exactly as it is executed.
 func TestACommandIsShownWithItsPaths(t *testing.T) {
 	s, question := asked(t, runnerscripts.ToolCall{
 		Title: "WORKSPACE/run.sh", Kind: runnerscripts.ToolExecute, RawInput: inputOf(t, "WORKSPACE/run.sh"),
@@ -61,7 +61,7 @@ func TestACommandIsShownWithItsPaths(t *testing.T) {
 	s.answer("n")
 }
 
-// Enter rejects, and says so before.
+// Enter rejects, and the question says so.
 func TestEnterRejects(t *testing.T) {
 	options := append([]runnerscripts.PermissionOption{{OptionID: "always", Name: "Always", Kind: runnerscripts.AllowAlways}}, allowOrReject()...)
 	s, question := asked(t, runnerscripts.ToolCall{Title: "rm -rf /"}, options...)
@@ -73,7 +73,7 @@ func TestEnterRejects(t *testing.T) {
 	}
 }
 
-// A wrong answer leaves the question where it is, and only its last line comes again.
+// After an invalid answer the question stays, and only its last line is shown again.
 func TestAfterAWrongAnswerOnlyTheLastLineComesAgain(t *testing.T) {
 	s, _ := asked(t, runnerscripts.ToolCall{Title: "rm -rf /"}, allowOrReject()...)
 	s.typeIn("q\r")

@@ -12,7 +12,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
-// theirs is the provider of another module. Its sandboxes are those of a folder.
+// theirs simulates a provider of another module. Its sandboxes are local.
 type theirs struct{ local.Provider }
 
 func (theirs) Examine(_ context.Context, spec primitives.Spec) []primitives.Finding {
@@ -23,7 +23,7 @@ func (theirs) Examine(_ context.Context, spec primitives.Spec) []primitives.Find
 	}
 }
 
-// otherModule returns a sandbox that the provider of another module makes.
+// otherModule returns a sandbox of the provider of another module.
 func otherModule(t *testing.T) environment.Sandbox {
 	t.Helper()
 	return environment.Sandbox{Type: "theirs", Spec: primitives.Spec{Image: "web"}, Provider: theirs{local.Provider{Root: t.TempDir()}}}

@@ -17,8 +17,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// askingAgent is an agent that speaks ACP: it asks what its prompt says, and says what was
-// answered.
+// askingAgent is an ACP agent. It asks for the permission that its prompt describes, and prints
+// the answer.
 func askingAgent() {
 	type message struct {
 		ID     json.RawMessage `json:"id,omitempty"`
@@ -78,7 +78,8 @@ func askingAgent() {
 	}
 }
 
-// asked makes an agent ask on a terminal, and returns the terminal with the question on the screen.
+// asked runs an agent that asks on a terminal, and returns the terminal and the question that it
+// shows.
 func asked(t *testing.T, call runnerscripts.ToolCall, options ...runnerscripts.PermissionOption) (s *screen, question string) {
 	t.Helper()
 	self, err := os.Executable()
@@ -106,7 +107,7 @@ func asked(t *testing.T, call runnerscripts.ToolCall, options ...runnerscripts.P
 	return s, question
 }
 
-// until is wait that returns what came before the text, with plain line breaks.
+// until is like wait, and returns the output before text, with plain line breaks.
 func (s *screen) until(text string) string {
 	s.t.Helper()
 	var before bytes.Buffer
@@ -123,7 +124,7 @@ func (s *screen) until(text string) string {
 	return strings.ReplaceAll(before.String(), "\r\n", "\n")
 }
 
-// answer types an answer and returns what the agent got.
+// answer types an answer and returns the answer that the agent got.
 func (s *screen) answer(text string) string {
 	s.t.Helper()
 	s.typeIn(text + "\r")
@@ -144,7 +145,7 @@ func allowOrReject() []runnerscripts.PermissionOption {
 
 const secondQuestion = "go test\nAllow?\n  │ ls\n  1  allow once\n  │ the agent calls it \"Allow\"\n\x1b[2J\r  2\nnumber, y, n, or what the agent should do instead: "
 
-// ours are the rows of a question that only envctl itself may print.
+// ours matches the rows of a question that only envctl itself may print.
 var ours = regexp.MustCompile(`(?m)^(Allow\?|  \d+  |number,|  \[)`)
 
 func TestAQuestionCannotBeImitatedByItsText(t *testing.T) {
@@ -179,8 +180,8 @@ func TestAQuestionCannotBeImitatedByItsText(t *testing.T) {
 	}
 }
 
-// onScreen returns the rows that a terminal shows, which breaks those that are wider. All
-// but ASCII are two columns wide, at worst.
+// onScreen returns the rows of a terminal, which breaks wider lines. It counts two columns for
+// all characters but ASCII, the worst case.
 func onScreen(text string, columns int) []string {
 	var rows []string
 	for line := range strings.SplitSeq(text, "\n") {
@@ -211,7 +212,7 @@ func TestTheNameOfAnOptionCannotImitateAnotherOne(t *testing.T) {
 			Options:  []runnerscripts.PermissionOption{{OptionID: "a", Name: name, Kind: runnerscripts.AllowOnce}},
 		}, ""))
 		show.answered()
-		rows := onScreen(errOut.String(), 80) // the width of what is no terminal
+		rows := onScreen(errOut.String(), 80) // the width of an output that is no terminal
 		for i, row := range rows {
 			if !strings.HasPrefix(row, mark) && !ours.MatchString(row) {
 				t.Errorf("row %d is not marked: %q", i, row)
@@ -241,7 +242,7 @@ func TestForeignTextIsMarkedOnANarrowTerminal(t *testing.T) {
 	}
 }
 
-// inputOf is what a tool is called with that executes a command.
+// inputOf returns the input of a tool that executes a command.
 func inputOf(t *testing.T, command string) json.RawMessage {
 	t.Helper()
 	raw, err := json.Marshal(map[string]string{"command": command})
@@ -325,7 +326,7 @@ func TestAPersonsAnswerIsUnderstood(t *testing.T) {
 	for _, tt := range []struct {
 		options []runnerscripts.PermissionOption
 		line    string
-		want    runnerscripts.PermissionDecision // none: it is not understood
+		want    runnerscripts.PermissionDecision // zero if the line is invalid
 	}{
 		{list(once, no), "y", runnerscripts.PermissionDecision{OptionID: "once", Kind: once.Kind}},
 		{list(once, no), "NO", runnerscripts.PermissionDecision{OptionID: "no", Kind: no.Kind}},
@@ -364,7 +365,8 @@ func TestAPersonsAnswerIsUnderstood(t *testing.T) {
 	}
 }
 
-// What the agent says after a question, which could look like one, is not shown below it.
+// The agent's output after a question could look like another question. It is not shown below
+// the question.
 func TestNothingIsShownBelowAQuestion(t *testing.T) {
 	var out, errOut bytes.Buffer
 	show := newApp(nil, &out, &errOut).newPrinter(false)
@@ -387,7 +389,7 @@ func TestNothingIsShownBelowAQuestion(t *testing.T) {
 	if out.String() != "Allow?\n  │ ls\n" {
 		t.Errorf("after the answer: %q", &out)
 	}
-	// So many that they cannot wait are shown, and the question again.
+	// If too many events are held back, they are printed, and the question is shown again.
 	errOut.Reset()
 	show.question(permissionPrompt(runnerscripts.PermissionRequest{ToolCall: runnerscripts.ToolCall{Title: "rm -rf /"}}, ""))
 	for range mostHeld {

@@ -15,7 +15,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// Bounds of the patches that are saved where nothing else was asked for.
+// Bounds of the patches that are saved by default.
 const (
 	patchesFolder = "patches"
 	maxPatch      = 256 << 20 // bytes of one
@@ -24,8 +24,8 @@ const (
 	patchAge      = 30 * 24 * time.Hour // gc removes older ones
 )
 
-// bringOut brings what changed in the workspace to where the flags say. Without any of
-// them it is saved: work that was paid for does not end with its sandbox.
+// bringOut exports the changes of the workspace as the flags say. Without such flags it saves
+// them as a patch, so that the agent's work is not lost with the sandbox.
 func (f *runFlags) bringOut(ctx context.Context, env *environment.Environment, failed error) (err error) {
 	if f.patch != "" {
 		err = f.writePatch(ctx, env)
@@ -41,13 +41,13 @@ func (f *runFlags) bringOut(ctx context.Context, env *environment.Environment, f
 	saved := f.savePatch(ctx, env)
 	if failed != nil && (errors.Is(saved, primitives.ErrUnavailable) || errors.Is(saved, primitives.ErrTerminated)) {
 		fmt.Fprintln(f.app.err, "what changed in the workspace is lost with the sandbox")
-		saved = nil // the failure says the rest
+		saved = nil // failed has the cause
 	}
 	return errors.Join(err, saved)
 }
 
-// applyChanges makes the changes in the folder that the workspace was copied from. What
-// does not apply is saved.
+// applyChanges applies the changes to the folder that the workspace was copied from. If that
+// fails and the sandbox is not kept, it saves them as a patch.
 func (f *runFlags) applyChanges(ctx context.Context, env *environment.Environment) error {
 	changes, err := env.Apply(ctx, *f.source)
 	switch {
@@ -64,11 +64,12 @@ func (f *runFlags) applyChanges(ctx context.Context, env *environment.Environmen
 	return f.app.err.println(dim("nothing changed in the workspace"))
 }
 
-// savePatch saves what changed as a patch of this user, and says where.
+// savePatch saves the changes as a patch in this user's state folder, and prints the command
+// that applies it.
 func (f *runFlags) savePatch(ctx context.Context, env *environment.Environment) (err error) {
 	changes, err := env.Changes(ctx)
 	if errors.Is(err, errors.ErrUnsupported) {
-		return nil // a sandbox that cannot tell what changed
+		return nil // the sandbox cannot report changes
 	}
 	if err != nil || len(changes) == 0 {
 		return err
@@ -90,7 +91,7 @@ func (f *runFlags) savePatch(ctx context.Context, env *environment.Environment) 
 	}
 	w := &boundedWriter{w: file, left: maxPatch}
 	err = errors.Join(env.Patch(ctx, w), file.Close())
-	if err != nil || w.left == maxPatch { // only permissions that git does not know
+	if err != nil || w.left == maxPatch { // only permissions changed that git does not record
 		return errors.Join(err, root.Remove(name))
 	}
 	folder := "."
@@ -104,9 +105,9 @@ func (f *runFlags) savePatch(ctx context.Context, env *environment.Environment) 
 	)
 }
 
-// applyCommand is the command of the shell that applies a patch to a folder. Within a
-// repository git apply takes the paths of a patch from its top, and leaves out silently
-// what is elsewhere.
+// applyCommand returns the shell command that applies a patch to a folder. In a repository, git
+// apply takes the paths of a patch from the top of the repository, and silently skips files
+// outside the current folder.
 func applyCommand(folder, patch string) string {
 	apply := " apply "
 	if abs, err := filepath.Abs(folder); err == nil {
@@ -128,7 +129,7 @@ func applyCommand(folder, patch string) string {
 	return "git -C " + shellQuoted(folder) + apply + shellQuoted(patch)
 }
 
-// boundedWriter fails beyond a number of bytes.
+// boundedWriter fails beyond left bytes.
 type boundedWriter struct {
 	w    io.Writer
 	left int64
@@ -144,7 +145,7 @@ func (b *boundedWriter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// counted says how many files changed, and which if they are few.
+// counted returns how many files changed, with the names of the first ones.
 func counted(changes []environment.Change) string {
 	const most = 3
 	var names []string
@@ -157,7 +158,7 @@ func counted(changes []environment.Change) string {
 	return fmt.Sprintf("%s changed (%s)", plural(len(changes), "file"), strings.Join(names, ", "))
 }
 
-// shellQuoted is a text as a word of the shell.
+// shellQuoted returns text as one word of the shell.
 func shellQuoted(text string) string {
 	const safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+=:,@%"
 	if text != "" && strings.Trim(text, safe) == "" {
@@ -166,7 +167,7 @@ func shellQuoted(text string) string {
 	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
-// collectPatches removes saved patches that are old, or says which.
+// collectPatches removes old saved patches, and returns them. With dryRun it removes none.
 func collectPatches(dryRun bool) (removed []environment.Garbage, err error) {
 	root, err := statedir.Open(patchesFolder)
 	if err != nil {
@@ -185,7 +186,7 @@ func collectPatches(dryRun bool) (removed []environment.Garbage, err error) {
 	for _, e := range entries {
 		info, err := e.Info()
 		if err != nil || time.Since(info.ModTime()) < patchAge {
-			continue // removed by another program, or to be kept
+			continue // removed by another program, or not old enough
 		}
 		if !dryRun {
 			if err := root.Remove(e.Name()); err != nil {

@@ -31,7 +31,7 @@ type app struct {
 	in       io.Reader
 	out, err *output
 	status   *status
-	hurry    <-chan struct{} // closed when an interrupted run shall wait for nothing; nil: never
+	hurry    <-chan struct{} // closed when an interrupted run must not wait any more; may be nil
 }
 
 // Execute runs envctl with the given arguments (without the program's name) and
@@ -66,7 +66,8 @@ func (a *app) execute(ctx context.Context, args []string) int {
 		return exitOK
 	}
 	if errors.Is(err, errNoReader) {
-		return exitNoReader // as of a program that SIGPIPE has ended: nobody is left to read why
+		// As for a program that SIGPIPE has killed: no reader is left for an error.
+		return exitNoReader
 	}
 	var status *exitError
 	if errors.As(err, &status) {
@@ -89,7 +90,7 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	return exitFailure
 }
 
-// inFlags puts flags where the errors of package environment advise about fields of its Config.
+// inFlags replaces advice about fields of environment.Config by advice about flags.
 var inFlags = strings.NewReplacer(
 	"set Config.Trust", "give --trust",
 	"name it in Config.Agent", "name it, with --agent or in the configuration",
@@ -98,7 +99,7 @@ var inFlags = strings.NewReplacer(
 	"; List shows those there are", "; 'envctl ls' shows those there are",
 )
 
-// besides returns what else is in joined errors than the known one.
+// besides returns the parts of joined errors that are not known.
 func besides(err, known error) error {
 	var joined interface{ Unwrap() []error }
 	if errors.As(err, &joined) {
@@ -114,7 +115,7 @@ func besides(err, known error) error {
 	return err
 }
 
-// exitError chooses the exit status. Without err nothing is printed.
+// exitError sets the exit status. If err is nil, nothing is printed.
 type exitError struct {
 	code int
 	err  error
@@ -129,7 +130,7 @@ func (e *exitError) Error() string {
 
 func (e *exitError) Unwrap() error { return e.err }
 
-// usagef is an error in how envctl was called.
+// usagef returns an error about how envctl was called.
 func usagef(format string, args ...any) error {
 	return &exitError{code: exitUsage, err: fmt.Errorf(format, args...)}
 }
@@ -177,7 +178,7 @@ An ID may be cut short, as long as it fits only one sandbox.`,
 	return root
 }
 
-// takesLong says what a command does that may take long, if nothing else says it.
+// takesLong returns the status of a command that may take long and shows no other status.
 func takesLong(command string) string {
 	return map[string]string{
 		"envctl agents install": "installing the agent",
@@ -203,15 +204,15 @@ func takesLong(command string) string {
 	}[command]
 }
 
-// named are the flags whose value says where, as whom, on what or by which rules
-// something is done.
+// named are the flags whose value names a place, a user, a thing or a rule. The value must not
+// be empty; see refuseEmpty.
 var named = []string{
 	"sandbox", "to", "config", "image", "base", "network", "max-size", "memory", "user", "workdir",
 	"folder", "git", "in", "tar", "patch", "pattern", "agent", "model", "mode", "profile", "name", "id-file", "listen", "scenario", "permission", "log-level", "status", "budget", "record", "replay",
 }
 
-// refuseEmpty refuses an empty value of a flag. Treated like a missing flag it would run
-// the command elsewhere, or as another user, than the caller meant.
+// refuseEmpty rejects an empty value of a named flag. Like a missing flag, it would run the
+// command elsewhere, or as another user, than the caller meant.
 func refuseEmpty(cmd *cobra.Command, _ []string) error {
 	for _, name := range named {
 		if f := cmd.Flags().Lookup(name); f != nil && f.Changed && f.Value.String() == "" {
@@ -222,8 +223,8 @@ func refuseEmpty(cmd *cobra.Command, _ []string) error {
 	return nil
 }
 
-// strictDefaults makes the commands that cobra adds refuse what they do not know, as all
-// others do. It is called when the streams are set, which one of them keeps.
+// strictDefaults makes the commands that cobra adds reject unknown arguments, as all others do.
+// Call it after the streams are set: the completion command keeps them.
 func strictDefaults(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
@@ -238,7 +239,7 @@ func strictDefaults(root *cobra.Command) {
 				if err := knownCommand(about, unknown); err != nil {
 					return err
 				}
-				about.InitDefaultHelpFlag() // to be shown
+				about.InitDefaultHelpFlag() // help shows it
 				about.InitDefaultVersionFlag()
 				return about.Help()
 			}
@@ -270,8 +271,7 @@ func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// knownCommand refuses what is none of the commands, and names those that might
-// be meant.
+// knownCommand rejects an unknown command, and suggests similar ones.
 func knownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil

@@ -26,13 +26,13 @@ type runFlags struct {
 	agentFlags
 	identityFlags
 	budgetFlags
-	in                string // the ID of a sandbox that is there
+	in                string // the ID of an existing sandbox
 	permission        string
 	patch             string
 	apply             bool
 	keep, asJSON, raw bool
 
-	source      *environment.Folder // that is the whole workspace; nil: there is none
+	source      *environment.Folder // the source of the whole workspace; nil if there is none
 	staysOnHost bool                // the workspace is a folder of this machine
 }
 
@@ -97,7 +97,7 @@ a "seq" that counts from 1 without a gap. The exit status is 1 if a query failed
 	return cmd
 }
 
-// runIn runs the agent in a sandbox that is there, as attach does.
+// runIn runs the agent in an existing sandbox, as attach does.
 func (f *runFlags) runIn(cmd *cobra.Command, prompts []string) error {
 	for _, flag := range []string{
 		"image", "network", "allow-host", "memory", "cpus", "folder", "gitignore", "git", "tar", "name", "id-file", "keep", "patch", "apply",
@@ -114,7 +114,7 @@ func (f *runFlags) runIn(cmd *cobra.Command, prompts []string) error {
 		unnamed := f.agent == "" && cfg.Agent.Name == ""
 		err := errors.Join(f.agentFlags.apply(ctx, f.config, cfg), f.budgetFlags.apply(cfg))
 		if unnamed {
-			cfg.Agent.Name = "" // the one that has run there
+			cfg.Agent.Name = "" // use the agent that has run in the sandbox
 		}
 		cfg.Raw = cfg.Raw || f.raw
 		return err
@@ -147,16 +147,17 @@ func (f *runFlags) run(ctx context.Context, prompts []string) (err error) {
 	if err != nil {
 		return err
 	}
-	var maxWorkspace int64 // as large as it is by default
+	var maxWorkspace int64 // zero means the default limit
 	if !stored {
 		maxWorkspace = -1
 	}
 	defer func() { err = errors.Join(err, closeStore()) }()
-	var made atomic.Pointer[environment.Environment] // by the session's own goroutine
+	var made atomic.Pointer[environment.Environment] // set by the session's goroutine
 	s, err := session.Open(ctx, session.Config{
 		Environment: cfg,
 		Create: func(ctx context.Context, cfg environment.Config) (*environment.Environment, error) {
-			cfg.Budget.Ask = cfg.Budget.Ask || answer.policy == permissionAsk // not stored: nobody may be asked later
+			// Ask is not stored: a later program may have no user to ask.
+			cfg.Budget.Ask = cfg.Budget.Ask || answer.policy == permissionAsk
 			env, err := environment.Create(ctx, cfg)
 			if err != nil {
 				return nil, err
@@ -177,7 +178,7 @@ func (f *runFlags) run(ctx context.Context, prompts []string) (err error) {
 	err = f.prompts(ctx, s, prompts)
 	err = errors.Join(err, log.end())
 	if state, _ := s.State(ctx); state.Environment.Status != session.EnvironmentReady && f.keep {
-		made.Store(nil) // its agent could not be started, and it has ended
+		made.Store(nil) // the agent could not be started, and the sandbox has ended
 	}
 	if env := made.Load(); env != nil {
 		out, stop := f.app.unhurried(ctx)
@@ -187,7 +188,7 @@ func (f *runFlags) run(ctx context.Context, prompts []string) (err error) {
 			err = errors.Join(err, f.printKept(cfg.Sandbox, env.ID()))
 		}
 	}
-	ends := made.Load() // with the session
+	ends := made.Load() // the sandbox that ends with the session
 	if f.keep {
 		ends = nil
 	}
@@ -201,25 +202,26 @@ func (f *runFlags) run(ctx context.Context, prompts []string) (err error) {
 	return errors.Join(err, ended)
 }
 
-// pointToLogs names the sandbox of a run that failed, where something is known of it.
+// pointToLogs prints the logs command for the sandbox of a failed run, if there is anything to
+// read.
 func (f *runFlags) pointToLogs(ctx context.Context, s environment.Sandbox, id string) {
 	if entries, err := environment.History(ctx, s, id); f.keep || err == nil && len(entries) > 0 {
 		fmt.Fprintf(f.app.err, "sandbox %s: 'envctl logs %s' tells what happened there\n", id, whereFlag(s)+id)
 	}
 }
 
-// printKept prints the ID of a sandbox that stays, as create does, and what it is for.
+// printKept prints the ID of a kept sandbox, as create does, and the commands that use it.
 func (f *runFlags) printKept(s environment.Sandbox, id string) error {
 	name := whereFlag(s) + firstOf(f.name, id)
 	fmt.Fprintf(f.app.err, "kept: go on with 'envctl attach %[1]s PROMPT', look into it with 'envctl exec -t %[1]s -- sh', end it with 'envctl rm %[1]s'\n", name)
 	if f.asJSON || f.patch == "-" {
-		return nil // standard output is for something else
+		return nil // standard output holds the events or the patch
 	}
 	_, err := fmt.Fprintln(f.app.out, id)
 	return err
 }
 
-// configure is the configuration of the file with the flags over it.
+// configure returns the configuration of the file, overridden by the flags.
 func (f *runFlags) configure(ctx context.Context) (environment.Config, error) {
 	cfg, err := f.loadNew(ctx, &f.makeFlags)
 	if err != nil {
@@ -249,7 +251,7 @@ func (f *runFlags) configure(ctx context.Context) (environment.Config, error) {
 	return cfg, f.check(cfg)
 }
 
-// check finds before the work what could not be done after it.
+// check rejects, before the run, flags that would fail after it.
 func (f *runFlags) check(cfg environment.Config) error {
 	if f.apply && f.source == nil {
 		return usagef("--apply makes the changes in the folder of --folder, which must be all that is in the workspace; give --folder")
@@ -275,7 +277,7 @@ func (f *runFlags) check(cfg environment.Config) error {
 	return nil
 }
 
-// prompt returns the text of an argument.
+// prompt returns the prompt of an argument; "-" reads it from standard input.
 func (a *app) prompt(arg string) (string, error) {
 	if arg == "-" {
 		text, err := io.ReadAll(a.in)
@@ -290,7 +292,7 @@ func (a *app) prompt(arg string) (string, error) {
 	return arg, nil
 }
 
-// prompts runs the prompts one after the other.
+// prompts runs prompts one after the other.
 func (f *runFlags) prompts(ctx context.Context, s *session.AgentSession, prompts []string) error {
 	for _, prompt := range prompts {
 		turn, err := s.Prompt(ctx, prompt)
@@ -308,7 +310,7 @@ func (f *runFlags) prompts(ctx context.Context, s *session.AgentSession, prompts
 	return nil
 }
 
-// runLog prints the events of a session as they happen. The sandbox waits for it.
+// runLog prints the events of a session as they happen. A slow printer slows the sandbox.
 type runLog struct {
 	show printer
 
@@ -325,7 +327,8 @@ func (l *runLog) event(ev runnerscripts.Event) error {
 	return l.show.event(ev)
 }
 
-// end prints no more: how the session ends is not of the run.
+// end finishes the printer. Events of the end of the session are not part of the run, and are
+// not printed.
 func (l *runLog) end() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -333,8 +336,8 @@ func (l *runLog) end() error {
 	return l.show.finish()
 }
 
-// interrupt stops the running query politely, unless a second interrupt comes: the
-// query then ends with the session.
+// interrupt interrupts the running query and waits for its end. At a second interrupt it returns
+// at once, and the query ends with the session.
 func (a *app) interrupt(ctx context.Context, s *session.AgentSession, turn *session.Turn) {
 	why := interruption(ctx)
 	ctx, stop := a.unhurried(ctx)
@@ -347,7 +350,7 @@ func (a *app) interrupt(ctx context.Context, s *session.AgentSession, turn *sess
 	_, _ = turn.Wait(ctx) // the events say how it ended
 }
 
-// unhurried is ctx without its end, until the user has no patience any more.
+// unhurried returns a context that outlives ctx and is cancelled when a.hurry is closed.
 func (a *app) unhurried(ctx context.Context) (unhurried context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	if a.hurry != nil {
@@ -362,7 +365,7 @@ func (a *app) unhurried(ctx context.Context) (unhurried context.Context, stop fu
 	return ctx, cancel
 }
 
-// failed is the error of a query whose query_failed event was printed already.
+// failed returns the error of a query whose query_failed event was already printed.
 func failed(err error) error {
 	var q *session.QueryError
 	switch {
@@ -376,7 +379,7 @@ func failed(err error) error {
 	return &exitError{code: exitFailure}
 }
 
-// writePatch writes what changed as a patch to where --patch says, and tells it.
+// writePatch writes the changes as a patch to the file of --patch, and prints where.
 func (f *runFlags) writePatch(ctx context.Context, env *environment.Environment) (err error) {
 	var w io.Writer = f.app.out
 	to := "to standard output"

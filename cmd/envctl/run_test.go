@@ -17,7 +17,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
-// alone gives the test sandboxes of its own and checks that none is left.
+// alone gives the test its own sandboxes and checks that none is left.
 func alone(t *testing.T) {
 	t.Helper()
 	runner, err := bundle.Path(t.Context(), bundle.Config{})
@@ -41,8 +41,8 @@ func file(t *testing.T, name, content string) string {
 	return name
 }
 
-// hooked calls a function with everything that is written, until it returns false;
-// then writing fails as it does when nobody reads any more.
+// hooked is a writer that calls hook with everything written so far. When hook returns false,
+// Write fails with EPIPE.
 type hooked struct {
 	mu   sync.Mutex
 	buf  bytes.Buffer

@@ -13,7 +13,7 @@ import (
 const spoken = "# The plan\n\nWe *must* mend `parse.go`, which is **wrong** in some places.\n\n" +
 	"1. read it\n2. mend it\n\n| file | lines |\n|---|---|\n| a.go | 10 |\n\n```go\nfunc main() {\n\n}\n```\n\n> as [you](https://example.com/x \"tip\") said\n\nDone."
 
-// says shows a message in pieces of a size, and returns what the terminal got.
+// says prints a message in pieces of size bytes, and returns what the terminal shows.
 func says(t *testing.T, d *display, text string, size int) string {
 	t.Helper()
 	show := newApp(nil, d.tty, d.tty).newPrinter(false)
@@ -28,7 +28,7 @@ func says(t *testing.T, d *display, text string, size int) string {
 	return d.text()
 }
 
-// However it arrives, Markdown is shown as what it means, in lines that fit.
+// Markdown is drawn in lines that fit, however the text is cut into pieces.
 func TestMarkdownOnATerminal(t *testing.T) {
 	const want = `The plan
 
@@ -81,7 +81,7 @@ func TestLinesAreAsWideAsTheTerminal(t *testing.T) {
 	}
 }
 
-// Without styles the text stays as it is, but for the line breaks.
+// Without styles the text is unchanged, except for the line breaks.
 func TestPlainTextOnATerminal(t *testing.T) {
 	t.Setenv("NO_COLOR", "1")
 	d := newDisplay(t, 20)
@@ -92,7 +92,7 @@ func TestPlainTextOnATerminal(t *testing.T) {
 	}
 }
 
-// What is piped is what the agent says.
+// A pipe gets the agent's text unchanged.
 func TestPipedTextIsUnchanged(t *testing.T) {
 	var out, errOut bytes.Buffer
 	show := newApp(nil, &out, &errOut).newPrinter(false)
@@ -106,8 +106,8 @@ func TestPipedTextIsUnchanged(t *testing.T) {
 	}
 }
 
-// A finished paragraph is not held back until the message ends; nor is the whole message
-// when its last piece comes again.
+// A paragraph is printed when it is finished, and the rest of a message when its snapshot
+// arrives.
 func TestParagraphsAreShownAsTheyAreFinished(t *testing.T) {
 	t.Setenv("NO_COLOR", "")
 	d := newDisplay(t, 40)
@@ -141,7 +141,7 @@ func TestParagraphsAreShownAsTheyAreFinished(t *testing.T) {
 	}
 }
 
-// What the agent thinks is no Markdown.
+// A thought is not drawn as Markdown.
 func TestThoughtsOnATerminal(t *testing.T) {
 	t.Setenv("NO_COLOR", "")
 	d := newDisplay(t, 40)
@@ -153,7 +153,7 @@ func TestThoughtsOnATerminal(t *testing.T) {
 	d.shows("I *think*\n")
 }
 
-// A paragraph without end is shown before its end.
+// A paragraph that does not end is printed in parts.
 func TestAnEndlessParagraphIsShown(t *testing.T) {
 	var out bytes.Buffer
 	s := said{out: newOutput(&out)}
@@ -168,8 +168,8 @@ func TestAnEndlessParagraphIsShown(t *testing.T) {
 	}
 }
 
-// A block of code that is shown in pieces stays one, whether the agent pauses in it or it
-// is too long to wait for its end.
+// A code block that is printed in parts looks like one block, whether the agent pauses in it or
+// it is too long to hold back.
 func TestABlockOfCodeIsShownInPieces(t *testing.T) {
 	styles := regexp.MustCompile(`\x1b\[[0-9;]*m`)
 	x := strings.Repeat("x", 60) + "\n"

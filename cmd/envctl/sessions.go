@@ -86,7 +86,7 @@ func (a *app) newSessionsListCmd() *cobra.Command {
 	return cmd
 }
 
-// shortSession is an ID for people: on a terminal its first part, which is enough.
+// shortSession returns a session ID for display: on a terminal only its first part.
 func (a *app) shortSession(id string) string {
 	if first, _, ok := strings.Cut(id, "-"); ok && len(first) >= 8 && a.out.terminal {
 		return first
@@ -199,7 +199,7 @@ whose sandbox is still there, is not removed: 'envctl rm' ends a sandbox.`,
 	return cmd
 }
 
-// removeOlder removes the sessions in which nothing has happened for so long.
+// removeOlder removes the sessions without events for the given time that are not in use.
 func (a *app) removeOlder(ctx context.Context, age time.Duration) error {
 	err := a.withSessions(ctx, func(s *sqlite.Store) error {
 		list, err := records(ctx, s, store.Filter{})
@@ -223,8 +223,8 @@ func (a *app) removeOlder(ctx context.Context, age time.Duration) error {
 	return err
 }
 
-// removeSession removes a session that no program uses, and for which only is true if it is
-// not nil.
+// removeSession removes a session that no program uses. If only is not nil, it removes the
+// session only if only returns true.
 func (a *app) removeSession(ctx context.Context, s *sqlite.Store, id string, only func(store.Record) bool) error {
 	unlock, err := s.Lock(ctx, id)
 	if errors.Is(err, store.ErrLocked) {
@@ -239,9 +239,10 @@ func (a *app) removeSession(ctx context.Context, s *sqlite.Store, id string, onl
 	}
 	missing := errNoSandbox
 	if err == nil && r.Sandbox.ID != "" {
-		cfg, _ := session.Stored(ctx, s, id) // without it all types are searched, but no other machines
+		// Without the stored configuration find searches all types, but no other machines.
+		cfg, _ := session.Stored(ctx, s, id)
 		if _, missing = find(ctx, cfg.Environment.Sandbox, r.Sandbox.ID); missing == nil && only != nil {
-			return unlock() // it goes on there
+			return unlock() // the sandbox still exists
 		}
 		if missing == nil {
 			err = fmt.Errorf("the session %s goes on in the sandbox %s; end that first, with 'envctl rm %[2]s'", id, r.Sandbox.ID)
@@ -253,13 +254,14 @@ func (a *app) removeSession(ctx context.Context, s *sqlite.Store, id string, onl
 	if err = errors.Join(err, unlock()); err != nil {
 		return err
 	}
-	if !errors.Is(missing, errNoSandbox) { // it could not be asked for
+	if !errors.Is(missing, errNoSandbox) { // the sandbox could not be searched for
 		return a.err.row(plain(fmt.Sprintf("its %s sandbox may still be there; end it with 'envctl rm %s'", r.Sandbox.Type, r.Sandbox.ID)))
 	}
 	return nil
 }
 
-// withSessions opens the store of sessions; fs.ErrNotExist if there is none yet.
+// withSessions calls use with the store of sessions. It returns fs.ErrNotExist if there is no
+// store yet.
 func (a *app) withSessions(ctx context.Context, use func(*sqlite.Store) error) error {
 	s, err := sessionstore.OpenExisting(ctx)
 	if err != nil {
@@ -268,9 +270,10 @@ func (a *app) withSessions(ctx context.Context, use func(*sqlite.Store) error) e
 	return errors.Join(use(s), s.Close())
 }
 
-// withSession finds the one session with this ID, else of the sandbox with this ID or name, else
-// that had this name last, else whose ID begins so: in this order, so that the name of a sandbox
-// never means a session whose ID happens to begin like it.
+// withSession calls use with the session for id: the session with this ID, else the session of
+// the sandbox with this ID or name, else the session that had this name last, else the only
+// session whose ID has this prefix. In this order, the name of a sandbox never means a session
+// whose ID happens to start with it.
 func (a *app) withSession(ctx context.Context, id string, use func(*sqlite.Store, store.Record) error) error {
 	s, err := sessionstore.OpenExisting(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -312,7 +315,8 @@ func noSession(id string) error {
 	return fmt.Errorf("%w %q; 'envctl sessions ls' shows those there are", store.ErrNotFound, id)
 }
 
-// alone fails if a word is the beginning of the sandbox's ID and of that of another's session.
+// alone fails if word is only a prefix of the sandbox's ID and also fits a session of another
+// sandbox.
 func (l location) alone(ctx context.Context, s store.Store, word string) error {
 	if l.is(word) {
 		return nil
@@ -327,7 +331,8 @@ func (l location) alone(ctx context.Context, s store.Store, word string) error {
 	return err
 }
 
-// findSession finds the session with this ID, or that had this name last, or whose ID begins so.
+// findSession returns the session with this ID, else the session that had this name last, else
+// the only session whose ID has this prefix.
 func findSession(ctx context.Context, s store.Store, id string) (store.Record, error) {
 	r, err := s.Load(ctx, id)
 	if !errors.Is(err, store.ErrNotFound) {
@@ -355,7 +360,7 @@ func findSession(ctx context.Context, s store.Store, id string) (store.Record, e
 	return store.Record{}, usagef("%q fits %d sessions: %s; give more of the ID", id, len(fit), strings.Join(fit[:min(len(fit), 5)], ", "))
 }
 
-// nameOf is the name that a session gave its last sandbox; empty for none.
+// nameOf returns the name that a session gave its last sandbox; empty for none.
 func nameOf(r store.Record) string {
 	var config struct {
 		Environment struct {
@@ -379,8 +384,8 @@ func records(ctx context.Context, s store.Store, f store.Filter) ([]store.Record
 	return list, nil
 }
 
-// completeSessions offers the shell the sessions, with their titles; most below zero is no
-// limit.
+// completeSessions completes the IDs of sessions, for the first most arguments. A negative most
+// means no limit.
 func (a *app) completeSessions(most int) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, begin string) (ids []cobra.Completion, _ cobra.ShellCompDirective) {
 		if most >= 0 && len(args) >= most {
@@ -399,7 +404,8 @@ func (a *app) completeSessions(most int) cobra.CompletionFunc {
 	}
 }
 
-// collectBlobs removes what killed programs have left in the store of sessions.
+// collectBlobs removes the orphans of killed programs from the store of sessions, and returns
+// them. With dryRun it removes none.
 func collectBlobs(ctx context.Context, dryRun bool) (removed []environment.Garbage, err error) {
 	s, err := sessionstore.OpenExisting(ctx)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -15,8 +15,9 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// storeSession is a program of the scripts: it stores a session of the ID and title of its
-// arguments, with a conversation, prints a line, and has the session until its input ends.
+// storeSession is a command of the scripts. It stores a session with the ID and the title of its
+// arguments, and with a conversation. Then it prints a line and holds the lease of the session
+// until EOF of its input.
 func storeSession() {
 	if err := storeAndHold(context.Background(), os.Args[1], os.Args[2]); err != nil {
 		fmt.Fprintln(os.Stderr, err)

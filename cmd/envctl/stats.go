@@ -16,14 +16,14 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// usage is what stats prints of a sandbox.
+// usage is the output of stats for one sandbox.
 type usage struct {
 	ID     string            `json:"id"`
 	Type   string            `json:"type"`
 	Status primitives.Status `json:"status"`
-	// Models is what its agent has used of models.
+	// Models is the model usage of the agent.
 	Models runnerscripts.Usage `json:"models"`
-	// Nil if it could not be asked.
+	// Usage is nil if the sandbox did not report it.
 	*primitives.Usage
 }
 
@@ -66,7 +66,7 @@ what is unknown, and a memory_limit of 0 where there is none.`,
 	return cmd
 }
 
-// columns are the figures for people.
+// columns returns the figures as table cells.
 func (u usage) columns() []span {
 	cpu, memory, limit, processes := "-", "-", "-", "-"
 	if u.Usage != nil {
@@ -99,8 +99,8 @@ func (u usage) columns() []span {
 // askedAtOnce is how many sandboxes are asked at the same time.
 const askedAtOnce = 8
 
-// usages asks the sandboxes with these ids, or all of them. What could be found out
-// comes with the error of the rest.
+// usages returns the usage of the sandboxes with these IDs, or of all. The list comes with the
+// errors of sandboxes that did not answer.
 func (t *target) usages(ctx context.Context, ids []string) ([]usage, error) {
 	cfg, err := t.load(ctx)
 	if err != nil {
@@ -132,8 +132,7 @@ func (t *target) usages(ctx context.Context, ids []string) ([]usage, error) {
 	return left, errors.Join(append(goneErrs, failed)...)
 }
 
-// withoutEnded leaves out sandboxes that could not be asked and have ended meanwhile, or
-// are about to.
+// withoutEnded leaves out sandboxes that did not answer because they have ended or are ending.
 func withoutEnded(ctx context.Context, chosen environment.Sandbox, list []usage, errs []error) (left []usage, failed []error) {
 	if errors.Join(errs...) == nil {
 		return list, nil
@@ -150,7 +149,7 @@ func withoutEnded(ctx context.Context, chosen environment.Sandbox, list []usage,
 	return left, failed
 }
 
-// several finds the sandboxes with these ids, or all of them.
+// several returns the sandboxes with these IDs, or all.
 func (t *target) several(ctx context.Context, chosen environment.Sandbox, ids []string) ([]location, error) {
 	if len(ids) == 0 {
 		return all(ctx, chosen)
@@ -167,7 +166,7 @@ func (t *target) several(ctx context.Context, chosen environment.Sandbox, ids []
 	return found, errors.Join(errs...)
 }
 
-// readUsage asks one sandbox. One that has gone meanwhile uses nothing.
+// readUsage returns the usage of one sandbox; nil if the sandbox cannot report it.
 func readUsage(ctx context.Context, cfg environment.Config, id string) (_ *primitives.Usage, err error) {
 	env, err := environment.Attach(ctx, cfg, id)
 	if err != nil {
@@ -176,7 +175,7 @@ func readUsage(ctx context.Context, cfg environment.Config, id string) (_ *primi
 	defer func() { err = errors.Join(err, env.Close()) }()
 	u, err := primitives.ReadUsage(ctx, env.Primitive())
 	if errors.Is(err, errors.ErrUnsupported) {
-		return nil, nil // it cannot tell, which is no failure
+		return nil, nil // the sandbox cannot report its usage
 	}
 	if err != nil {
 		return nil, err

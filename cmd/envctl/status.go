@@ -11,43 +11,42 @@ import (
 )
 
 const (
-	statusDelay = 2 * time.Second // what takes less shows no status
+	statusDelay = 2 * time.Second // shorter activities show no status
 	statusStep  = time.Second
 	eraseLine   = "\r\x1b[K"
 )
 
-// status is the last line of a terminal, which says what is going on and for how long. It
-// is drawn on standard error. Whatever else is written to the terminal erases it first; it
-// comes again below, at the beginning of a line only. Its methods may be called from
-// several goroutines.
+// status is the last line of a terminal. It shows the current activity and its duration, on
+// standard error. Other output to the terminal first erases the status, which is drawn again
+// below, only at the start of a line. Its methods may be called from several goroutines.
 type status struct {
 	err *output
 
 	mu     sync.Mutex // also held while other text is written to the terminal
 	on     bool
-	what   string // empty: nothing is going on
+	what   string // empty if there is no activity
 	since  time.Time
-	timer  *time.Timer // for the next time it is drawn
+	timer  *time.Timer // draws the line again
 	drawn  bool
-	inLine bool   // the text before does not end a line
-	hidden bool   // a person answers a question
-	pinned bool   // what a command does itself
-	before func() // is called before the line is drawn
+	inLine bool   // the last output does not end a line
+	hidden bool   // the user answers a question
+	pinned bool   // what was set by busy
+	before func() // called before the line is drawn
 }
 
-// newStatus returns the status of a terminal. It shows nothing where standard error is no
-// terminal, or one that cannot erase a line.
+// newStatus returns the status of a terminal. It shows nothing if standard error is no terminal,
+// or a terminal that cannot erase a line.
 func newStatus(err *output) *status {
 	return &status{err: err, on: err.terminal && os.Getenv("TERM") != "dumb"}
 }
 
-// busy says what a command does until done is called, whatever set says meanwhile.
+// busy shows what a command does until done is called. Calls of set have no effect until then.
 func (s *status) busy(what string) (done func()) {
 	s.change(what, time.Now(), true)
 	return func() { s.change("", time.Time{}, true) }
 }
 
-// set says what has been going on since a time; without a text nothing is.
+// set shows the activity what, which started at since. An empty text clears the status.
 func (s *status) set(what string, since time.Time) { s.change(what, since, false) }
 
 func (s *status) change(what string, since time.Time, pinned bool) {
@@ -66,7 +65,7 @@ func (s *status) change(what string, since time.Time, pinned bool) {
 	}
 }
 
-// off ends the status for good.
+// off disables the status for good.
 func (s *status) off() {
 	s.change("", time.Time{}, true)
 	s.mu.Lock()
@@ -74,7 +73,7 @@ func (s *status) off() {
 	s.on = false
 }
 
-// hide hides the status while a person answers a question.
+// hide hides the status while the user answers a question.
 func (s *status) hide(hidden bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +88,7 @@ func (s *status) beforeDrawing(f func()) {
 	s.before = f
 }
 
-// tick draws the line, and again a while later.
+// tick draws the line, and again after statusStep.
 func (s *status) tick() {
 	s.mu.Lock()
 	before, late := s.before, s.what != "" && time.Since(s.since) >= statusDelay
@@ -100,7 +99,7 @@ func (s *status) tick() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.on || s.what == "" {
-		return // it has ended meanwhile
+		return // the activity has ended meanwhile
 	}
 	s.timer.Reset(statusStep)
 	elapsed := time.Since(s.since)
@@ -111,7 +110,7 @@ func (s *status) tick() {
 	after := " " + elapsed.Truncate(time.Second).String()
 	text := dim(clip(visible.Line(s.what), s.err.width()-1-len(after)) + after)
 	s.drawn = true
-	_, _ = io.WriteString(s.err.file, s.err.styled(text)) // other text will fail, too
+	_, _ = io.WriteString(s.err.file, s.err.styled(text)) // other writes report the error, too
 }
 
 // erase removes the line. The caller holds mu.
@@ -122,8 +121,9 @@ func (s *status) erase() {
 	}
 }
 
-// write writes other text. What goes into a pipe may come to the terminal as well; its
-// reader, who may be slow, holds up nothing else. What goes to a file does not come there.
+// write writes other text. Text in a pipe may reach the same terminal, so write erases the
+// status first; it does not hold mu while it writes, because the reader may be slow. Text in a
+// file does not reach the terminal.
 func (s *status) write(to io.Writer, text []byte) (int, error) {
 	mode := modeOf(to)
 	if mode.IsRegular() {
@@ -140,7 +140,8 @@ func (s *status) write(to io.Writer, text []byte) (int, error) {
 	return to.Write(text)
 }
 
-// modeOf returns the kind of file that is written to. The null device is as a regular one.
+// modeOf returns the type of the file that is written to. It returns a regular file for the null
+// device.
 func modeOf(to io.Writer) fs.FileMode {
 	f, ok := to.(*os.File)
 	if !ok {

@@ -19,7 +19,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// display shows what a terminal would.
+// display emulates a terminal.
 type display struct {
 	t        *testing.T
 	pty, tty *os.File
@@ -41,7 +41,7 @@ func newDisplay(t *testing.T, columns uint16) *display {
 	return &display{t: t, pty: p, tty: tty, rows: []string{""}}
 }
 
-// text is what the terminal shows of all that was written so far.
+// text returns what the terminal shows of the output so far.
 func (d *display) text() string {
 	d.t.Helper()
 	const end = "\a"
@@ -84,7 +84,7 @@ func (d *display) show(text string) {
 	}
 }
 
-// shows checks what the terminal shows.
+// shows fails unless the terminal shows want.
 func (d *display) shows(want string) {
 	d.t.Helper()
 	if got := d.text(); got != want {
@@ -92,7 +92,7 @@ func (d *display) shows(want string) {
 	}
 }
 
-// happens returns an event.
+// happens returns an event with a payload.
 func happens(t *testing.T, typ runnerscripts.EventType, payload any) runnerscripts.Event {
 	t.Helper()
 	raw, err := json.Marshal(payload)
@@ -148,7 +148,7 @@ func TestTheStatusSaysWhatGoesOn(t *testing.T) {
 		tool.Status = runnerscripts.ToolCompleted
 		event(happens(t, runnerscripts.TypeToolCallUpdate, tool))
 
-		// Below a question nothing moves, whatever happens.
+		// The status is not drawn below a question.
 		show.question(prompt{title: "Allow?", rows: func(*questionText) {}, line: "y or n: "})
 		passes(9)
 		fmt.Fprintln(a.err, "a log record")
@@ -156,7 +156,7 @@ func TestTheStatusSaysWhatGoesOn(t *testing.T) {
 		d.shows("→ go test\n→ ls\nAllow?\ny or n: a log record\n")
 		show.answered()
 
-		// Where the agent pauses, what it has said so far is shown.
+		// When the agent pauses, its text so far is printed.
 		event(chunk(t, "m", "Half a "))
 		d.shows("→ go test\n→ ls\nAllow?\ny or n: a log record\n")
 		passes(2)
@@ -167,7 +167,7 @@ func TestTheStatusSaysWhatGoesOn(t *testing.T) {
 	})
 }
 
-// A status takes one row, and what an agent calls its tool is only text.
+// The status takes one row, and control characters in the name of a tool are only text.
 func TestTheStatusIsOneRow(t *testing.T) {
 	d := newDisplay(t, 30)
 	synctest.Test(t, func(t *testing.T) {
@@ -180,8 +180,8 @@ func TestTheStatusIsOneRow(t *testing.T) {
 	})
 }
 
-// What is piped may come to the same terminal: the status neither stands in its lines nor
-// erases them.
+// Piped text may reach the same terminal. The status is neither drawn in its lines nor erases
+// them.
 func TestTheStatusKeepsClearOfWhatIsPiped(t *testing.T) {
 	d := newDisplay(t, 80)
 	synctest.Test(t, func(t *testing.T) {
@@ -203,7 +203,7 @@ func TestTheStatusKeepsClearOfWhatIsPiped(t *testing.T) {
 	})
 }
 
-// What waits for the reader of a pipe does not hold up the terminal.
+// A write that waits for the reader of a pipe does not block the terminal.
 func TestAFullPipeDoesNotHoldUpTheTerminal(t *testing.T) {
 	d := newDisplay(t, 80)
 	r, w, err := os.Pipe()
@@ -233,7 +233,7 @@ func TestAFullPipeDoesNotHoldUpTheTerminal(t *testing.T) {
 	}
 }
 
-// What is written to a file does not come to the terminal.
+// Text in a file does not reach the terminal.
 func TestTheStatusIsDrawnBesideAFile(t *testing.T) {
 	d := newDisplay(t, 80)
 	for _, name := range []string{filepath.Join(t.TempDir(), "out.txt"), os.DevNull} {
@@ -298,7 +298,7 @@ func TestNoStatusIsShown(t *testing.T) {
 	}
 }
 
-// The whole way, in real time: the tool ends when the status has been seen.
+// End-to-end test in real time: the tool ends after the status was seen.
 func TestARunningToolIsSeen(t *testing.T) {
 	gate := filepath.Join(t.TempDir(), "gate")
 	if err := syscall.Mkfifo(gate, 0o600); err != nil {

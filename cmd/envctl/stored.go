@@ -16,8 +16,8 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// storeOfRuns returns the store of this user's sessions. Where there can be none, a run whose
-// sandbox does not stay goes on with one in memory.
+// storeOfRuns returns the store of this user's sessions. If it cannot be opened and the sandbox
+// is not kept, it returns a store in memory.
 func (a *app) storeOfRuns(ctx context.Context, keep bool) (st store.Store, closeStore func() error, stored bool, err error) {
 	own, err := sessionstore.Open(ctx)
 	switch {
@@ -30,7 +30,7 @@ func (a *app) storeOfRuns(ctx context.Context, keep bool) (st store.Store, close
 	return store.NewMemory(), func() error { return nil }, false, nil
 }
 
-// notOpened is the error of a session that could not be opened.
+// notOpened returns the error of a session that could not be opened.
 func notOpened(ctx context.Context, err error) error {
 	if ctx.Err() == nil && (errors.Is(err, environment.ErrConfig) || errors.Is(err, fs.ErrInvalid) || errors.Is(err, errors.ErrUnsupported)) {
 		return &exitError{code: exitUsage, err: err}
@@ -57,15 +57,15 @@ func (p printedStore) Append(ctx context.Context, id string, events ...runnerscr
 	return nil
 }
 
-// pointToSession says on a terminal how to go on with the session of a run.
+// pointToSession prints, on a terminal, the command that continues the session of a run.
 func (a *app) pointToSession(id string) {
 	if a.err.terminal {
 		_ = a.err.println(dim("go on with 'envctl attach " + a.shortSession(id) + " PROMPT'"))
 	}
 }
 
-// resume looks for the stored session of an ID, or of a sandbox that was found and that
-// belongs to the session still, and calls use with it. It reports whether there is one.
+// resume calls use with the stored session for id, and reports whether there is one. If found is
+// not nil, it is the session of that sandbox, unless the session now has another sandbox.
 func resume(ctx context.Context, id string, found *location, use func(store.Store, session.State, session.Config) error) (_ bool, err error) {
 	st, err := sessionstore.OpenExisting(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -103,7 +103,7 @@ func unlessMissing(err error) error {
 	return err
 }
 
-// over puts what the flags and the file say over a stored configuration.
+// over overrides a stored configuration with the flags and the file.
 func (t *target) over(stored *environment.Config, given environment.Config) error {
 	if typ := given.Sandbox.Type; typ != "" && given.Sandbox.Word() != stored.Sandbox.Word() {
 		return usagef("the session is of the sandbox %q; leave --sandbox out, or move a kept sandbox with 'envctl move'", stored.Sandbox.Word())
@@ -116,7 +116,7 @@ func (t *target) over(stored *environment.Config, given environment.Config) erro
 	for _, part := range []struct{ from, to any }{
 		{given.Agent, &stored.Agent}, {given.Profile, &stored.Profile}, {given.Models, &stored.Models}, {given.Budget, &stored.Budget},
 	} {
-		data, err := json.Marshal(part.from) // what is not set is left out
+		data, err := json.Marshal(part.from) // unset fields are left out
 		if err == nil {
 			err = json.Unmarshal(data, part.to)
 		}
@@ -134,7 +134,7 @@ func (t *target) over(stored *environment.Config, given environment.Config) erro
 	}
 	for name, c := range stored.Credentials {
 		if _, inside := given.Agent.Env[c.Env]; inside {
-			delete(stored.Credentials, name) // the agent has it itself
+			delete(stored.Credentials, name) // the agent has its own value
 		}
 	}
 	for name, c := range given.Credentials {
@@ -149,7 +149,8 @@ func (t *target) over(stored *environment.Config, given environment.Config) erro
 	return nil
 }
 
-// goOn goes on with a stored session. Without prompts it shows what happens there.
+// goOn continues a stored session with the prompts. Without prompts it prints the running query,
+// or the last one.
 func (w *attachment) goOn(ctx context.Context, state session.State, cfg session.Config, prompts []string) (err error) {
 	if len(prompts) == 0 && state.Query == nil && len(state.Queued) == 0 {
 		return w.last(ctx, cfg.Store, state)
@@ -192,21 +193,22 @@ func (w *attachment) goOn(ctx context.Context, state session.State, cfg session.
 	return nil
 }
 
-// closeSession closes a session. A user without patience ends a sandbox that does not stay,
-// which may be nil: the session would wait for the agent and store the workspace.
+// closeSession closes a session. env is the sandbox that ends with the session; it may be nil.
+// At a second interrupt closeSession closes env, because the session would wait for the agent
+// and store the workspace.
 func (a *app) closeSession(ctx context.Context, s *session.AgentSession, env *environment.Environment) error {
 	if env == nil {
 		return s.Close()
 	}
 	patient, stop := a.unhurried(ctx)
-	end := context.AfterFunc(patient, func() { _ = env.Close() }) // the session says what fails
+	end := context.AfterFunc(patient, func() { _ = env.Close() }) // the session reports the error
 	err := s.Close()
 	end()
 	stop()
 	return err
 }
 
-// turn prints a query to its end. That of ctx interrupts it.
+// turn prints a query to its end. If ctx is done it interrupts the query.
 func (w *attachment) turn(ctx context.Context, s *session.AgentSession, turn *session.Turn) error {
 	patient, stop := w.app.unhurried(ctx)
 	defer stop()
@@ -220,7 +222,7 @@ func (w *attachment) turn(ctx context.Context, s *session.AgentSession, turn *se
 	return err
 }
 
-// whole are the events of a query, and the error that it ends with.
+// whole returns the events of a query, followed by its error if it failed.
 func whole(ctx context.Context, turn *session.Turn) iter.Seq2[runnerscripts.Event, error] {
 	return func(yield func(runnerscripts.Event, error) bool) {
 		for ev, err := range turn.Events(ctx) {
@@ -234,8 +236,8 @@ func whole(ctx context.Context, turn *session.Turn) iter.Seq2[runnerscripts.Even
 	}
 }
 
-// last prints what happened in the last query of a session: after 'envctl rewind' in that of its
-// checkpoint.
+// last prints the events of a session's last query; after 'envctl rewind', of the checkpoint's
+// query.
 func (w *attachment) last(ctx context.Context, st store.Store, state session.State) error {
 	id, rewound := "", false
 	for _, c := range state.Checkpoints {

@@ -84,7 +84,7 @@ func TestStatsLeavesOutWhatHasEndedMeanwhile(t *testing.T) {
 	if len(left) != 1 || left[0].ID != lives.ID || errors.Join(failed...) != nil {
 		t.Errorf("left %v, %v", left, failed)
 	}
-	// What cannot be asked and lives is a failure.
+	// A running sandbox that does not answer is a failure.
 	_, failed = withoutEnded(t.Context(), environment.Sandbox{Type: "local"}, []usage{lives}, []error{io.EOF})
 	if !errors.Is(errors.Join(failed...), io.EOF) {
 		t.Errorf("failed with %v", failed)

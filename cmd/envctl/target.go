@@ -20,7 +20,7 @@ type target struct {
 	config  string
 	env     []string
 	log     logFlags
-	named   string // the agent that runs in a sandbox which this machine does not remember
+	named   string // the agent of a sandbox without a record on this machine
 }
 
 // flags adds the flags that choose a sandbox.
@@ -37,15 +37,14 @@ func (t *target) envFlag(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVarP(&t.env, "env", "e", nil, "variable of the agent or command, KEY=VALUE, or KEY to pass this program's own on")
 }
 
-// agentFlag adds the flag that names the agent of a sandbox which this machine does not
-// remember.
+// agentFlag adds the flag that names the agent of a sandbox without a record on this machine.
 func (t *target) agentFlag(cmd *cobra.Command) {
 	cmd.Flags().StringVarP(&t.named, "agent", "a", "", "agent that goes on; another one than the sandbox has had continues its conversation; its settings come from --config")
 	_ = cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(agentNames(), cobra.ShellCompDirectiveNoFileComp))
 }
 
-// load returns the configuration: the file, and over it the flags. Without a type
-// of sandbox in either its Sandbox has none.
+// load returns the configuration of the file, overridden by the flags. If neither chooses a type
+// of sandbox, Sandbox.Type is empty.
 func (t *target) load(ctx context.Context) (environment.Config, error) {
 	var cfg environment.Config
 	if t.config != "" {
@@ -84,8 +83,9 @@ func (t *target) load(ctx context.Context) (environment.Config, error) {
 	return cfg, err
 }
 
-// ownCredentials are the keys in this program's environment, by the variables that the agents
-// themselves read. They stay on this machine. One that the agent is given is not among them.
+// ownCredentials returns the API keys in this program's environment, by the variables that the
+// agents themselves read. They stay on this machine. It leaves out keys in given, which the
+// agent gets.
 func ownCredentials(given map[string]string) map[string]environment.Credential {
 	found := map[string]environment.Credential{}
 	for _, api := range []struct {
@@ -106,11 +106,11 @@ func ownCredentials(given map[string]string) map[string]environment.Credential {
 	return found
 }
 
-// maxInput is how much is read of a pipe or of a scenario: 4 MiB.
+// maxInput is how many bytes are read from a pipe or a scenario file: 4 MiB.
 const maxInput = 4 << 20
 
-// readConfig reads a configuration from a file or, until ctx is done, from a pipe.
-// Relative paths in what comes from a pipe are relative to the working directory.
+// readConfig reads a configuration from a file or, until ctx is done, from a pipe. Paths in a
+// configuration from a pipe are relative to the working directory.
 func readConfig(ctx context.Context, name string) (environment.Config, error) {
 	if !input.IsPipe(name) {
 		return environment.LoadConfig(name)
@@ -122,7 +122,7 @@ func readConfig(ctx context.Context, name string) (environment.Config, error) {
 	return environment.ParseConfig(data)
 }
 
-// variables reads KEY=VALUE and KEY.
+// variables parses entries of the form KEY=VALUE, or KEY for a variable of this program.
 func variables(list []string) (map[string]string, error) {
 	env := make(map[string]string, len(list))
 	for _, entry := range list {
@@ -146,8 +146,8 @@ type place struct {
 	id, path string
 }
 
-// parsePlace tells the two apart. A path of this machine that contains a colon
-// can be given with a slash before it: ./a:b.
+// parsePlace parses a place. A path of this machine that contains a colon can be given with a
+// slash before it: ./a:b.
 func parsePlace(s string) place {
 	id, path, ok := strings.Cut(s, ":")
 	if !ok || id == "" || strings.ContainsAny(id, `/\`) {

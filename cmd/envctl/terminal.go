@@ -23,22 +23,22 @@ func isTerminal(stream any) bool {
 	return ok && term.IsTerminal(int(f.Fd()))
 }
 
-// output is standard output or standard error. What is written to a terminal is made
-// visible, wherever it comes from; the only escape sequences that arrive there are those
-// of a span's style. Elsewhere every byte arrives as it is.
+// output is standard output or standard error. On a terminal it makes control characters
+// visible; the only escape sequences that it writes are those of a span's style. Elsewhere it
+// writes every byte unchanged.
 type output struct {
 	file     io.Writer
 	terminal bool
 	colors   bool
-	status   *status // that is drawn meanwhile; nil: none
+	status   *status // drawn on the same terminal; may be nil
 
 	mu   sync.Mutex
-	late *backlog        // writes to file; nil: Write does
+	late *backlog        // writes to file in the background; nil if Write does
 	text *visible.Writer // writes to buf
 	buf  bytes.Buffer
 }
 
-// newOutput honors https://no-color.org.
+// newOutput returns an output that writes to file. It honors https://no-color.org.
 func newOutput(file io.Writer) *output {
 	o := &output{file: file, terminal: isTerminal(file)}
 	o.colors = o.terminal && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
@@ -53,14 +53,14 @@ func (o *output) Write(p []byte) (int, error) {
 	if !o.terminal {
 		return o.put(p)
 	}
-	_, _ = o.text.Write(p) // a buffer takes everything
+	_, _ = o.text.Write(p) // writes to a buffer do not fail
 	if err := o.pass(); err != nil {
 		return 0, err
 	}
 	return len(p), nil
 }
 
-// width is how many characters a line of the terminal has.
+// width returns how many characters a line of the terminal has; 80 if there is no terminal.
 func (o *output) width() int {
 	if f, ok := o.file.(*os.File); ok && o.terminal {
 		if columns, _, err := term.GetSize(int(f.Fd())); err == nil && columns > 0 {
@@ -70,7 +70,7 @@ func (o *output) width() int {
 	return 80
 }
 
-// pass writes what is in the buffer. The caller holds mu.
+// pass writes the content of the buffer. The caller holds mu.
 func (o *output) pass() error {
 	defer o.buf.Reset()
 	if o.buf.Len() == 0 {
@@ -102,11 +102,11 @@ func (d direct) Write(text []byte) (n int, err error) {
 	return n, err
 }
 
-// errNoReader says that the reader of an output has gone.
+// errNoReader is the error of an output whose reader is gone.
 var errNoReader = errors.New("nobody reads the output any more")
 
-// inBackground lets writes to a pipe return before its reader has taken them. After enough
-// is closed a write that finds the backlog full fails.
+// inBackground makes writes to a pipe or socket return before the reader has taken them. After
+// enough is closed, a write to a full backlog fails.
 func (o *output) inBackground(enough <-chan struct{}) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -115,8 +115,8 @@ func (o *output) inBackground(enough <-chan struct{}) {
 	}
 }
 
-// end writes the beginning of a character that has no rest, and what waits for the
-// reader, unless it is enough. The file stays open.
+// end writes an incomplete last character, and waits until the backlog is written or enough is
+// closed. The file stays open.
 func (o *output) end(enough <-chan struct{}) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -128,7 +128,7 @@ func (o *output) end(enough <-chan struct{}) error {
 	return err
 }
 
-// span is text in one style; without a style it is as it is.
+// span is text in one style; an empty style is plain text.
 type span struct{ style, text string }
 
 func plain(text string) span { return span{"", text} }
@@ -138,7 +138,7 @@ func red(text string) span   { return span{"31", text} }
 func green(text string) span { return span{"32", text} }
 func cyan(text string) span  { return span{"36", text} }
 
-// plains are spans without a style.
+// plains returns spans without a style.
 func plains(texts ...string) []span {
 	spans := make([]span, len(texts))
 	for i, text := range texts {
@@ -147,7 +147,7 @@ func plains(texts ...string) []span {
 	return spans
 }
 
-// print writes text in styles, all of it at once.
+// print writes spans with their styles, in one write.
 func (o *output) print(spans ...span) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -158,14 +158,14 @@ func (o *output) print(spans ...span) error {
 		case s.style == "" || s.text == "":
 			_, _ = io.WriteString(o.text, s.text)
 		default:
-			_ = o.text.Flush() // before, and so without the style
+			_ = o.text.Flush() // flush the text before the span, which has no style
 			o.buf.WriteString(o.styled(s))
 		}
 	}
 	return o.pass()
 }
 
-// styled is a span as a terminal takes it.
+// styled returns a span with its escape sequences, if the terminal shows styles.
 func (o *output) styled(s span) string {
 	text := visible.Text(s.text)
 	if !o.colors {
@@ -177,7 +177,7 @@ func (o *output) styled(s span) string {
 // println is print with a line break.
 func (o *output) println(spans ...span) error { return o.print(append(spans, plain("\n"))...) }
 
-// row is println of one line: on a terminal no span can begin another one.
+// row prints one line. On a terminal it makes line breaks in the spans visible.
 func (o *output) row(spans ...span) error { return o.println(o.cells(spans)...) }
 
 func (o *output) cells(spans []span) []span {
@@ -191,8 +191,8 @@ func (o *output) cells(spans []span) []span {
 	return cells
 }
 
-// table prints rows, with the columns one below the other. On a terminal it is no wider
-// than that: the last column continues below, or the widest is cut.
+// table prints rows in aligned columns. On a terminal it fits the table to the width: the last
+// column continues on the next line, or the widest column is cut.
 func (o *output) table(rows ...[]span) error {
 	width := -1
 	if o.terminal {
@@ -209,7 +209,7 @@ func (o *output) table(rows ...[]span) error {
 	return nil
 }
 
-// tableLines are the lines of a table. A negative width is no limit.
+// tableLines returns the lines of a table. A negative width means no limit.
 func tableLines(rows [][]span, width int) [][]span {
 	var widths []int
 	for _, row := range rows {
@@ -234,7 +234,8 @@ func tableLines(rows [][]span, width int) [][]span {
 	return lines
 }
 
-// leastLast is how wide the last column of a table is at least where it continues below.
+// leastLast is the minimum width of the last column of a table, if it continues on the next
+// line.
 const leastLast = 24
 
 // fit makes columns narrower until the row fits.
@@ -263,8 +264,8 @@ func fit(widths []int, width int) []int {
 	return widths
 }
 
-// tableLine returns one line of a row, and what of its last column comes below it; nil if
-// all was shown.
+// tableLine returns one line of a row, and the rest of its last column for the next line; nil if
+// there is no rest.
 func tableLine(row []span, widths []int) (line, more []span) {
 	for n, cell := range row {
 		last := n == len(widths)-1
@@ -284,7 +285,7 @@ func tableLine(row []span, widths []int) (line, more []span) {
 	return line, more
 }
 
-// cutWords cuts off as many words as fit, or a part of a word that is too long.
+// cutWords cuts text after the last word that fits, or inside a word that is too long.
 func cutWords(text string, width int) (head, rest string) {
 	end, used := 0, 0
 	for i, r := range text {

@@ -18,10 +18,10 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
-// patience is how long a test waits for what must come.
+// patience bounds how long a test waits.
 const patience = 5 * time.Minute
 
-// screen is envctl on a terminal.
+// screen is a running envctl on a terminal.
 type screen struct {
 	t    *testing.T
 	pty  *os.File
@@ -30,7 +30,7 @@ type screen struct {
 	seen bytes.Buffer
 }
 
-// startOnTerminal runs this test's binary as envctl.
+// startOnTerminal runs this test's binary as envctl on a terminal.
 func startOnTerminal(t *testing.T, args ...string) *screen {
 	t.Helper()
 	return startOnTerminalWith(t, nil, args...)
@@ -84,7 +84,7 @@ func (s *screen) read() {
 	}
 }
 
-// wait reads until the text has appeared, and forgets what came before it.
+// wait reads until text has appeared, and discards the output before and including it.
 func (s *screen) wait(text string) {
 	s.t.Helper()
 	deadline := time.After(patience)
@@ -107,7 +107,7 @@ func (s *screen) wait(text string) {
 	}
 }
 
-// see adds what arrives, without the lines that are erased.
+// see adds output, without the lines that are erased.
 func (s *screen) see(b []byte) {
 	s.seen.Write(b)
 	for {
@@ -134,7 +134,7 @@ func (s *screen) end() int {
 	for b := range s.news {
 		s.see(b)
 	}
-	_ = s.cmd.Wait() // the status is looked at
+	_ = s.cmd.Wait() // the exit status is returned below
 	return s.cmd.ProcessState.ExitCode()
 }
 

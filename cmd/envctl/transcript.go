@@ -49,7 +49,8 @@ func (f *transcriptFlags) run(ctx context.Context, id string) (err error) {
 		return json.NewEncoder(f.app.out).Encode(t)
 	}
 	show := f.app.newTranscriptPrinter(f.asJSON)
-	defer f.app.status.busy("reading the conversation")() // which is over
+	// The conversation is over: its events must not set the status.
+	defer f.app.status.busy("reading the conversation")()
 	var seq uint64
 	for ev, err := range env.ReadConversation(ctx) {
 		if err != nil {

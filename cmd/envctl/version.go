@@ -12,7 +12,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// versionInfo is what version prints.
+// versionInfo is the output of version.
 type versionInfo struct {
 	Version  string `json:"version"`
 	Protocol int    `json:"protocol"` // of the runner scripts

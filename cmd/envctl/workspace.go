@@ -10,7 +10,7 @@ import (
 	"github.com/agentenv-dev/agentenv/environment"
 )
 
-// workspaceFlags say what a new sandbox's workspace starts with.
+// workspaceFlags are the flags for the initial content of a new workspace.
 type workspaceFlags struct {
 	folder, git, tar string
 	gitignore        bool
@@ -24,7 +24,8 @@ func (w *workspaceFlags) flags(cmd *cobra.Command) {
 	fl.StringVar(&w.tar, "tar", "", "unpack this tar file into the workspace")
 }
 
-// sources are those of the flags, which must name what exists on this machine.
+// sources returns the sources that the flags name. A folder and a tar file must exist on this
+// machine.
 func (w *workspaceFlags) sources() ([]environment.Source, error) {
 	var list []environment.Source
 	if w.folder != "" {
@@ -46,8 +47,8 @@ func (w *workspaceFlags) sources() ([]environment.Source, error) {
 	return list, nil
 }
 
-// absolute makes the paths of sources absolute, because a stored session may be gone on with
-// elsewhere. It leaves the sources that it is given as they are.
+// absolute makes the paths in list absolute, because a stored session may continue in another
+// working directory. It does not change the sources that list points to.
 func absolute(list []environment.Source) (err error) {
 	for i, src := range list {
 		if src.Folder != nil {

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/text/width"
 )
 
-// columns is how many columns of a terminal a text takes.
+// columns returns how many columns of a terminal a text takes.
 func columns(text string) int {
 	n := 0
 	for _, r := range text {
@@ -46,9 +46,9 @@ func clip(text string, most int) string {
 	return text
 }
 
-// flow breaks text between words into lines of a width. A longer word has a line of its
-// own, which is wider. Blanks stay as they are, but not at the break. All lines but the
-// first begin with hang.
+// flow breaks text between words into lines of a width. A longer word gets its own, wider line.
+// Blanks are kept, except at a line break. The first line begins with first, all others with
+// hang.
 func flow(text []span, width int, first, hang []span) [][]span {
 	f := &flowing{width: width, hang: hang, line: first, used: columnsOfAll(first)}
 	for _, s := range text {
@@ -80,18 +80,18 @@ func flow(text []span, width int, first, hang []span) [][]span {
 
 func isGap(r rune) bool { return r == ' ' || r == '\t' }
 
-// flowing is text that is broken into lines.
+// flowing is the state of flow.
 type flowing struct {
 	width     int
 	hang      []span
 	lines     [][]span
-	line      []span // the last one
-	used      int    // its columns
-	words     int    // on it
-	gap, word []span // behind it
+	line      []span // the current line
+	used      int    // columns of line
+	words     int    // number of words in line
+	gap, word []span // after line, not placed yet
 }
 
-// place puts the word behind the line, or on the next one.
+// place appends the word to the line, or to the next line if it does not fit.
 func (f *flowing) place() {
 	if len(f.word) == 0 {
 		return
@@ -105,7 +105,7 @@ func (f *flowing) place() {
 	f.gap, f.word = nil, nil
 }
 
-// next begins another line.
+// next starts another line.
 func (f *flowing) next() {
 	f.lines = append(f.lines, f.line)
 	f.line, f.used, f.words, f.gap = f.hang, columnsOfAll(f.hang), 0, nil

@@ -34,14 +34,14 @@ type realAgent struct {
 	name, program string
 	agent         environment.Agent
 	variables     func(url string) map[string]string
-	// talk starts the program directly, sends two prompts, and says when what came.
+	// talk starts the program directly, sends two prompts, and records when the answers came.
 	talk func(ctx context.Context, c *conduct) error
 }
 
-// answered is how long an answer took: to its first words, and to its end.
+// answered is how long an answer took: until its first words, and until its end.
 type answered struct{ first, total time.Duration }
 
-// dialogue is the first prompt, with the start of the agent, and the second.
+// dialogue is the first prompt, including the start of the agent, and the second.
 type dialogue [2]answered
 
 func realAgents() ([]realAgent, error) {
@@ -99,7 +99,7 @@ func benchAgents(ctx context.Context) (rows []row, err error) {
 	return rows, err
 }
 
-// compareAgent is compareAgent in a container, which has the program mounted.
+// compareAgent is the function compareAgent in a container that has the program mounted.
 func (e *engine) compareAgent(ctx context.Context, a realAgent) (rows []row, err error) {
 	bridge, err := e.NetworkInspect(ctx, "bridge", network.InspectOptions{})
 	if err != nil {
@@ -155,7 +155,7 @@ func compareAgent(ctx context.Context, a realAgent, at place, target float64) (_
 	}
 	run := func(i int, do func(context.Context, realAgent, place, map[string]string) (dialogue, error), into *[]dialogue) error {
 		d, err := do(ctx, a, at, vars)
-		if i > 0 { // the first ones find cold caches
+		if i > 0 { // the first runs find cold caches
 			*into = append(*into, d)
 		}
 		return err
@@ -190,7 +190,7 @@ func compareAgent(ctx context.Context, a realAgent, at place, target float64) (_
 	return rows, nil
 }
 
-// runnerMemory returns how much the process that runs the agent has resident, in MiB.
+// runnerMemory returns the resident memory of the process that runs the agent, in MiB.
 func runnerMemory() (float64, error) {
 	dirs, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
@@ -222,7 +222,7 @@ func medianOf(list []dialogue, of func(dialogue) time.Duration) time.Duration {
 	return median(all)
 }
 
-// throughUs runs both prompts in an environment of its own.
+// throughUs runs both prompts in a new environment.
 func throughUs(ctx context.Context, a realAgent, at place, vars map[string]string) (d dialogue, err error) {
 	agent := a.agent
 	agent.Command, agent.Env = []string{a.program}, vars
@@ -247,7 +247,7 @@ func throughUs(ctx context.Context, a realAgent, at place, vars map[string]strin
 	return d, nil
 }
 
-// directly starts the program with folders of its own and pipes.
+// directly starts the program with its own folders and pipes.
 func directly(ctx context.Context, a realAgent, at place, vars map[string]string) (d dialogue, err error) {
 	home := filepath.Join(at.box.Paths().Home, fmt.Sprint("direct-", time.Now().UnixNano()))
 	if err := at.box.Mkdir(ctx, home, 0o700); err != nil {

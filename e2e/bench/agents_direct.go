@@ -16,17 +16,17 @@ import (
 	"time"
 )
 
-// conduct is a program that is driven over pipes by lines of JSON.
+// conduct drives a program over pipes with lines of JSON.
 type conduct struct {
 	program, dir, home string
 	env, launcher      []string
-	args               []string // nil: those that the talk knows
+	args               []string // nil means the arguments that talk knows
 
 	stdin  io.WriteCloser
 	lines  *bufio.Reader
 	stderr bytes.Buffer
 	cmd    *exec.Cmd
-	said   []answered // for each prompt that it gets
+	said   []answered // for each prompt that the program gets
 }
 
 // start starts the program, through the launcher if there is one.
@@ -75,7 +75,7 @@ func (c *conduct) send(v any) error {
 	return err
 }
 
-// until reads lines up to one with a text in it.
+// until reads lines up to the first that contains a text.
 func (c *conduct) until(text string) ([]byte, error) {
 	for {
 		line, err := c.lines.ReadBytes('\n')
@@ -88,7 +88,7 @@ func (c *conduct) until(text string) ([]byte, error) {
 	}
 }
 
-// answer notes when the lines with these texts come.
+// answer records when the lines with these texts come.
 func (c *conduct) answer(prompt int, start time.Time, first, last string) error {
 	if _, err := c.until(first); err != nil {
 		return err

@@ -21,21 +21,21 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
-// missing says what a benchmark lacks on this machine.
+// missing is the error that this machine lacks what a benchmark needs.
 type missing struct{ error }
 
 func (m missing) Unwrap() error { return m.error }
 
-// benchLabel marks the containers of this program. Its value is of one run.
+// benchLabel marks the containers of this program. Its value is unique to a run.
 const benchLabel = "agentenv-bench"
 
-// engine is a Docker engine and what the containers on it are made of.
+// engine is a Docker engine, with the image and runner of its containers.
 type engine struct {
 	*client.Client
 	image, runner, run string
 }
 
-// withEngine gives a benchmark an engine, and removes the containers that are left there.
+// withEngine calls use with an engine, and removes the containers that are left on it.
 func withEngine(ctx context.Context, use func(e *engine) error) (err error) {
 	eng, err := client.NewClientWithOpts(client.FromEnv, client.WithAPIVersionNegotiation())
 	if err != nil {
@@ -56,7 +56,7 @@ func withEngine(ctx context.Context, use func(e *engine) error) (err error) {
 	return use(e)
 }
 
-// clean removes all containers of this run, also when ctx is done.
+// clean removes all containers of this run, even if ctx is done.
 func (e *engine) clean(ctx context.Context) error {
 	interrupted := ctx.Err() != nil
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
@@ -67,12 +67,12 @@ func (e *engine) clean(ctx context.Context) error {
 			return fmt.Errorf("remove the containers with the label %s=%s yourself: %w", benchLabel, e.run, err)
 		}
 		for _, c := range left {
-			_ = e.remove(ctx, c.ID) // the engine may be removing it; the next look tells
+			_ = e.remove(ctx, c.ID) // the engine may already be removing it; the loop checks again
 		}
 		if looks--; len(left) == 0 && (looks <= 0 || !interrupted) {
 			return nil
 		}
-		// The engine may still be making what an interrupted call has asked for.
+		// The engine may still be creating a container for an interrupted call.
 		select {
 		case <-time.After(500 * time.Millisecond):
 		case <-ctx.Done():
@@ -87,11 +87,11 @@ func (e *engine) remove(ctx context.Context, id string) error {
 
 func (e *engine) labels() map[string]string { return map[string]string{benchLabel: e.run} }
 
-// engineRounds is how often much is moved through the engine, whose speed for the same
-// thing differs by half from one time to the next.
+// engineRounds is how often large data is moved through the engine, whose speed for the same
+// data varies by half from one time to the next.
 const engineRounds = 20
 
-// way is a transport to the guest, with what it is expected to reach.
+// way is a transport to the guest.
 type way struct {
 	name   string
 	socket bool
@@ -116,16 +116,16 @@ func (e *engine) config(w way) environment.Sandbox {
 	}
 }
 
-// create makes the sandbox of a configuration.
+// create creates the sandbox of a configuration.
 func create(ctx context.Context, cfg environment.Sandbox) (*guest.Sandbox, error) {
 	p, err := cfg.Docker.Create(ctx, cfg.Spec)
 	if err != nil {
 		return nil, err
 	}
-	return p.(*guest.Sandbox), nil // Create makes no others
+	return p.(*guest.Sandbox), nil // Create returns no other type
 }
 
-// box is a sandbox and the way to it.
+// box is a sandbox and its transport.
 type box struct {
 	way
 	*guest.Sandbox
@@ -145,7 +145,8 @@ func (b box) end(ctx context.Context) error {
 	return errors.Join(err, b.Close())
 }
 
-// withBoxes gives a benchmark one sandbox for each way, changed as it wants.
+// withBoxes calls use with one sandbox for each transport, whose configuration change may
+// change.
 func (e *engine) withBoxes(ctx context.Context, change func(*environment.Sandbox), use func(boxes []box) error) (err error) {
 	var boxes []box
 	defer func() {
@@ -163,7 +164,7 @@ func (e *engine) withBoxes(ctx context.Context, change func(*environment.Sandbox
 	return use(boxes)
 }
 
-// create makes and starts a container by the client API that only waits.
+// create creates and starts a container with the client API; the container only waits.
 func (e *engine) create(ctx context.Context) (id string, err error) {
 	made, err := e.ContainerCreate(ctx, &container.Config{Image: e.image, Cmd: []string{"sleep", "infinity"}, Labels: e.labels()}, nil, nil, nil, "")
 	if err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// apiExec runs a command in a container with the engine's client, to its status.
+// apiExec runs a command in a container with the engine's client, until its exit status.
 func (e *engine) apiExec(ctx context.Context, id string, out io.Writer, args ...string) error {
 	made, err := e.ContainerExecCreate(ctx, id, container.ExecOptions{Cmd: args, AttachStdout: true, AttachStderr: true})
 	if err != nil {
@@ -56,8 +56,7 @@ func (e *engine) command(ctx context.Context, args ...string) (string, error) {
 	return string(out), err
 }
 
-// benchDockerExec compares one command after the other with the ways that
-// everybody has, then 32 at once.
+// benchDockerExec compares single commands with the usual ways to run them, then 32 at once.
 func benchDockerExec(ctx context.Context) (rows []row, err error) {
 	err = withEngine(ctx, func(e *engine) error {
 		id, err := e.create(ctx)
@@ -113,7 +112,7 @@ func (e *engine) execOne(ctx context.Context, id string, boxes []box) (rows []ro
 	return rows, nil
 }
 
-// execRows compares one way of running a command with those that everybody has.
+// execRows compares one way of running a command with the usual ways.
 func execRows(name string, took [][]time.Duration, i int, local float64) []row {
 	ours := mid(took[i])
 	return []row{
@@ -123,16 +122,15 @@ func execRows(name string, took [][]time.Duration, i int, local float64) []row {
 	}
 }
 
-// shell is a program in a container that runs a command for each line that it is
-// sent. Nothing that talks to a container through the engine's streams can do much
-// less.
+// shell is a program in a container that runs a command for each line of its input. Nothing that
+// talks to a container through the engine's streams can do much less.
 type shell struct{ types.HijackedResponse }
 
 func (e *engine) startShell(ctx context.Context, id string) (shell, error) {
 	return e.attached(ctx, id, "sh", "-c", "while read -r line; do /bin/true; echo; done")
 }
 
-// startLoop is startShell with this program in place of the shell.
+// startLoop is startShell with this program instead of the shell.
 func (e *engine) startLoop(ctx context.Context, id string) (shell, error) {
 	if err := e.copySelf(ctx, id); err != nil {
 		return shell{}, err
@@ -140,7 +138,7 @@ func (e *engine) startLoop(ctx context.Context, id string) (shell, error) {
 	return e.attached(ctx, id, selfInside, "loop")
 }
 
-// loop does what a shell does that runs a command for each line.
+// loop works like a shell that runs a command for each line.
 func loop(ctx context.Context) error {
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
@@ -154,7 +152,7 @@ func loop(ctx context.Context) error {
 	return lines.Err()
 }
 
-// selfInside is where copySelf puts this program.
+// selfInside is the path in the container to which copySelf copies this program.
 const selfInside = "/tmp/bench"
 
 func (e *engine) copySelf(ctx context.Context, id string) error {
@@ -183,7 +181,7 @@ func (e *engine) attached(ctx context.Context, id string, args ...string) (shell
 	return shell{conn}, err
 }
 
-// runTrue waits for the empty line that says that the command has ended.
+// runTrue waits for the empty line that marks the end of the command.
 func (s shell) runTrue() error {
 	if _, err := io.WriteString(s.Conn, "\n"); err != nil {
 		return err
@@ -195,7 +193,7 @@ func (s shell) runTrue() error {
 	return nil
 }
 
-// stdcopyHeader is the length of the header of each piece of an engine's stream.
+// stdcopyHeader is the length of the header of each frame in an engine's stream.
 const stdcopyHeader = 8
 
 func (e *engine) execMany(ctx context.Context, id string, boxes []box) (rows []row, err error) {
@@ -217,12 +215,11 @@ func (e *engine) execMany(ctx context.Context, id string, boxes []box) (rows []r
 	return rows, nil
 }
 
-// dockerStreamSize is how much a stream from a container moves.
+// dockerStreamSize is how many bytes a stream from a container moves.
 const dockerStreamSize = 512 << 20
 
-// benchDockerStream compares reading the output of a command with the engine's
-// attached stream, also when one more process passes it on, as a guest does, and with a
-// pipe.
+// benchDockerStream compares reading the output of a command with the engine's attached stream,
+// with that stream through one more process, as a guest is, and with a pipe.
 func benchDockerStream(ctx context.Context) (rows []row, err error) {
 	err = withEngine(ctx, func(e *engine) error {
 		id, err := e.create(ctx)
@@ -266,7 +263,7 @@ func benchDockerStream(ctx context.Context) (rows []row, err error) {
 	return rows, err
 }
 
-// counter counts what is written, from its first byte on.
+// counter counts the bytes written, and the time since the first one.
 type counter struct {
 	first time.Time
 	n     int64
@@ -280,7 +277,7 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// took is the time since the first byte: without what starting the command costs.
+// took returns the time since the first byte, which excludes the start of the command.
 func (c *counter) took(want int64, err error) (time.Duration, error) {
 	if err == nil && c.n != want {
 		err = fmt.Errorf("%d bytes of %d arrived", c.n, want)

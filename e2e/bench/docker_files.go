@@ -19,7 +19,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// benchDockerFiles compares files with the engine's archives.
+// benchDockerFiles compares file operations with the engine's archives.
 func benchDockerFiles(ctx context.Context) (rows []row, err error) {
 	err = withEngine(ctx, func(e *engine) error {
 		id, err := e.create(ctx)
@@ -64,7 +64,7 @@ func (e *engine) smallFile(ctx context.Context, id string, boxes []box) (rows []
 	return rows, nil
 }
 
-// packed is an archive of files.
+// packed returns an archive of files.
 func packed(files []primitives.File) (io.Reader, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
@@ -120,8 +120,8 @@ func (e *engine) manyFiles(ctx context.Context, id string, boxes []box) (rows []
 	return rows, nil
 }
 
-// rootOf returns the folder of this machine that is the root of a container;
-// empty if it cannot be reached, as for users other than root.
+// rootOf returns the folder of this machine that is the root of a container; empty if it cannot
+// be reached, as for users other than root.
 func (e *engine) rootOf(ctx context.Context, id string) (string, error) {
 	found, err := e.ContainerInspect(ctx, id)
 	if err != nil {
@@ -129,16 +129,16 @@ func (e *engine) rootOf(ctx context.Context, id string) (string, error) {
 	}
 	dir := found.GraphDriver.Data["MergedDir"]
 	if _, err := os.Stat(filepath.Join(dir, "bin")); err != nil || dir == "" {
-		return "", nil // out of reach
+		return "", nil // it cannot be reached
 	}
 	return dir, nil
 }
 
-// greatSize is a file that is too large to be held in memory twice.
+// greatSize is the size of a file that is too large to hold in memory twice.
 const greatSize = 256 << 20
 
-// greatFile writes a new file each time: an archive removes an old one first, a
-// sandbox keeps it until the new one is whole.
+// greatFile writes a new file each time: an archive removes an old file first, while a sandbox
+// keeps the old file until the new one is complete.
 func (e *engine) greatFile(ctx context.Context, id string, boxes []box) (rows []row, err error) {
 	write := []contestant{clockedAfter(
 		func() error { return e.apiExec(ctx, id, io.Discard, "rm", "-f", "/tmp/great") },
@@ -182,10 +182,10 @@ func (e *engine) greatFile(ctx context.Context, id string, boxes []box) (rows []
 	return rows, nil
 }
 
-// great is the content of a file of that size.
+// great returns the content of a file of greatSize.
 func great() io.Reader { return io.LimitReader(zeros{}, greatSize) }
 
-// zeros has them without an end.
+// zeros is an endless stream of zeros.
 type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) {

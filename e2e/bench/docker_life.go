@@ -16,16 +16,16 @@ import (
 	"time"
 )
 
-// stages are the durations of one life of a container, each since its beginning
-// but the last.
+// stages are the times of one container's life: ready and first count from its creation, and
+// remove is the duration of the removal.
 type stages struct{ ready, first, remove time.Duration }
 
-// lifeRounds is how many lives there are of each kind; the first does not count:
-// the engine's times scatter by a tenth, and some targets are two percent.
+// lifeRounds is how many lives of each kind are measured; the first does not count. It is high
+// because the engine's times scatter by a tenth, and some targets are two percent.
 const lifeRounds = 41
 
-// benchDockerLife compares the life of a sandbox with that of a container: from
-// its making to the first command, and its end.
+// benchDockerLife compares the life of a sandbox with that of a container: from its creation to
+// the first command, and its removal.
 func benchDockerLife(ctx context.Context) (rows []row, err error) {
 	terminate := func(b box) error {
 		_, err := b.Terminate(ctx)
@@ -39,14 +39,14 @@ func benchDockerLife(ctx context.Context) (rows []row, err error) {
 		for _, w := range ways() {
 			lives = append(lives, func() (stages, error) { return e.boxLife(ctx, w, terminate) })
 		}
-		// What the engine takes for the same containers.
+		// Measure the engine's share for the same containers.
 		lives = append(lives, func() (stages, error) {
 			return e.boxLife(ctx, ways()[0], func(b box) error { return e.remove(ctx, b.ID()) })
 		})
 		took := make([][]stages, len(lives))
 		for round := range lifeRounds {
 			for k := range lives {
-				i := (round + k) % len(lives) // no one always follows the same other
+				i := (round + k) % len(lives) // so that none always follows the same other
 				s, err := lives[i]()
 				if err != nil {
 					return err
@@ -140,10 +140,10 @@ func (e *engine) boxLife(ctx context.Context, w way, end func(box) error) (s sta
 	return s, err
 }
 
-// crowd is how many containers live at once.
+// crowd is how many containers are alive at once.
 const crowd = 50
 
-// benchDockerCrowd makes many containers at once and looks at what each costs.
+// benchDockerCrowd creates many containers at once and measures the cost of each.
 func benchDockerCrowd(ctx context.Context) (rows []row, err error) {
 	err = withEngine(ctx, func(e *engine) error {
 		began := time.Now()
@@ -154,11 +154,10 @@ func benchDockerCrowd(ctx context.Context) (rows []row, err error) {
 		base := time.Since(began)
 		var removed sync.WaitGroup
 		for _, id := range ids {
-			removed.Go(func() { _ = e.remove(ctx, id) }) // clean looks again
+			removed.Go(func() { _ = e.remove(ctx, id) }) // clean retries it
 		}
 		removed.Wait()
-		// What a program pays once, however many sessions it has, is not theirs: a
-		// first crowd pays it.
+		// A first crowd pays what a program pays once, however many sessions it has.
 		if _, err := e.crowd(ctx, ways()[0], base); err != nil {
 			return err
 		}
@@ -174,7 +173,7 @@ func benchDockerCrowd(ctx context.Context) (rows []row, err error) {
 	return rows, err
 }
 
-// all does something for each of a crowd at once.
+// all calls do for each of a crowd at once.
 func all[T any](do func() (T, error)) ([]T, error) {
 	made, errs := make([]T, crowd), make([]error, crowd)
 	var busy sync.WaitGroup
@@ -226,9 +225,9 @@ func (e *engine) crowd(ctx context.Context, w way, base time.Duration) (rows []r
 	return rows, errors.Join(errs...)
 }
 
-// ownBytes is what this program uses of its heap and stacks when it has come to rest:
-// each collection halves the stacks that goroutines once needed, and lets go of what
-// finalizers have kept.
+// ownBytes returns what this program uses of its heap and stacks when it is idle. It collects
+// garbage repeatedly: each collection halves the stacks that goroutines once needed, and frees
+// what finalizers have kept.
 func ownBytes() float64 {
 	var m runtime.MemStats
 	for least := uint64(math.MaxUint64); ; {
@@ -242,8 +241,8 @@ func ownBytes() float64 {
 	}
 }
 
-// guestMemory is the mean of what the processes of a container take alone or
-// share, in MiB; zero if this user may not see it.
+// guestMemory returns the mean of the private and shared memory of a container's processes, in
+// MiB; zero if this user may not read it.
 func (e *engine) guestMemory(ctx context.Context, boxes []box) (float64, error) {
 	total := 0
 	for _, b := range boxes {

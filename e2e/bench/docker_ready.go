@@ -10,8 +10,7 @@ import (
 	"github.com/agentenv-dev/agentenv/environment"
 )
 
-// benchDockerReady measures how long it takes to get a sandbox that a pool has
-// ready.
+// benchDockerReady measures how long it takes to get a ready sandbox from a pool.
 func benchDockerReady(ctx context.Context) (rows []row, err error) {
 	err = withEngine(ctx, func(e *engine) error {
 		for _, w := range ways() {
@@ -26,8 +25,8 @@ func benchDockerReady(ctx context.Context) (rows []row, err error) {
 	return rows, err
 }
 
-// acquire takes sandboxes of a pool that is full: one that is being refilled shares
-// the machine with the engine at work.
+// acquire takes sandboxes from a full pool: while a pool refills, it shares the machine with the
+// busy engine.
 func (e *engine) acquire(ctx context.Context, w way) (took []time.Duration, err error) {
 	const size, rounds = 2, 11
 	settings := e.config(w)

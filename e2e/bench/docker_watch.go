@@ -11,8 +11,8 @@ import (
 	"github.com/agentenv-dev/agentenv/environment"
 )
 
-// benchDockerWatch compares how soon a change in a bound workspace is known, and
-// how soon a large tree is watched.
+// benchDockerWatch measures how soon a change in a bound workspace is reported, and how soon the
+// watch of a large tree is live.
 func benchDockerWatch(ctx context.Context) (rows []row, err error) {
 	dir, err := os.MkdirTemp("", "bench-workspace-*")
 	if err != nil {

@@ -15,10 +15,10 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
-// trueCommand is the cheapest program there is: what it costs is the start.
+// trueCommand is the cheapest program: its cost is that of the start.
 var trueCommand = primitives.Command{Args: []string{"/bin/true"}, MergeStderr: true}
 
-// withLocal gives a benchmark a local sandbox.
+// withLocal calls use with a local sandbox.
 func withLocal(ctx context.Context, use func(p primitives.EnvironmentPrimitive) error) (err error) {
 	p, err := local.New(ctx, local.Config{})
 	if err != nil {
@@ -44,7 +44,7 @@ func osExecTrueOutput(ctx context.Context) error {
 	return err
 }
 
-// benchExec compares one command after the other, then 32 at once.
+// benchExec compares single commands, then 32 at once.
 func benchExec(ctx context.Context) (rows []row, err error) {
 	err = withLocal(ctx, func(p primitives.EnvironmentPrimitive) error {
 		base, ours, err := interleave(800,
@@ -67,7 +67,7 @@ func benchExec(ctx context.Context) (rows []row, err error) {
 	return rows, err
 }
 
-// parallel runs something total times, so many at once.
+// parallel calls run total times, at most at calls at once.
 func parallel(total, at int, run func() error) error {
 	var workers sync.WaitGroup
 	errs := make([]error, at)
@@ -85,11 +85,10 @@ func parallel(total, at int, run func() error) error {
 	return errors.Join(errs...)
 }
 
-// streamSize is how much a stream benchmark moves.
+// streamSize is how many bytes a stream benchmark moves.
 const streamSize = 1 << 30
 
-// benchStream compares reading a command's output with copying a raw pipe of
-// the same writer.
+// benchStream compares reading a command's output with copying a raw pipe of the same command.
 func benchStream(ctx context.Context) (rows []row, err error) {
 	err = withLocal(ctx, func(p primitives.EnvironmentPrimitive) error {
 		base, ours, err := interleave(5,
@@ -111,7 +110,7 @@ func benchStream(ctx context.Context) (rows []row, err error) {
 	return rows, err
 }
 
-// flood is a command that writes so many bytes as fast as it can.
+// flood returns a command that writes size bytes as fast as it can.
 func flood(size int64) []string {
 	return []string{"dd", "if=/dev/zero", "bs=1M", fmt.Sprintf("count=%d", size>>20), "status=none"}
 }
@@ -155,7 +154,7 @@ func benchFiles(ctx context.Context) (rows []row, err error) {
 	return rows, err
 }
 
-// batch is 1000 files of 4 KiB below a new folder.
+// batch returns 1000 files of 4 KiB below a new folder.
 func batch(dir string) []primitives.File {
 	files := make([]primitives.File, 1000)
 	content := make([]byte, 4096)

@@ -11,7 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// benchForward measures a connection into a sandbox against the same one made directly.
+// benchForward compares a connection into a sandbox with a direct connection.
 func benchForward(ctx context.Context) (rows []row, err error) {
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {

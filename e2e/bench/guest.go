@@ -13,7 +13,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
-// withGuest gives a benchmark a sandbox behind the stdio of a real envrunner.
+// withGuest calls use with a sandbox behind the stdio of a real envrunner.
 func withGuest(ctx context.Context, use func(p primitives.EnvironmentPrimitive) error) (err error) {
 	runner, err := bundle.Path(ctx, bundle.Config{})
 	if err != nil {
@@ -46,7 +46,7 @@ func withGuest(ctx context.Context, use func(p primitives.EnvironmentPrimitive) 
 	return use(p)
 }
 
-// benchGuest measures what the byte stream costs on top of the engine.
+// benchGuest measures the cost of the byte stream in addition to that of the engine.
 func benchGuest(ctx context.Context) (rows []row, err error) {
 	err = withGuest(ctx, func(p primitives.EnvironmentPrimitive) error {
 		base, ours, err := interleave(800,

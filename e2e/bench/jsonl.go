@@ -17,7 +17,7 @@ import (
 
 const jsonlLines = 200_000
 
-// events is JSONL of 200-byte events, most of them pieces of a message.
+// events returns JSONL of 200-byte events, most of them chunks of a message.
 func events() []byte {
 	var b bytes.Buffer
 	for i := range jsonlLines {
@@ -29,7 +29,7 @@ func events() []byte {
 	return b.Bytes()
 }
 
-// benchJSONL compares reading events lazily and typed with encoding/json.
+// benchJSONL compares lazy and typed reading of events with encoding/json.
 func benchJSONL(context.Context) ([]row, error) {
 	data := events()
 	var allocs float64
@@ -70,7 +70,7 @@ func decodeStd(data []byte) error {
 	}
 }
 
-// decodeLazy reads every line and its type, and leaves the rest.
+// decodeLazy reads every line and its type, and does not decode the rest.
 func decodeLazy(data []byte) error {
 	lines := runnerscripts.NewLineReader(bytes.NewReader(data), 0)
 	for {

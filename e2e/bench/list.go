@@ -2,7 +2,7 @@
 
 package main
 
-// benchmarks are all there are, in the order of the table.
+// benchmarks returns all benchmarks, in the order of the table.
 func benchmarks() []benchmark {
 	return []benchmark{
 		{"local exec", benchExec},

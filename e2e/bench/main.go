@@ -32,7 +32,7 @@ func main() {
 	os.Exit(code)
 }
 
-// benchmark yields one or more rows.
+// benchmark returns one or more rows.
 type benchmark struct {
 	name string
 	run  func(ctx context.Context) ([]row, error)

@@ -8,12 +8,11 @@ import (
 	"time"
 )
 
-// row is one line of the table: what the floor costs, what we cost, and how the
-// one compares with the other.
+// row is one line of the table: the cost of the floor, our cost, and their ratio.
 type row struct {
 	Name   string  `json:"name"`
-	Base   string  `json:"base"`   // what it is compared with
-	Unit   string  `json:"unit"`   // of BaseValue and Ours
+	Base   string  `json:"base"`   // the name of the floor
+	Unit   string  `json:"unit"`   // of BaseV and Ours
 	Better string  `json:"better"` // "lower", "higher" or "faster": which ratio is good
 	BaseV  float64 `json:"base_value"`
 	Ours   float64 `json:"ours"`
@@ -22,11 +21,11 @@ type row struct {
 	Met    bool    `json:"met"`
 }
 
-// better says in which direction a figure improves.
+// The directions in which a figure improves.
 const (
 	lower  = "lower"
 	higher = "higher"
-	faster = "faster" // the ratio says how many times
+	faster = "faster" // the ratio is a speedup
 )
 
 // ratioRow compares two figures of the same kind.
@@ -42,8 +41,7 @@ func ratioRow(name, base, unit, better string, baseV, ours, target float64) row 
 	return r
 }
 
-// speedupRow compares two durations where ours is expected to be target times
-// shorter.
+// speedupRow compares two durations. ours should be target times shorter.
 func speedupRow(name, base string, baseV, ours time.Duration, target float64) row {
 	r := row{Name: name, Base: base, Unit: "ms", Better: faster, BaseV: millis(baseV), Ours: millis(ours), Target: target}
 	r.Ratio = baseV.Seconds() / ours.Seconds()
@@ -60,8 +58,8 @@ func limitRow(name, unit, better string, ours, target float64) row {
 	return r
 }
 
-// interleave runs the two in turn, n times after a warm-up, and returns the
-// median duration of each. Taking turns cancels the drift of a shared machine.
+// interleave runs both functions in turn, n times after a warm-up, and returns the median
+// duration of each. Taking turns cancels the drift of a shared machine.
 func interleave(n int, base, ours func() error) (baseV, oursV time.Duration, err error) {
 	for range max(1, n/20) {
 		if err := both(base, ours, nil, nil); err != nil {
@@ -70,7 +68,7 @@ func interleave(n int, base, ours func() error) (baseV, oursV time.Duration, err
 	}
 	b, o := make([]time.Duration, 0, n), make([]time.Duration, 0, n)
 	for i := range n {
-		// Which goes first alternates too: the second finds warmer caches.
+		// Alternate the order too: the second one finds warmer caches.
 		if i%2 == 0 {
 			err = both(base, ours, &b, &o)
 		} else {
@@ -108,7 +106,7 @@ func median(d []time.Duration) time.Duration {
 
 func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
 
-// rate turns an amount and the time it took into units a second.
+// rate returns units per second for an amount and its duration.
 func rate(amount float64, d time.Duration) float64 { return amount / d.Seconds() }
 
 func format(v float64) string {
@@ -134,14 +132,14 @@ func fastest(n int, base, ours func() error) (baseV, oursV time.Duration, err er
 	return slices.Min(b), slices.Min(o), nil
 }
 
-// contestant is one way of doing a thing.
+// contestant is one way of doing something.
 type contestant struct {
 	times int // in each round; quick ones need more
-	// run does it once and says how long that took.
+	// run does it once and returns how long that took.
 	run func() (time.Duration, error)
 }
 
-// clocked times all of what run does.
+// clocked returns a contestant that times all of run.
 func clocked(times int, run func() error) contestant {
 	return contestant{times, func() (time.Duration, error) {
 		start := time.Now()
@@ -161,13 +159,13 @@ func clockedAfter(prepare, run func() error) contestant {
 	}}
 }
 
-// compete lets all take turns, after a round that does not count, and returns
-// the sorted durations of each.
+// compete runs all contestants in turn, after a round that does not count, and returns the
+// sorted durations of each.
 func compete(rounds int, all ...contestant) ([][]time.Duration, error) {
 	took := make([][]time.Duration, len(all))
 	for round := range rounds + 1 {
 		for k := range all {
-			i := (round + k) % len(all) // no one is always behind the same other
+			i := (round + k) % len(all) // so that none always follows the same other
 			for range all[i].times {
 				d, err := all[i].run()
 				if err != nil {

@@ -22,12 +22,12 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
-// modalImage is what sandboxes are made of. The server takes it from this machine.
+// modalImage is the image of the sandboxes. The server uses this machine's files for it.
 const modalImage = "debian:12"
 
-// modalSide is a server in this program that speaks Modal's protocol, with Modal's
-// SDK and ours before it. It is not Modal: between two machines each call takes a
-// round trip more, so that their numbers say more than the times.
+// modalSide is a server in this program that speaks Modal's protocol, with Modal's SDK and ours
+// as clients. It is not Modal: between two machines each call takes another round trip, so the
+// numbers of calls say more than the times.
 type modalSide struct {
 	*testmodal.Server
 	client *sdk.Client
@@ -36,7 +36,7 @@ type modalSide struct {
 	runner string
 }
 
-// withModal gives a benchmark a server, and ends it.
+// withModal calls use with a server, and ends the server.
 func withModal(ctx context.Context, use func(m *modalSide) error) (err error) {
 	m := &modalSide{}
 	if m.runner, err = bundle.Path(ctx, bundle.Config{OS: "linux"}); err != nil {
@@ -70,7 +70,7 @@ func withModal(ctx context.Context, use func(m *modalSide) error) (err error) {
 	return use(m)
 }
 
-// environ leads clients of this program to the server until restore is called.
+// environ points clients of this program to the server until restore is called.
 func (m *modalSide) environ(config string) (restore func(), err error) {
 	var undo []func()
 	restore = func() {
@@ -102,10 +102,10 @@ func (m *modalSide) open(ctx context.Context) (*guest.Sandbox, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p.(*guest.Sandbox), nil // Create makes no others
+	return p.(*guest.Sandbox), nil // Create returns no other type
 }
 
-// withBoth gives a benchmark a sandbox of each.
+// withBoth calls use with a sandbox of the SDK and one of ours.
 func (m *modalSide) withBoth(ctx context.Context, use func(base *sdk.Sandbox, ours *guest.Sandbox) error) (err error) {
 	base, err := m.create(ctx)
 	if err != nil {
@@ -126,7 +126,7 @@ func (m *modalSide) withBoth(ctx context.Context, use func(base *sdk.Sandbox, ou
 	return use(base, ours)
 }
 
-// sdkExec runs a command by the SDK, to its status, as its examples do.
+// sdkExec runs a command with the SDK until its exit status, as the SDK's examples do.
 func sdkExec(ctx context.Context, box *sdk.Sandbox, out io.Writer, args ...string) error {
 	p, err := box.Exec(ctx, args, nil)
 	if err != nil {
@@ -140,7 +140,7 @@ func sdkExec(ctx context.Context, box *sdk.Sandbox, out io.Writer, args ...strin
 	return errors.Join(cerr, err)
 }
 
-// sdkTrue is the cheapest command. Its output is not read.
+// sdkTrue runs the cheapest command and ignores its output.
 func sdkTrue(ctx context.Context, box *sdk.Sandbox) error {
 	p, err := box.Exec(ctx, trueCommand.Args, &sdk.SandboxExecParams{Stdout: sdk.Ignore, Stderr: sdk.Ignore})
 	if err != nil {
@@ -153,7 +153,7 @@ func sdkTrue(ctx context.Context, box *sdk.Sandbox) error {
 	return err
 }
 
-// callsOf counts the calls of something, done so often, for each time.
+// callsOf returns the number of calls that do makes, as the mean of several times.
 func (m *modalSide) callsOf(times int, do func() error) (float64, error) {
 	total := func() (n int) {
 		for _, c := range m.CallCounts() {
@@ -170,8 +170,8 @@ func (m *modalSide) callsOf(times int, do func() error) (float64, error) {
 	return float64(total()-before) / float64(times), nil
 }
 
-// callsRow compares the numbers of calls of the same by the SDK and by us. A call is
-// a round trip, which between machines costs more than all else.
+// callsRow compares the numbers of calls of the SDK and of ours for the same task. A call is a
+// round trip, which between machines costs more than everything else.
 func (m *modalSide) callsRow(name, base string, times int, theirs, ours func() error, target float64) (row, error) {
 	b, err := m.callsOf(times, theirs)
 	if err != nil {

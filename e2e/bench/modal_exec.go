@@ -12,9 +12,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
-// benchModalExec compares one command after the other with the SDK's, then 32 at
-// once. To start a program and wait for it, with nothing in between, is the most that
-// is possible.
+// benchModalExec compares single commands with those of the SDK, then 32 at once. The floor is
+// starting a program and waiting for it.
 func benchModalExec(ctx context.Context) (rows []row, err error) {
 	err = withModal(ctx, func(m *modalSide) error {
 		return m.withBoth(ctx, func(base *sdk.Sandbox, ours *guest.Sandbox) error {
@@ -46,7 +45,7 @@ func benchModalExec(ctx context.Context) (rows []row, err error) {
 	return rows, err
 }
 
-// modalStreamSize is how much a stream moves. The server keeps all that the SDK reads.
+// modalStreamSize is how many bytes a stream moves. The server keeps all that the SDK reads.
 const modalStreamSize = 128 << 20
 
 // benchModalStream compares reading the output of a command with the SDK's streams.

@@ -15,7 +15,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
-// benchModalFiles compares files with the SDK's.
+// benchModalFiles compares file operations with those of the SDK.
 func benchModalFiles(ctx context.Context) (rows []row, err error) {
 	err = withModal(ctx, func(m *modalSide) error {
 		return m.withBoth(ctx, func(base *sdk.Sandbox, ours *guest.Sandbox) error {
@@ -62,7 +62,7 @@ func (m *modalSide) smallFile(ctx context.Context, base *sdk.Sandbox, ours *gues
 	return rows, nil
 }
 
-// manyFiles takes the fastest of several rounds, in fresh folders.
+// manyFiles takes the fastest of several rounds in fresh folders.
 func (m *modalSide) manyFiles(ctx context.Context, base *sdk.Sandbox, ours *guest.Sandbox) (rows []row, err error) {
 	round := 0
 	fresh := func() string {
@@ -86,7 +86,7 @@ func (m *modalSide) manyFiles(ctx context.Context, base *sdk.Sandbox, ours *gues
 	return []row{speedupRow("modal 1000 x 4 KiB files", "1000 SDK WriteBytes", took[0][0], took[1][0], 20), calls}, err
 }
 
-// modalGreat is a file that is not small.
+// modalGreat is the size of a large file.
 const modalGreat = 64 << 20
 
 func (m *modalSide) greatFile(ctx context.Context, base *sdk.Sandbox, ours *guest.Sandbox) (rows []row, err error) {

@@ -10,8 +10,8 @@ import (
 	sdk "github.com/modal-labs/modal-client/go"
 )
 
-// benchModalLife compares the life of a sandbox with one that is used by the SDK
-// alone: from its making to the first command, and its end.
+// benchModalLife compares the life of a sandbox with that of a sandbox of the SDK alone: from
+// its creation to the first command, and its end.
 func benchModalLife(ctx context.Context) (rows []row, err error) {
 	err = withModal(ctx, func(m *modalSide) error {
 		theirs := func() (stages, error) { return m.sdkLife(ctx) }
@@ -22,7 +22,7 @@ func benchModalLife(ctx context.Context) (rows []row, err error) {
 			if err != nil {
 				return err
 			}
-			if round > 0 { // the first one uploads the runner
+			if round > 0 { // the first round uploads the runner
 				base, ours = append(base, b), append(ours, o)
 			}
 		}
@@ -41,7 +41,7 @@ func benchModalLife(ctx context.Context) (rows []row, err error) {
 	return rows, err
 }
 
-// inTurn does both, the first one first or not.
+// inTurn calls both functions; straight says whether first goes first.
 func inTurn(straight bool, first, second func() (stages, error)) (f, s stages, err error) {
 	if straight {
 		if f, err = first(); err == nil {

@@ -14,8 +14,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// rawPipe reads what a command writes into a pipe of the given size, with
-// nothing in between.
+// rawPipe reads what a command writes directly into a pipe of the given size.
 func rawPipe(ctx context.Context, size int64, pipe int) error {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -40,8 +39,7 @@ func rawPipe(ctx context.Context, size int64, pipe int) error {
 	return errors.Join(err, cmd.Wait())
 }
 
-// forkTrue starts the cheapest program and waits for it, with nothing in between: no
-// way of running a command takes less.
+// forkTrue starts the cheapest program and waits for it: no way to run a command takes less.
 func forkTrue() error {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
@@ -60,8 +58,8 @@ func forkTrue() error {
 	return err
 }
 
-// filesAgainstRaw takes the minimum of several rounds in fresh folders: a file
-// system that has just deleted thousands of files is slow for everybody.
+// filesAgainstRaw takes the minimum of several rounds in fresh folders, because a file system is
+// slow after deleting thousands of files.
 func filesAgainstRaw(ctx context.Context, p primitives.EnvironmentPrimitive) (base, ours float64, err error) {
 	round := 0
 	workspace := p.Paths().Workspace
@@ -77,7 +75,7 @@ func filesAgainstRaw(ctx context.Context, p primitives.EnvironmentPrimitive) (ba
 	return millis(b), millis(o), err
 }
 
-// rawFiles does with system calls what an atomic write has to do at least.
+// rawFiles makes the minimal system calls of atomic writes.
 func rawFiles(dir string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err

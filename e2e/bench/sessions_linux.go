@@ -20,11 +20,11 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
-// sessionCount is how many sandboxes, each with a process that waits for input,
-// live at once.
+// sessionCount is how many sandboxes are alive at once, each with a process that waits for
+// input.
 const sessionCount = 1000
 
-// figures are what one program measures of its many sessions.
+// figures are one program's measurements of its sessions.
 type figures struct {
 	Start   time.Duration // until all run
 	Reply   time.Duration // until all have answered a line
@@ -40,8 +40,8 @@ type echo struct {
 	stop func() error
 }
 
-// benchSessions measures in programs of their own, so that threads and memory
-// are those of the sessions alone.
+// benchSessions measures in separate programs, so that threads and memory are those of the
+// sessions alone.
 func benchSessions(ctx context.Context) ([]row, error) {
 	var f [4]figures
 	for i, kind := range []string{"os/exec", "local", "folders", "sandboxes"} {
@@ -86,7 +86,7 @@ func measureSessions(ctx context.Context, kind string) (figures, error) {
 	return f, json.Unmarshal(out, &f)
 }
 
-// child is what this program does when it is called by itself.
+// child runs what this program does when it calls itself.
 func child(ctx context.Context, args []string) (code int, ok bool) {
 	var err error
 	switch {
@@ -140,7 +140,7 @@ func runSessions(ctx context.Context, kind string) (f figures, err error) {
 // startFunc starts one session.
 type startFunc func(context.Context) (*echo, error)
 
-// startAll starts them from as many goroutines as pay.
+// startAll starts the sessions from several goroutines.
 func startAll(ctx context.Context, start startFunc) ([]*echo, error) {
 	all := make([]*echo, sessionCount)
 	errs := make([]error, sessionCount)
@@ -191,7 +191,7 @@ func stopAll(sessions []*echo) error {
 	return errors.Join(errs...)
 }
 
-// startSandbox makes a sandbox of its own for the process.
+// startSandbox starts the process in a sandbox of its own.
 func startSandbox(ctx context.Context) (*echo, error) {
 	p, err := local.New(ctx, local.Config{})
 	if err != nil {
@@ -214,7 +214,7 @@ func startIn(ctx context.Context, p *local.Sandbox, end func() error) (*echo, er
 	}}, nil
 }
 
-// startFolders does by hand what a sandbox leaves on disk.
+// startFolders creates by hand the folders that a sandbox has on disk, and starts the process.
 func startFolders(ctx context.Context) (*echo, error) {
 	dir, err := os.MkdirTemp("", "bench-session-*")
 	if err != nil {
@@ -267,7 +267,7 @@ func startOS(ctx context.Context) (*echo, error) {
 
 func residentMiB() float64 { return float64(statusNumber("VmRSS:")) / 1024 }
 
-// statusNumber reads a number of /proc/self/status; zero if there is none.
+// statusNumber returns a number of /proc/self/status; zero if it is missing.
 func statusNumber(key string) int {
 	data, err := os.ReadFile("/proc/self/status")
 	if err != nil {

@@ -24,18 +24,17 @@ import (
 // turnRounds is how many turns of each kind are measured.
 const turnRounds = 9
 
-// turner is an agent's program with its command for one prompt.
+// turner is an agent's program, with its arguments for one prompt.
 type turner struct {
 	realAgent
 	args func(url string) []string
-	// config, if not nil, is what agent.config holds.
+	// config, if not nil, returns agent.Config.
 	config func(url string) []byte
 }
 
-// benchTurn compares whole turns of an agent, from before its program starts until after it
-// has ended, with those of the same program driven directly: over the protocol that the
-// driver speaks, with the same arguments, environment and files; and by the program's own
-// command for one prompt.
+// benchTurn compares whole turns of an agent, from before its program starts until after it has
+// ended, with direct turns of the same program: over the driver's protocol, with the same
+// arguments, environment and files, and with the program's own command for one prompt.
 func benchTurn(name string) func(context.Context) ([]row, error) {
 	return func(ctx context.Context) (rows []row, err error) {
 		t, err := findTurner(name)
@@ -69,8 +68,8 @@ func benchTurn(name string) func(context.Context) ([]row, error) {
 	}
 }
 
-// turn is what a whole turn took: time, and work of the processors, which a busy machine
-// changes less.
+// turn is what a whole turn took: wall time and processor time, which depends less on the load
+// of the machine.
 type turn struct{ wall, work time.Duration }
 
 func timedTurn(run func() error) (turn, error) {
@@ -79,7 +78,8 @@ func timedTurn(run func() error) (turn, error) {
 	return turn{time.Since(start), processorTime() - worked}, err
 }
 
-// processorTime is the processor time of this program and of the processes that it has reaped.
+// processorTime returns the processor time of this program and of the processes that it has
+// reaped.
 func processorTime() (d time.Duration) {
 	for _, who := range []int{syscall.RUSAGE_SELF, syscall.RUSAGE_CHILDREN} {
 		var u syscall.Rusage
@@ -90,9 +90,9 @@ func processorTime() (d time.Duration) {
 	return d
 }
 
-// compareTurns lets the ways take turns after a round that does not count. A ratio is the
-// median, or the lower quartile, of the ratios of the rounds: both sides of one had nearly the
-// same load.
+// compareTurns runs the three ways in turn, after a round that does not count. A ratio is the
+// median, or the lower quartile, of the ratios of the rounds: both sides of a round had nearly
+// the same load.
 func compareTurns(name string, ours, direct, command func() (turn, error)) (rows []row, err error) {
 	ways := []func() (turn, error){ours, direct, command}
 	took := make([][3]turn, turnRounds+1)
@@ -165,21 +165,22 @@ func codexExec(url string) []string {
 	}
 }
 
-// scriptedProvider is OpenCode's configuration of a provider that is the scripted model.
+// scriptedProvider returns OpenCode's configuration of a provider that is the scripted model.
 func scriptedProvider(url string) []byte {
 	return fmt.Appendf(nil, `{"provider":{"scripted":{"npm":"@ai-sdk/openai-compatible","options":{"baseURL":"%s/v1","apiKey":"test-key"},`+
 		`"models":{"small":{"tool_call":true,"limit":{"context":128000,"output":8192}}}}}}`, url)
 }
 
-// launched is how the driver started the program: what it was given, and a copy of its home
-// folder as it was then.
+// launched is how the driver started the program: its arguments and environment, and a copy of
+// its home folder at that time.
 type launched struct {
-	dir       string // of the copy and of homes
+	dir       string // of the copy and of the turns' homes
 	home      string // as the variables and arguments name it
 	args, env []string
 }
 
-// recordLaunch makes the driver start a script that notes all that and then becomes the program.
+// recordLaunch makes the driver start a script that records the launch and then becomes the
+// program.
 func recordLaunch(ctx context.Context, t turner, runner string) (l launched, err error) {
 	if l.dir, err = os.MkdirTemp("", "bench-turn-"); err != nil {
 		return l, err
@@ -209,8 +210,8 @@ func recordLaunch(ctx context.Context, t turner, runner string) (l launched, err
 	return l, nil
 }
 
-// turn measures a direct turn in a home folder of its own, which it prepares and removes
-// outside of that.
+// turn measures a direct turn in a new home folder. The time does not include creating and
+// removing the folder.
 func (l launched) turn(program string, run func(*conduct) error) (took turn, err error) {
 	dir, err := os.MkdirTemp(l.dir, "turn-")
 	if err != nil {
@@ -233,7 +234,7 @@ func (l launched) turn(program string, run func(*conduct) error) (took turn, err
 	return took, err
 }
 
-// turnThroughUs answers a prompt in a sandbox of its own.
+// turnThroughUs answers a prompt in a new sandbox.
 func turnThroughUs(ctx context.Context, agent environment.Agent, runner string) (err error) {
 	env, err := environment.Create(ctx, environment.Config{Sandbox: environment.Sandbox{Type: "local"}, Agent: agent, Runner: runner})
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// run runs the program with these arguments to its end.
+// run runs the program with these arguments until it exits.
 func (c *conduct) run(ctx context.Context, args []string) error {
 	if err := c.start(ctx, nil, args...); err != nil {
 		return err
@@ -72,9 +72,9 @@ func talkToOpenCode(ctx context.Context, c *conduct) error {
 		return err
 	}
 	err := c.talkToOpenCode(ctx, start)
-	_ = c.cmd.Process.Signal(syscall.SIGTERM) // it does not end with its input
+	_ = c.cmd.Process.Signal(syscall.SIGTERM) // it does not end at EOF
 	_ = c.stdin.Close()
-	_ = c.cmd.Wait() // by the signal
+	_ = c.cmd.Wait() // it ended by the signal
 	return err
 }
 

@@ -14,8 +14,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// benchWatch compares how soon a change is known, and how soon a large tree is
-// watched.
+// benchWatch measures how soon a change is reported, and how soon the watch of a large tree is
+// live.
 func benchWatch(ctx context.Context) (rows []row, err error) {
 	err = withLocal(ctx, func(p primitives.EnvironmentPrimitive) error {
 		base, ours, err := watchAgainstRaw(ctx, p)
@@ -51,7 +51,7 @@ func watchTree(ctx context.Context, p primitives.EnvironmentPrimitive, dir strin
 	return nil
 }
 
-// watchAgainstRaw measures from a write of one byte to the news of it.
+// watchAgainstRaw measures the time from the write of one byte to its event.
 func watchAgainstRaw(ctx context.Context, p primitives.EnvironmentPrimitive) (base, ours time.Duration, err error) {
 	dir := filepath.Join(p.Paths().Workspace, "watched")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -70,7 +70,7 @@ func watchAgainstRaw(ctx context.Context, p primitives.EnvironmentPrimitive) (ba
 	return interleave(2000, raw.change, own.change)
 }
 
-// watched is a file that is changed, and the news of it.
+// watched is a file that is changed; news receives its events.
 type watched struct {
 	file  *os.File
 	news  chan error
@@ -92,7 +92,7 @@ func (w *watched) change() error {
 	return <-w.news
 }
 
-// newRawWatch waits for news with nothing but a read.
+// newRawWatch waits for events with a plain read.
 func newRawWatch(dir string) (*watched, error) {
 	w, err := newWatched(dir)
 	if err != nil {
@@ -127,8 +127,7 @@ func newRawWatch(dir string) (*watched, error) {
 	return w, nil
 }
 
-// newOwnWatch watches a folder of the workspace, which is a folder of this
-// machine.
+// newOwnWatch watches a folder of the workspace, which is a folder of this machine.
 func newOwnWatch(ctx context.Context, p primitives.EnvironmentPrimitive, workspace, dir string) (*watched, error) {
 	w, err := newWatched(filepath.Join(workspace, dir))
 	if err != nil {
@@ -162,7 +161,7 @@ func newOwnWatch(ctx context.Context, p primitives.EnvironmentPrimitive, workspa
 	return w, nil
 }
 
-// makeTree makes so many folders, 100 in each.
+// makeTree creates n folders, 100 in each parent.
 func makeTree(dir string, n int) error {
 	for i := range n {
 		if err := os.MkdirAll(filepath.Join(dir, fmt.Sprintf("d%03d/e%03d", i/100, i%100)), 0o755); err != nil {

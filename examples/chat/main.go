@@ -1,5 +1,5 @@
-// Command chat serves conversations with an agent over HTTP. Each has a sandbox of its
-// own, which is made with the first prompt and ends with the program.
+// Command chat serves conversations with an agent over HTTP. Each conversation has its own
+// sandbox, which is created with the first prompt and ends with the program.
 //
 //	POST /chats                          begins a conversation; the answer is its ID
 //	POST /chats/{id}                     takes a prompt, the body of the request
@@ -43,7 +43,7 @@ type chats struct {
 	open   sync.Map // *session.AgentSession by ID
 }
 
-// serve serves until ctx is done, and ends all sandboxes then.
+// serve serves until ctx is done, then ends all sandboxes.
 func serve(ctx context.Context, addr string) error {
 	c := &chats{config: session.Config{Environment: environment.Config{
 		Sandbox:      environment.Sandbox{Type: "local"},
@@ -80,7 +80,7 @@ func (c *chats) begin(w http.ResponseWriter, r *http.Request) {
 	fmt.Fprintln(w, s.ID())
 }
 
-// with finds the conversation of a request.
+// with returns a handler that finds the conversation of a request for h.
 func (c *chats) with(h func(*session.AgentSession, http.ResponseWriter, *http.Request) error) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		s, ok := c.open.Load(r.PathValue("id"))
@@ -103,14 +103,14 @@ func prompt(s *session.AgentSession, w http.ResponseWriter, r *http.Request) err
 	return err
 }
 
-// events sends server-sent events. A browser that reconnects gets what it has missed.
+// events sends server-sent events. A browser that reconnects gets the events that it missed.
 func events(s *session.AgentSession, w http.ResponseWriter, r *http.Request) error {
 	last, _ := strconv.ParseUint(r.Header.Get("Last-Event-ID"), 10, 64)
 	w.Header().Set("Content-Type", "text/event-stream")
 	flush := http.NewResponseController(w).Flush
 	for ev, err := range s.Events(r.Context(), last+1) {
 		if err != nil {
-			return nil // the reader or the session has gone
+			return nil // the reader or the session is gone
 		}
 		data, err := json.Marshal(ev)
 		if err != nil {
@@ -132,7 +132,7 @@ func answer(s *session.AgentSession, w http.ResponseWriter, r *http.Request) err
 	return s.Respond(r.Context(), r.PathValue("req"), d)
 }
 
-// fail answers with the status that an error has in HTTP.
+// fail answers with the HTTP status of an error.
 func fail(w http.ResponseWriter, err error) {
 	status := http.StatusInternalServerError
 	switch {
@@ -144,7 +144,7 @@ func fail(w http.ResponseWriter, err error) {
 	http.Error(w, err.Error(), status)
 }
 
-// close ends all conversations with their sandboxes, and returns when that is done.
+// close ends all conversations and their sandboxes, and returns when they have ended.
 func (c *chats) close() {
 	var all sync.WaitGroup
 	for _, s := range c.open.Range {

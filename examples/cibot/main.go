@@ -1,5 +1,5 @@
-// Command cibot lets an agent fix a failing test in a copy of a folder, runs the test
-// itself and prints the patch. It fails if the test does.
+// Command cibot makes an agent fix a failing test in a copy of a folder, runs the test itself
+// and prints the patch. It fails if the test fails.
 //
 //	go run ./examples/cibot -config examples/cibot/task.yaml -folder FOLDER -test "go test ./..."
 package main
@@ -49,12 +49,12 @@ func fix(ctx context.Context, config, folder, test string) error {
 		fmt.Fprintln(os.Stderr, "rejected:", title)
 	}
 	if _, err := env.Exec(ctx, "sh", "-c", test); err != nil {
-		return err // with the end of the output
+		return err // its message has the end of the output
 	}
 	return env.Patch(ctx, os.Stdout)
 }
 
-// decide lets the agent work on files, and on nothing else.
+// decide allows the agent to work on files, and nothing else.
 func decide(_ context.Context, req environment.PermissionRequest) environment.PermissionDecision {
 	switch req.ToolCall.Kind {
 	case "read", "search", "edit", "delete", "move":

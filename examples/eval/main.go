@@ -1,5 +1,4 @@
-// Command eval gives tasks to agents, two at a time, checks what they did, and prints a
-// table.
+// Command eval gives tasks to agents, two at a time, checks the results, and prints a table.
 package main
 
 import (
@@ -16,7 +15,7 @@ import (
 	"github.com/agentenv-dev/agentenv/environment"
 )
 
-// task is a prompt and a command that succeeds if it was fulfilled.
+// task is a prompt and a command that succeeds if the agent did it.
 type task struct {
 	Name, Prompt, Check string
 	Timeout             time.Duration
@@ -28,7 +27,7 @@ var tasks = []task{
 	{"slow", "wait for ever", "true", 2 * time.Second},
 }
 
-// scenario is what the scripted agent plays. Put other agents or models in its place.
+// scenario is what the scripted agent does. Replace it by other agents or models.
 const scenario = `{"turns": [
 	{"when": "greeting", "steps": [{"ask": {"write": {"path": "greeting.txt", "content": "hello\n"}}}]},
 	{"when": "sum.txt", "steps": [{"write": {"path": "sum.txt", "content": "12\n"}}]},
@@ -70,7 +69,7 @@ func run(ctx context.Context, agent environment.Agent) error {
 	return w.Flush()
 }
 
-// attempt runs one task in a sandbox of its own, which the pool has made for it.
+// attempt runs one task in its own sandbox of the pool.
 func attempt(ctx context.Context, pool *environment.Pool, t task) (res environment.Result, err error) {
 	env, err := pool.Create(ctx, environment.Config{})
 	if err != nil {
@@ -86,7 +85,7 @@ func attempt(ctx context.Context, pool *environment.Pool, t task) (res environme
 	return res, err
 }
 
-// verdict tells a task that was not solved from one that could not be judged.
+// verdict distinguishes an unsolved task from a task that could not be checked.
 func verdict(err error) string {
 	failed, unsolved := errors.AsType[*environment.ExitError](err)
 	switch {

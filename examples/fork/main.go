@@ -1,5 +1,5 @@
-// Command fork lets an agent look at a task once, tries three ways from there at the same
-// time, each in a copy of its sandbox that remembers, and prints the smallest patch.
+// Command fork makes an agent read a task once, then tries three ways at the same time, each in
+// a copy of its sandbox with the agent's memory. It prints the smallest patch.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/agentenv-dev/agentenv/environment"
 )
 
-// scenario is what the scripted agent plays.
+// scenario is what the scripted agent does.
 const scenario = `{"turns": [
 	{"when": "read", "steps": [{"text": "I have read it."}]},
 	{"when": "try", "steps": [{"write": {"path": "way.txt", "content": "{{history}}{{prompt}}\n"}}]}

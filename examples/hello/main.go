@@ -1,4 +1,4 @@
-// Command hello runs the scripted agent in a local sandbox and prints what came of it.
+// Command hello runs the scripted agent in a local sandbox and prints the result.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command shipping is one file that works on machines without Go: it carries the runner
-// for sandboxes on linux/amd64.
+// Command shipping is a single file that runs on machines without Go: it embeds the runner for
+// sandboxes on linux/amd64.
 //
 //	go generate && CGO_ENABLED=0 go build
 package main
@@ -28,7 +28,7 @@ func main() {
 	}
 }
 
-// run takes the type of the sandbox, and the image of a container.
+// run takes the type of the sandbox and the image of a container as arguments.
 func run(ctx context.Context, args []string) (err error) {
 	box := environment.Sandbox{Type: "local"}
 	if len(args) == 2 {

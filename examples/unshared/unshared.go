@@ -1,8 +1,7 @@
-// Package unshared is a sandbox of one's own: a guest in its own process, IPC and host
-// name namespaces, as unshare(1) of util-linux makes them. It shows all that a backend
-// needs, which is a guest.Driver: start "envrunner guest" where the sandbox is, join its
-// standard streams with guest.Stdio, and answer what only the backend can know.
-// [environment.New] takes the sandbox.
+// Package unshared is an example backend: a guest in its own process, IPC and host name
+// namespaces, as unshare(1) of util-linux creates them. It shows all that a backend needs, which
+// is a guest.Driver: start "envrunner guest" in the sandbox, join its standard streams with
+// guest.Stdio, and answer what only the backend knows. [environment.New] takes the sandbox.
 package unshared
 
 import (
@@ -18,9 +17,9 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
-// New makes a sandbox in a new folder below root. This program's end is its end, too.
+// New creates a sandbox in a new folder below root. The sandbox ends with this program.
 func New(ctx context.Context, root string) (*guest.Sandbox, error) {
-	runner, err := bundle.Path(ctx, bundle.Config{}) // the program that works inside
+	runner, err := bundle.Path(ctx, bundle.Config{}) // the program that runs inside
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +37,7 @@ func New(ctx context.Context, root string) (*guest.Sandbox, error) {
 	return s, nil
 }
 
-// driver is one guest in namespaces.
+// driver is one guest in its namespaces.
 type driver struct {
 	dir, runner string
 	cmd         *exec.Cmd
@@ -47,7 +46,7 @@ type driver struct {
 
 func (d *driver) ID() string { return filepath.Base(d.dir) }
 
-// Dial starts the guest. It ends with this program.
+// Dial starts the guest, which ends with this program.
 func (d *driver) Dial(ctx context.Context) (io.ReadWriteCloser, error) {
 	args := []string{"--pid", "--mount-proc", "--ipc", "--uts", "--fork", "--kill-child"}
 	if os.Geteuid() != 0 {
@@ -78,7 +77,7 @@ func (d *driver) Dial(ctx context.Context) (io.ReadWriteCloser, error) {
 	return stream, nil
 }
 
-// State says whether the guest runs; without it, nothing of the sandbox does.
+// State returns whether the guest runs. Without the guest, nothing of the sandbox runs.
 func (d *driver) State(context.Context) (guest.Status, error) {
 	select {
 	case <-d.exited:
@@ -88,14 +87,14 @@ func (d *driver) State(context.Context) (guest.Status, error) {
 	}
 }
 
-// End returns when nothing of the sandbox is left.
+// End kills the guest, removes its folder, and returns when nothing of the sandbox is left.
 func (d *driver) End(context.Context) error {
 	if d.cmd != nil {
-		_ = d.cmd.Process.Kill() // fails only if it has exited
+		_ = d.cmd.Process.Kill() // fails only if the guest has exited
 		<-d.exited
 	}
 	return os.RemoveAll(d.dir)
 }
 
-// Close ends the sandbox, too, because no other program can attach to it.
+// Close also ends the sandbox, because no other program can attach to it.
 func (d *driver) Close() error { return d.End(context.Background()) }

@@ -11,7 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/primitivestest"
 )
 
-// TestAnAgentRunsInIt runs the scripted agent, and expects that nothing is left.
+// TestAnAgentRunsInIt runs the scripted agent and checks that nothing is left.
 func TestAnAgentRunsInIt(t *testing.T) {
 	root := t.TempDir()
 	box, err := unshared.New(t.Context(), root)

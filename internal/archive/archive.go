@@ -1,5 +1,5 @@
-// Package archive moves trees of files as tar streams, within limits. Of an
-// archive that comes from a sandbox nothing is believed.
+// Package archive packs and unpacks trees of files as tar streams, within limits. It does not
+// trust archives that come from a sandbox.
 package archive
 
 import (
@@ -15,18 +15,18 @@ import (
 const (
 	maxBytes   = 16 << 30 // 16 GiB of content
 	maxEntries = 1 << 20  // files, folders and links
-	nameBytes  = 256      // of names and targets for each of them
+	nameBytes  = 256      // of names and link targets, for each entry
 )
 
-// Limit bounds what one archive unpacks to. Holes count: a sparse file counts with
-// its size.
+// Limit bounds the unpacked size of one archive. Holes count: a sparse file counts with its
+// apparent size.
 type Limit struct {
-	// Bytes is the most content in bytes. Zero means 16 GiB, and a negative
-	// number no limit.
+	// Bytes is the maximum content in bytes. Zero means 16 GiB. A negative number means no
+	// limit.
 	Bytes int64
-	// Entries is the most files, folders and links. Zero means 1,048,576.
+	// Entries is the maximum number of files, folders and links. Zero means 1,048,576.
 	Entries int64
-	// Advice ends the error's message.
+	// Advice is appended to the error's message.
 	Advice string
 }
 
@@ -44,8 +44,8 @@ func (l Limit) entries() int64 {
 	return l.Entries
 }
 
-// Meter returns a function that counts the entries of what becomes an archive later.
-// It fails with [primitives.ErrLimit] at the first entry beyond the limit.
+// Meter returns a function that counts entries before they are packed. It fails with
+// [primitives.ErrLimit] at the first entry beyond the limit.
 func (l Limit) Meter() func(*tar.Header) error { return (&meter{limit: l}).add }
 
 // meter counts the entries of one archive.
@@ -79,7 +79,7 @@ func (m *meter) add(h *tar.Header) error {
 	return err
 }
 
-// size writes a limit as people do.
+// size formats a number of bytes.
 func size(n int64) string {
 	for _, u := range []struct {
 		bytes int64
@@ -92,23 +92,23 @@ func size(n int64) string {
 	return fmt.Sprintf("%d bytes", n)
 }
 
-// Reader reads an archive of at most a limit.
+// Reader reads an archive within a limit.
 type Reader struct {
 	*tar.Reader
 	meter meter
 }
 
-// NewReader returns a reader of an archive. Its Next fails with
-// [primitives.ErrLimit] at the first entry beyond the limit.
+// NewReader returns a reader of an archive. Its Next fails with [primitives.ErrLimit] at the
+// first entry beyond the limit.
 func NewReader(r io.Reader, l Limit) *Reader {
 	if most := l.bytes(); most >= 0 {
-		// Headers that only prepare an entry are not seen one by one.
+		// tar.Reader does not return auxiliary headers, so limit the raw bytes, too.
 		r = &rawLimit{r: r, left: most + 4096*l.entries(), limit: l}
 	}
 	return &Reader{Reader: tar.NewReader(r), meter: meter{limit: l}}
 }
 
-// Next advances to the next entry; io.EOF is the end.
+// Next advances to the next entry. It returns io.EOF at the end.
 func (r *Reader) Next() (*tar.Header, error) {
 	h, err := r.Reader.Next()
 	if err != nil {
@@ -117,7 +117,7 @@ func (r *Reader) Next() (*tar.Header, error) {
 	return h, r.meter.add(h)
 }
 
-// rawLimit bounds the bytes of an archive itself.
+// rawLimit is a reader that bounds the bytes of the archive itself.
 type rawLimit struct {
 	r     io.Reader
 	left  int64
@@ -133,8 +133,8 @@ func (l *rawLimit) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Copy copies an archive byte for byte as far as its end, and fails at the first
-// entry beyond the limit.
+// Copy copies an archive byte for byte up to its end. It fails at the first entry beyond the
+// limit.
 func Copy(w io.Writer, r io.Reader, l Limit) error {
 	in := NewReader(io.TeeReader(r, w), l)
 	for {
@@ -147,20 +147,20 @@ func Copy(w io.Writer, r io.Reader, l Limit) error {
 	}
 }
 
-// Pipe has one function read what another one writes. It returns when both have,
-// with the error of the one that failed first.
+// Pipe connects produce and consume with a pipe. It returns when both have returned, with the
+// error of the function that failed first.
 func Pipe(produce func(io.Writer) error, consume func(io.Reader) error) error {
 	r, w := io.Pipe()
 	produced := make(chan error, 1)
 	go func() {
 		err := produce(w)
-		_ = w.CloseWithError(err) // nil is io.EOF for the reader
+		_ = w.CloseWithError(err) // nil becomes io.EOF for the reader
 		produced <- err
 	}()
 	err := consume(r)
 	_ = r.CloseWithError(errEnded)
 	if perr := <-produced; perr != nil && !errors.Is(perr, errEnded) {
-		return perr // the cause of the other one
+		return perr // the cause of consume's error
 	}
 	return err
 }

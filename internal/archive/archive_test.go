@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// headers makes a reader of an archive that never ends, of one header again and again.
+// headers returns a reader of an endless archive that repeats one header.
 func headers(t *testing.T, h tar.Header) io.Reader {
 	t.Helper()
 	var b bytes.Buffer
@@ -46,7 +46,7 @@ func (r *repeated) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// sparseFile makes the header of a file of GNU's old format that is one hole.
+// sparseFile returns an archive of one file, in GNU's old sparse format, that is a single hole.
 func sparseFile(t *testing.T, size int64) io.Reader {
 	t.Helper()
 	var b bytes.Buffer
@@ -128,7 +128,7 @@ func TestCopyIsTheArchiveItself(t *testing.T) {
 	}
 }
 
-// A folder may be mounted in a sandbox that changes it meanwhile.
+// A sandbox may mount the folder and change it during Pack.
 func TestAFolderIsPackedWithoutWaiting(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "a\xff"), []byte("1"), 0o600); err != nil {

@@ -19,21 +19,20 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// Folder is what of a folder of this machine is packed.
+// Folder selects the files of a folder of this machine to pack.
 type Folder struct {
 	Path string
-	// Names are the files to pack; those that do not exist are left out. Nil means
-	// everything.
+	// Names are the files to pack. Pack skips missing files. Nil means all files.
 	Names []string
-	// Skip reports whether a file or folder is left out; nil leaves out nothing.
+	// Skip reports whether to leave out a file or folder. Nil leaves out nothing.
 	Skip func(name string) bool
-	// Limit bounds what is packed.
+	// Limit bounds the archive.
 	Limit Limit
 }
 
-// Pack writes the folder as a tar stream: regular files, folders and links. It
-// never leaves the folder, whatever links that holds, and waits for no pipe. FIFOs,
-// sockets and devices are [primitives.ErrNotRegular].
+// Pack writes the folder as a tar stream: regular files, folders and links. It never follows a
+// link out of the folder, and never blocks on a pipe. FIFOs, sockets and devices are
+// [primitives.ErrNotRegular].
 func (f Folder) Pack(ctx context.Context, w io.Writer) error {
 	root, err := os.OpenRoot(f.Path)
 	if err != nil {
@@ -59,7 +58,7 @@ type packer struct {
 	meter meter
 }
 
-// everything packs a folder of the root and what is below it. It does not use
+// everything packs the contents of a folder of the root, recursively. It does not use
 // fs.WalkDir, which refuses names that are not UTF-8.
 func (p *packer) everything(ctx context.Context, dir string) error {
 	d, err := p.root.OpenFile(dir, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
@@ -169,7 +168,7 @@ func (p *packer) content(ctx context.Context, f *os.File, h *tar.Header) error {
 	return nil
 }
 
-// PackFile writes an open regular file as a tar stream of one entry of that name.
+// PackFile writes an open regular file as a tar stream with one entry of the given name.
 func PackFile(ctx context.Context, w io.Writer, f *os.File, name string) error {
 	info, err := f.Stat()
 	if err != nil {
@@ -182,7 +181,7 @@ func PackFile(ctx context.Context, w io.Writer, f *os.File, name string) error {
 	return p.tw.Close()
 }
 
-// until is a reader that ends with a context.
+// until is a reader that fails once its context is done.
 type until struct {
 	ctx context.Context //nolint:containedctx // it lives as long as one call
 	io.Reader

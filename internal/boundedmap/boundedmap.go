@@ -1,14 +1,13 @@
-// Package boundedmap remembers what a sandbox has said, up to a size.
+// Package boundedmap caches data from a sandbox, up to a size.
 package boundedmap
 
-// overhead is how many bytes an entry takes beside its key and what the value says.
+// overhead is the estimated size of an entry in bytes, without its key and value.
 const overhead = 128
 
-// Map maps strings to values. One that grows over its size forgets all entries but
-// the one that was put last. An entry that alone is larger is not remembered. The zero
-// value remembers nothing.
+// Map maps strings to values. When its size would exceed Max, it drops all entries except the
+// new one. It does not store an entry that alone exceeds Max. The zero value stores nothing.
 type Map[V any] struct {
-	// Max is how many bytes the entries may take together.
+	// Max is the maximum size of all entries together, in bytes.
 	Max int
 
 	entries map[string]entry[V]
@@ -20,13 +19,13 @@ type entry[V any] struct {
 	size  int
 }
 
-// Get returns a value, and whether it is known.
+// Get returns the value of key and whether there is one.
 func (m *Map[V]) Get(key string) (V, bool) {
 	e, ok := m.entries[key]
 	return e.value, ok
 }
 
-// Put sets a value that takes so many bytes.
+// Put sets the value of key. size is the size of the value in bytes.
 func (m *Map[V]) Put(key string, value V, size int) {
 	size += overhead + len(key)
 	m.Delete(key)
@@ -39,7 +38,7 @@ func (m *Map[V]) Put(key string, value V, size int) {
 	m.entries[key] = entry[V]{value, size}
 }
 
-// Delete forgets an entry.
+// Delete removes the entry of key, if there is one.
 func (m *Map[V]) Delete(key string) {
 	m.size -= m.entries[key].size
 	delete(m.entries, key)

@@ -11,7 +11,7 @@ func TestAMapKeepsWhatFits(t *testing.T) {
 	m := Map[int]{Max: 1000}
 	for i := range 5 {
 		m.Put(fmt.Sprint(i), i, 50)
-		m.Put(fmt.Sprint(i), i+10, 50) // replaces it
+		m.Put(fmt.Sprint(i), i+10, 50) // replaces the first
 	}
 	for i := range 5 {
 		if v, ok := m.Get(fmt.Sprint(i)); v != i+10 || !ok {

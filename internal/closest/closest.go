@@ -1,9 +1,9 @@
-// Package closest finds the name that a mistyped one was meant to be.
+// Package closest finds the name that a user most likely meant by a mistyped one.
 package closest
 
 import "strings"
 
-// Name returns the name that two edits at most lead to, or "".
+// Name returns the name that is closest to given, within two edits, or "".
 func Name(given string, names []string) string {
 	found, least := "", 3
 	for _, name := range names {
@@ -14,8 +14,8 @@ func Name(given string, names []string) string {
 	return found
 }
 
-// edits counts the characters to insert, remove or replace, and neighbors to swap, that
-// make one text of another.
+// edits returns the edit distance of a and b: the number of characters to insert, remove or
+// replace, and of neighbors to swap.
 func edits(a, b string) int {
 	before, last := make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range last {

@@ -12,18 +12,18 @@ import (
 	"time"
 )
 
-// AddressError says that a host means an address that no sandbox may reach.
+// AddressError is the error for a host whose address no sandbox may reach.
 type AddressError struct {
 	Address netip.Addr
-	Kind    string // what the address is, for people
+	Kind    string // the kind of address, as text for users
 }
 
 func (e *AddressError) Error() string {
 	return fmt.Sprintf("%s is %s, which no sandbox may reach through the gateway", e.Address, e.Kind)
 }
 
-// special are the ranges that are no part of the public internet, or lead to what is none.
-// What is public IPv6 is in 2000::/3.
+// special are the ranges outside the public internet, and those that may lead out of it. All
+// public IPv6 addresses are in 2000::/3.
 var special = []struct {
 	prefix netip.Prefix
 	kind   string
@@ -48,7 +48,7 @@ var special = []struct {
 	{netip.MustParsePrefix("::1/128"), "a loopback address"},
 	{netip.MustParsePrefix("fc00::/7"), "a private address"},
 	{netip.MustParsePrefix("fe80::/10"), "a link-local address"},
-	{netip.MustParsePrefix("2001::/23"), "a reserved address"}, // Teredo, which has one of IPv4 in it
+	{netip.MustParsePrefix("2001::/23"), "a reserved address"}, // Teredo, which embeds IPv4
 	{netip.MustParsePrefix("2001:db8::/32"), "a reserved address"},
 	{netip.MustParsePrefix("2002::/16"), "a reserved address"}, // 6to4, likewise
 	{netip.MustParsePrefix("3fff::/20"), "a reserved address"},
@@ -56,7 +56,7 @@ var special = []struct {
 
 var public6 = netip.MustParsePrefix("2000::/3")
 
-// CheckAddress returns an [*AddressError] for an address that is not of the public internet.
+// CheckAddress returns an [*AddressError] for an address outside the public internet.
 func CheckAddress(address netip.Addr) error {
 	address = address.Unmap().WithZone("")
 	for _, s := range special {
@@ -70,8 +70,8 @@ func CheckAddress(address netip.Addr) error {
 	return nil
 }
 
-// checkOwn returns an [*AddressError] for an address of this machine, whose services may
-// trust what comes from it.
+// checkOwn returns an [*AddressError] for an address of this machine. Its services may trust
+// local connections.
 func checkOwn(address netip.Addr) error {
 	own, err := net.InterfaceAddrs()
 	if err != nil {
@@ -91,12 +91,12 @@ const dialTimeout = 10 * time.Second
 
 // Dialer connects to hosts of the public internet.
 type Dialer struct {
-	// Resolver finds the addresses of a name; nil is that of this machine.
+	// Resolver resolves names. Nil means this machine's resolver.
 	Resolver *net.Resolver
 }
 
-// Dial connects to a target. Each address is checked as it is dialled, so that a name cannot
-// mean another one meanwhile; one that no sandbox may reach is an [*AddressError].
+// Dial connects to a target. It checks each address when dialling it, so that a second lookup
+// cannot return another address. An address that no sandbox may reach is an [*AddressError].
 func (d Dialer) Dial(ctx context.Context, t Target) (net.Conn, error) {
 	if address, ok := testHosts.Load(t); ok {
 		return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", address.(string))
@@ -106,12 +106,12 @@ func (d Dialer) Dial(ctx context.Context, t Target) (net.Conn, error) {
 		return nil, failed
 	}
 	if failed, ok := errors.AsType[*net.OpError](err); ok && failed.Err != nil {
-		return nil, failed.Err // the rest repeats the target
+		return nil, failed.Err // the rest of the error repeats the target
 	}
 	return conn, err
 }
 
-// control is called for each address before it is dialled.
+// control checks an address before it is dialled.
 func control(_, address string, _ syscall.RawConn) error {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -125,9 +125,9 @@ func control(_, address string, _ syscall.RawConn) error {
 
 var testHosts sync.Map
 
-// AddTestHost is for tests of this module, whose servers listen on loopback, where no rule
-// leads: until remove is called, Dial connects a target to the address without checking
-// that. The host must be below ".test", so that no real one is meant.
+// AddTestHost is for tests of this module, whose servers listen on loopback, which Dial
+// refuses. Until remove is called, Dial connects the target to address without a check. The
+// host must be below ".test", so that it cannot be a real host.
 func AddTestHost(t Target, address string) (remove func()) {
 	if !strings.HasSuffix(t.Host, ".test") {
 		panic("egress: " + t.Host + " is no host of a test")

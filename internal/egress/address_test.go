@@ -11,8 +11,8 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// serveNames answers questions for any name with one address after another, and counts those for
-// IPv4.
+// serveNames starts a DNS server that answers queries for any name with the addresses in turn.
+// It returns a resolver and a counter of IPv4 queries.
 func serveNames(t *testing.T, addresses ...string) (*net.Resolver, *atomic.Int64) {
 	t.Helper()
 	server, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -48,8 +48,8 @@ func serveNames(t *testing.T, addresses ...string) (*net.Resolver, *atomic.Int64
 	}}, asked
 }
 
-// TestANameThatMeansAnotherAddressMeanwhile: what is checked is the address that is dialled. A name
-// is looked up once for each connection, so that there is no second answer.
+// TestANameThatMeansAnotherAddressMeanwhile checks that Dial checks the address that it dials.
+// It looks up a name once for each connection, so that there is no second answer.
 func TestANameThatMeansAnotherAddressMeanwhile(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

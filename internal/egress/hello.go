@@ -12,27 +12,27 @@ import (
 	"time"
 )
 
-// maxHello is how much is read of what a TLS client says first, in bytes.
+// maxHello is the maximum size in bytes of a TLS client's first message.
 const maxHello = 80 << 10
 
-// HelloError says that a client does not begin TLS with the host that was allowed.
+// HelloError is the error for a client that does not start TLS with the allowed host.
 type HelloError struct {
-	// Why is for people.
+	// Why is the reason, as text for users.
 	Why string
-	// Plain says that what came is not TLS at all.
+	// Plain means that the data is not TLS at all.
 	Plain bool
 }
 
 func (e *HelloError) Error() string { return e.Why }
 
-// CheckHello reads the ClientHello of TLS and checks that it names the target's host, or
-// none where that is an address. It returns all that it has read, which the caller sends on.
-// A client that does otherwise is a [*HelloError]; other errors are those of r.
+// CheckHello reads the TLS ClientHello and checks that it names the target's host, or no host
+// if the target is an address. It returns all bytes that it has read, for the caller to send
+// on. Otherwise the error is a [*HelloError] for the client's data, or an error of r.
 func CheckHello(ctx context.Context, r io.Reader, t Target) ([]byte, error) {
 	var read bytes.Buffer
 	var name *string
 	source := &helloConn{r: io.TeeReader(io.LimitReader(r, maxHello), &read)}
-	// The server gets no further than the ClientHello, and what it would say goes nowhere.
+	// The server stops after the ClientHello, and its output is discarded.
 	err := tls.Server(source, &tls.Config{MinVersion: tls.VersionTLS10, GetConfigForClient: func(hello *tls.ClientHelloInfo) (*tls.Config, error) { //nolint:gosec // it is the target's choice
 		name = &hello.ServerName
 		return nil, errParsed
@@ -43,7 +43,7 @@ func CheckHello(ctx context.Context, r io.Reader, t Target) ([]byte, error) {
 	case name == nil && source.err != nil && !errors.Is(source.err, io.EOF):
 		return nil, source.err
 	case name == nil && read.Len() == 0:
-		return nil, io.EOF // the client has gone
+		return nil, io.EOF // the client disconnected
 	case name == nil && read.Len() > 0 && read.Bytes()[0] != recordHandshake:
 		return nil, &HelloError{"what is sent through the tunnel is not TLS; only TLS is passed on there", true}
 	case name == nil:
@@ -57,15 +57,15 @@ func CheckHello(ctx context.Context, r io.Reader, t Target) ([]byte, error) {
 	return read.Bytes(), nil
 }
 
-// recordHandshake is the first byte of TLS.
+// recordHandshake is the type of a TLS handshake record, the first byte of a TLS stream.
 const recordHandshake = 22
 
-// UnrecognizedName is what a TLS client is told whose ClientHello is refused.
+// UnrecognizedName is the TLS alert for a client whose ClientHello is refused.
 var UnrecognizedName = []byte{21, 3, 1, 0, 2, 2, 112}
 
 var errParsed = errors.New("the ClientHello is read")
 
-// helloConn is a connection of which a server reads.
+// helloConn is a read-only connection for the TLS server.
 type helloConn struct {
 	r   io.Reader
 	err error

@@ -11,7 +11,7 @@ import (
 	"testing/iotest"
 )
 
-// hello returns what Go's TLS client says first.
+// hello returns the first message of Go's TLS client.
 func hello(t testing.TB, name string) []byte {
 	t.Helper()
 	near, far := net.Pipe()
@@ -31,7 +31,7 @@ func hello(t testing.TB, name string) []byte {
 	return append(head, body...)
 }
 
-// split puts a message into records of few bytes.
+// split splits a record into records of a few bytes.
 func split(record []byte) []byte {
 	var out []byte
 	for body := record[5:]; len(body) > 0; {
@@ -49,7 +49,7 @@ func TestCheckHello(t *testing.T) {
 	for name, c := range map[string]struct {
 		data   []byte
 		target Target
-		why    string // empty is none
+		why    string // empty means no error
 	}{
 		"its name":                 {named, target, ""},
 		"in many records":          {split(named), target, ""},
@@ -89,8 +89,8 @@ func TestCheckHello(t *testing.T) {
 	}
 }
 
-// FuzzCheckHello looks for input that ends the program, that is not given back, or that is
-// taken though a server reads another name in it.
+// FuzzCheckHello looks for input that crashes CheckHello, that it does not return in full, or
+// that it accepts although a server reads another name from it.
 func FuzzCheckHello(f *testing.F) {
 	for _, name := range []string{"a.example", "b.example", ""} {
 		f.Add(hello(f, name))
@@ -112,7 +112,7 @@ func FuzzCheckHello(f *testing.F) {
 	})
 }
 
-// joined is what records have in them.
+// joined returns the content of the records.
 func joined(data []byte) []byte {
 	var all []byte
 	for len(data) >= 5 {

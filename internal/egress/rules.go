@@ -1,5 +1,5 @@
-// Package egress decides what connections may leave a sandbox: which hosts rules allow, which
-// addresses a name may mean, and whether a TLS client asks for the host that was allowed.
+// Package egress decides which connections may leave a sandbox: which hosts the rules allow,
+// which addresses a name may have, and whether a TLS client connects to the allowed host.
 package egress
 
 import (
@@ -12,15 +12,15 @@ import (
 	"strings"
 )
 
-// The ports of a rule that names none.
+// The default ports of a rule.
 const (
 	portHTTP  = 80
 	portHTTPS = 443
 )
 
-// Target is a host and a port that something in a sandbox wants to reach.
+// Target is a host and a port that a process in a sandbox wants to reach.
 type Target struct {
-	// Host is a name in lower case without a dot at its end, or an address in its usual form.
+	// Host is a name in lower case without a trailing dot, or an address in canonical form.
 	Host string
 	Port uint16
 }
@@ -28,7 +28,7 @@ type Target struct {
 // String returns host:port.
 func (t Target) String() string { return net.JoinHostPort(t.Host, strconv.Itoa(int(t.Port))) }
 
-// IsAddress reports whether the host is an address, which no client names in TLS.
+// IsAddress reports whether the host is an address. TLS clients do not name addresses.
 func (t Target) IsAddress() bool {
 	_, err := netip.ParseAddr(t.Host)
 	return err == nil
@@ -42,7 +42,7 @@ func (t Target) Rule() string {
 	return t.String()
 }
 
-// ParseTarget reads host:port. A host without a port has the given one.
+// ParseTarget parses host:port. port is the default for a text without a port.
 func ParseTarget(text string, port uint16) (Target, error) {
 	host, explicit, err := cutPort(text)
 	if err != nil {
@@ -57,17 +57,17 @@ func ParseTarget(text string, port uint16) (Target, error) {
 
 // rule is one allowed host.
 type rule struct {
-	host string // empty is every one
-	sub  bool   // the names below the host, and not the host itself
+	host string // empty means every host
+	sub  bool   // only names below the host, not the host itself
 	port uint16 // zero means 80 and 443
 }
 
-// Rules are allowed hosts. The zero value allows none.
+// Rules is a list of allowed hosts. The zero value allows no host.
 type Rules struct{ rules []rule }
 
-// ParseRules reads allowed hosts: a name ("example.com"), all names below one
+// ParseRules parses allowed hosts: a name ("example.com"), all names below one
 // ("*.example.com"), an address, or "*" for every host, each with a port ("example.com:8443")
-// or without, which means 80 and 443. Its error says which one is wrong and why.
+// or without, which means 80 and 443. The error says which rule is invalid and why.
 func ParseRules(list []string) (Rules, error) {
 	var all Rules
 	for i, text := range list {
@@ -121,7 +121,7 @@ func (r Rules) Allow(t Target) bool {
 	})
 }
 
-// cutPort splits host:port; a port of zero means that there is none. An address of IPv6 needs
+// cutPort splits host:port. A port of zero means that there is none. An IPv6 address must have
 // brackets before a port.
 func cutPort(text string) (host string, port uint16, err error) {
 	if inner, ok := strings.CutPrefix(text, "["); ok && strings.HasSuffix(inner, "]") {
@@ -150,11 +150,11 @@ func cutPort(text string) (host string, port uint16, err error) {
 
 var errHost = errors.New("it is no host; give a name of letters, digits, hyphens and dots, or an address, and a port if it is neither 80 nor 443")
 
-// maxName is how long a name may be, and maxLabel a part of it.
+// maxName is the maximum length of a name, and maxLabel that of one label.
 const maxName, maxLabel = 253, 63
 
-// normalize returns the one form of a name or an address. A name that systems also read as an
-// address, such as 2130706433 or 0x7f.1, is refused.
+// normalize returns the canonical form of a name or an address. It refuses names that some
+// systems read as an address, such as 2130706433 or 0x7f.1.
 func normalize(host string) (string, error) {
 	if address, err := netip.ParseAddr(host); err == nil {
 		if address.Zone() != "" {
@@ -177,8 +177,8 @@ func isNoLabel(label string) bool {
 		})
 }
 
-// endsInNumber reports whether a host with this last label is an address in a form that only
-// some systems know.
+// endsInNumber reports whether some systems would read a host with this last label as an
+// address.
 func endsInNumber(label string) bool {
 	if rest, ok := strings.CutPrefix(label, "0x"); ok && strings.Trim(rest, "0123456789abcdef") == "" {
 		return true

@@ -41,7 +41,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// noHosts are neither names nor addresses, though some systems read them as such.
+// noHosts are texts that are neither names nor addresses, though some systems accept them.
 var noHosts = []string{
 	"", ".", "..", "a..b", "-a.b", "a-.b", "a b", "a\nb", "a\x00b", "a%00b", "a@b", "user@example.com", "a:b", "a:0", "a:65536", "a:+1", "a:01", "a:", "a:1:2", ":80", "münchen.example",
 	"2130706433", "0177.0.0.1", "127.1", "0x7f.0.0.1", "0x7f000001", "127.0.0.0x1", "1.2.3.4.", "1.2.3.256", "[1.2.3.4]", "[example.com]:80", "[fe80::1%eth0]:80", "fe80::1%eth0", "[::1", "::1]", "[::1]x",
@@ -86,7 +86,7 @@ func TestOnlyPublicAddressesAreReached(t *testing.T) {
 	}
 }
 
-// FuzzRule looks for rules and targets that are read as another one than they say.
+// FuzzRule looks for rules and targets that are parsed as other hosts than their text.
 func FuzzRule(f *testing.F) {
 	for _, text := range append(noHosts, "example.com", "*.example.com:443", "[2606:2800::1]:8443", "*") {
 		f.Add(text, "a.example.com:443")
@@ -101,7 +101,7 @@ func FuzzRule(f *testing.F) {
 			t.Fatalf("%q is %v, and that %v, %v", text, target, again, err)
 		}
 		if address, err := netip.ParseAddr(target.Host); err == nil && CheckAddress(address) != nil {
-			return // no rule can name it
+			return // no rule can allow it
 		}
 		own, err := ParseRules([]string{target.Rule()})
 		if err != nil || !own.Allow(target) {

@@ -1,6 +1,7 @@
-// Package eventlog writes log records about events, for operators; it does not store the
-// events: session/log.go does. What begins and ends is at level info, what a user should act
-// on at level warn, the rest at level debug. Prompts and what the agent says are in no record.
+// Package eventlog writes log records about events, for operators. It does not store the
+// events: session/log.go does. Starts and ends are logged at level info, events that need a
+// user's action at level warn, the rest at level debug. Records never contain prompts or the
+// agent's output.
 package eventlog
 
 import (
@@ -9,7 +10,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// The keys of records, the same in every package.
+// The keys of records, which all packages share.
 const (
 	Sandbox = "sandbox" // the ID of the sandbox
 	Type    = "type"    // of the sandbox, as in the configuration
@@ -20,7 +21,7 @@ const (
 	Error   = "error"
 )
 
-// Write writes the record of an event, if it has one.
+// Write writes the record of an event, if that type of event has one.
 func Write(log hclog.Logger, ev runnerscripts.Event) {
 	if ev.QueryID != "" {
 		log = log.With(Query, ev.QueryID)
@@ -99,7 +100,7 @@ func writeEnvironment(log hclog.Logger, ev runnerscripts.Event) {
 	}
 }
 
-// payload returns the payload of an event; what cannot be read is zero.
+// payload returns the payload of an event, or the zero value if it cannot be decoded.
 func payload[T any](ev runnerscripts.Event) T {
 	p, _ := runnerscripts.Payload[T](ev)
 	return p

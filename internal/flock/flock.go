@@ -1,5 +1,5 @@
-// Package flock locks files: among all processes of a machine, and the goroutines
-// of each, one at a time does its work.
+// Package flock locks files. A lock excludes all other processes of the machine and all other
+// goroutines of the process.
 package flock
 
 import (
@@ -12,12 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// poll is how often a lock that someone else holds is tried again.
+// poll is the interval between attempts to take a lock that is held.
 const poll = 50 * time.Millisecond
 
-// Lock takes the lock of a file, which is made if it is missing. It goes away with
-// the process that holds it. When it is held by someone else, waiting is called
-// once; it may be nil. The error of a ctx that ends is its cause.
+// Lock takes the lock of a file, and creates the file if it is missing. The kernel releases the
+// lock when the process ends. If the lock is held, Lock calls waiting once, unless it is nil,
+// and waits. When ctx is done, Lock returns its cause.
 func Lock(ctx context.Context, name string, waiting func()) (unlock func(), err error) {
 	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {

@@ -1,6 +1,5 @@
-// Package input opens files of this machine that a user or a configuration names,
-// so that nothing that lies under such a name makes the program wait for ever or
-// fills its memory.
+// Package input opens files of this machine that a user or a configuration names. No file under
+// such a name can block the program forever or fill its memory.
 package input
 
 import (
@@ -15,8 +14,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// Open opens a regular file for reading. Anything else is an *fs.PathError with
-// [primitives.ErrNotRegular], or [primitives.ErrIsDirectory].
+// Open opens a regular file for reading. For any other file the error is an *fs.PathError with
+// [primitives.ErrNotRegular] or [primitives.ErrIsDirectory].
 func Open(name string) (*os.File, error) {
 	if err := look(name, false); err != nil {
 		return nil, err
@@ -24,14 +23,14 @@ func Open(name string) (*os.File, error) {
 	return checked(name, false)(os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0))
 }
 
-// OpenIn is [Open] for a file of a root.
+// OpenIn is like [Open], for a file in root.
 func OpenIn(root *os.Root, name string) (*os.File, error) {
 	return checked(name, false)(root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0))
 }
 
-// OpenStream opens a regular file or a pipe for reading: a named one, which may
-// still lack a writer, or that of a shell's <(...). When ctx is done, a Read or
-// the wait for a writer ends with its cause.
+// OpenStream opens a regular file or a pipe for reading: a named pipe, which may still lack a
+// writer, or the pipe of a shell's <(...). When ctx is done, a Read or the wait for a writer
+// returns its cause.
 func OpenStream(ctx context.Context, name string) (io.ReadCloser, error) {
 	if err := look(name, true); err != nil {
 		return nil, err
@@ -54,7 +53,7 @@ func ReadFile(name string, limit int64) ([]byte, error) {
 	return ReadAll(f, name, limit)
 }
 
-// ReadStream reads at most limit bytes as [OpenStream] does.
+// ReadStream reads a file or pipe of at most limit bytes, opened as by [OpenStream].
 func ReadStream(ctx context.Context, name string, limit int64) ([]byte, error) {
 	f, err := OpenStream(ctx, name)
 	if err != nil {
@@ -64,7 +63,7 @@ func ReadStream(ctx context.Context, name string, limit int64) ([]byte, error) {
 	return ReadAll(f, name, limit)
 }
 
-// ReadAll reads at most limit bytes of an open file.
+// ReadAll reads r to EOF. More than limit bytes are [primitives.ErrLimit].
 func ReadAll(r io.Reader, name string, limit int64) ([]byte, error) {
 	data, err := io.ReadAll(io.LimitReader(r, limit+1))
 	if err == nil && int64(len(data)) > limit {
@@ -76,13 +75,13 @@ func ReadAll(r io.Reader, name string, limit int64) ([]byte, error) {
 	return data, nil
 }
 
-// IsPipe reports whether a name leads to a pipe.
+// IsPipe reports whether name is a pipe or a link to one.
 func IsPipe(name string) bool {
 	info, err := os.Stat(name)
 	return err == nil && info.Mode()&fs.ModeNamedPipe != 0
 }
 
-// look refuses a file before it is opened, which is enough to set off some devices.
+// look checks a file before it is opened, because opening alone triggers some devices.
 func look(name string, pipes bool) error {
 	info, err := os.Stat(name)
 	if err != nil {
@@ -91,7 +90,8 @@ func look(name string, pipes bool) error {
 	return check(name, info, pipes)
 }
 
-// checked looks at an open file, which may be another one than was looked at.
+// checked checks a file again after it was opened, because it may have been replaced since
+// look.
 func checked(name string, pipes bool) func(*os.File, error) (*os.File, error) {
 	return func(f *os.File, err error) (*os.File, error) {
 		if err != nil {
@@ -119,8 +119,7 @@ func check(name string, info fs.FileInfo, pipes bool) error {
 	return &fs.PathError{Op: "open", Path: name, Err: primitives.ErrNotRegular}
 }
 
-// openPipe opens a file. A named pipe without a writer is waited for until ctx is
-// done.
+// openPipe opens a file. For a named pipe without a writer, it waits until ctx is done.
 func openPipe(ctx context.Context, name string) (*os.File, error) {
 	type opened struct {
 		file *os.File
@@ -136,10 +135,10 @@ func openPipe(ctx context.Context, name string) (*os.File, error) {
 		return o.file, o.err
 	case <-ctx.Done():
 	}
-	// The open above returns as soon as the pipe has any writer.
+	// Opening a writer makes the os.Open above return.
 	wake, err := os.OpenFile(name, os.O_RDWR|unix.O_NONBLOCK, 0)
 	if err != nil {
-		return nil, context.Cause(ctx) // the open waits for a writer of its own
+		return nil, context.Cause(ctx) // the goroutine keeps waiting for a writer
 	}
 	o := <-done
 	_ = wake.Close()
@@ -149,7 +148,7 @@ func openPipe(ctx context.Context, name string) (*os.File, error) {
 	return nil, context.Cause(ctx)
 }
 
-// stream is an open file that ends with a context.
+// stream is an open file that is closed when its context is done.
 type stream struct {
 	ctx  context.Context //nolint:containedctx // it is that of the open, as documented
 	file *os.File
@@ -168,7 +167,7 @@ func (s *stream) Read(p []byte) (int, error) {
 // Close implements io.Closer.
 func (s *stream) Close() error {
 	if !s.stop() {
-		return nil // ctx has closed it
+		return nil // the file was closed when ctx was done
 	}
 	return s.file.Close()
 }

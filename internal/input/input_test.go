@@ -29,7 +29,7 @@ func fifo(t *testing.T, dir string) string {
 	return name
 }
 
-// None of these is waited for: a test that hangs has failed.
+// No Open may block: a test that hangs has failed.
 func TestOnlyRegularFilesAreOpened(t *testing.T) {
 	dir := t.TempDir()
 	pipe := fifo(t, dir)

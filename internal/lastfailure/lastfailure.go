@@ -1,6 +1,5 @@
-// Package lastfailure keeps the last failure that an agent has reported and not overcome,
-// such as that of an API that it asks again and again. It is why a caller whose time runs
-// out got no answer.
+// Package lastfailure keeps the last failure that an agent reported and has not recovered from,
+// such as a failing API that it keeps retrying. It explains why a caller ran into its deadline.
 package lastfailure
 
 import (
@@ -10,15 +9,15 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// Keeper keeps the last failure of a query. Its zero value has none. It is safe for
+// Keeper keeps the last failure of a query. The zero value has no failure. It is safe for
 // concurrent use.
 type Keeper struct {
 	mu   sync.Mutex
 	last *runnerscripts.ScriptFailure
 }
 
-// Add takes an event in: a log event with a code is a failure, and what an agent does
-// when its model answers overcomes it.
+// Add processes an event. A log event with a code is a failure. Messages, thoughts and tool
+// calls of the agent clear the failure, because its model answers again.
 func (k *Keeper) Add(ev runnerscripts.Event) {
 	switch ev.Type {
 	case runnerscripts.TypeLog:
@@ -38,8 +37,8 @@ func (k *Keeper) set(f *runnerscripts.ScriptFailure) {
 	k.last = f
 }
 
-// Explain adds the failure to the error of a caller whose context has ended, as a
-// [*runnerscripts.ScriptFailure] of its chain. Without a failure it returns err.
+// Explain wraps the error of a caller whose context is done together with the failure, a
+// [*runnerscripts.ScriptFailure]. Without a failure it returns err.
 func (k *Keeper) Explain(err error) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

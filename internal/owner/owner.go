@@ -1,5 +1,5 @@
-// Package owner identifies the program that created something, and reports whether that
-// program lives, so that garbage collection leaves what belongs to a live program.
+// Package owner identifies the owner of a sandbox or another resource, and reports whether it
+// is alive, so that garbage collection only removes orphans.
 package owner
 
 import (
@@ -12,35 +12,35 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Identity tells one run of a program from all others.
+// Identity identifies one run of a program.
 type Identity struct {
-	Host    string // the machine's name, for people; empty is unknown
+	Host    string // the machine's name, for users; empty means unknown
 	PID     string
-	PIDs    string // the set of processes within which the number counts
-	Started string // in the kernel's ticks since boot; empty if the system does not tell
-	Boot    string // the run of the kernel; empty where it has no name
+	PIDs    string // the PID namespace
+	Started string // in kernel ticks since boot; empty if the system does not report it
+	Boot    string // the kernel's boot ID; empty if there is none
 }
 
-// Self describes this program.
+// Self returns the identity of this program.
 func Self() Identity {
-	host, _ := os.Hostname() // empty is unknown
+	host, _ := os.Hostname() // empty means unknown
 	pid := os.Getpid()
 	return Identity{Host: host, PID: strconv.Itoa(pid), PIDs: pidNamespace(), Started: startTime(pid), Boot: bootID()}
 }
 
-// Fate is what became of the program that made something.
+// Fate is the liveness of an owner.
 type Fate int
 
-// The fates.
+// The values of Fate.
 const (
-	// Unknown: it runs, or ran, where this program cannot look: on another
-	// machine or in another container.
+	// Unknown means that the owner is or was where this program cannot look: on another machine
+	// or in another container.
 	Unknown Fate = iota
 	Alive
 	Dead
 )
 
-// Fate looks for the program.
+// Fate reports whether the program is alive.
 func (i Identity) Fate() Fate {
 	boot := bootID()
 	switch {
@@ -57,7 +57,7 @@ func (i Identity) Fate() Fate {
 	case i.Started:
 		return Alive
 	case "":
-		// Where programs of others are hidden, signals still find them.
+		// Signals also find processes that /proc hides because other users own them.
 		if err := unix.Kill(pid, 0); errors.Is(err, unix.EPERM) {
 			return Unknown
 		}
@@ -65,15 +65,15 @@ func (i Identity) Fate() Fate {
 	return Dead
 }
 
-// EndedWithTheMachine reports whether a program of that machine and that run of its kernel
-// has ended because this is the machine, and now another run of its kernel. Machines are
-// told apart by their names.
+// EndedWithTheMachine reports whether a program of the given host and boot ID ended with a
+// reboot: the host is this machine, and its boot ID is now another one. Machines are identified
+// by their names.
 func EndedWithTheMachine(host, boot, now string) bool {
 	name, err := os.Hostname()
 	return err == nil && name != "" && host == name && boot != "" && now != "" && boot != now
 }
 
-// bootID names the run of the kernel; empty where it has no name.
+// bootID returns the kernel's boot ID, or "" if there is none.
 func bootID() string {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -82,22 +82,21 @@ func bootID() string {
 	return string(bytes.TrimSpace(b))
 }
 
-// pidNamespace names the set of processes that this program sees.
+// pidNamespace returns the name of this program's PID namespace.
 func pidNamespace() string {
-	name, _ := os.Readlink("/proc/self/ns/pid") // empty where there are none
+	name, _ := os.Readlink("/proc/self/ns/pid") // empty if the system has no namespaces
 	return name
 }
 
-// startTime is when a process started, in ticks since boot; empty if it is gone
-// or the system does not tell. A process that has ended and was not waited for is
-// gone.
+// startTime returns when a process started, in ticks since boot. It is empty if the process has
+// ended, even if it was not reaped yet, or if the system does not report it.
 func startTime(pid int) string {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return ""
 	}
-	// The name, in parentheses, may hold anything. The time is field 22, the state
-	// field 3.
+	// The name, in parentheses, may contain any characters. The start time is field 22, the
+	// state field 3.
 	fields := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
 	if len(fields) < 20 || bytes.ContainsAny(fields[0], "ZXx") {
 		return ""

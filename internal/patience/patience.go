@@ -1,4 +1,4 @@
-// Package patience waits for what may not come.
+// Package patience waits with limits that suit busy and suspended machines.
 package patience
 
 import (
@@ -6,12 +6,13 @@ import (
 	"time"
 )
 
-// steps is in how many parts a time passes.
+// steps is the number of parts into which Wait divides its time.
 const steps = 5
 
-// Wait waits until done is closed, at most for most, and reports whether it is closed.
-// It counts short waits, not the clock: a program that stood still, on a busy host or in a
-// suspended machine, loses one of them and still notices what happened meanwhile.
+// Wait waits until done is closed or most has passed, and reports whether done is closed. It
+// adds up short waits instead of using one timer: a program that did not run for a while, on a
+// busy host or a suspended machine, loses only one of them and still notices that done was
+// closed since.
 func Wait(done <-chan struct{}, most time.Duration) bool {
 	for range steps {
 		timer := time.NewTimer(most / steps)
@@ -30,8 +31,8 @@ func Wait(done <-chan struct{}, most time.Duration) bool {
 	}
 }
 
-// Outlast returns a context that is done only some time after ctx. It has the values of ctx
-// and no deadline. The function frees it and must be called.
+// Outlast returns a context that is done only some time after ctx is. It has the values of ctx
+// and no deadline. The caller must call the returned function to release its resources.
 func Outlast(ctx context.Context, more time.Duration) (context.Context, context.CancelFunc) {
 	patient, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {

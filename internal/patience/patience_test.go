@@ -11,7 +11,7 @@ import (
 func TestWait(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
-		after time.Duration // that it is done
+		after time.Duration // when done is closed
 		want  bool
 		takes time.Duration
 	}{

@@ -1,5 +1,5 @@
-// Package permission decides about the permission requests of a query, the same in
-// packages environment and session.
+// Package permission answers the permission requests of a query, in the same way for packages
+// environment and session.
 package permission
 
 import (
@@ -13,15 +13,16 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// DefaultTimeout is how long a request waits if a [Policy] does not say.
+// DefaultTimeout is the default of Policy.Timeout.
 const DefaultTimeout = time.Minute
 
 // Policy decides about requests.
 type Policy struct {
-	// On returns a decision; the zero decision leaves it to others. It must not be nil.
+	// On returns a decision. The zero decision leaves the request unanswered. On must not be
+	// nil.
 	On func(ctx context.Context, req runnerscripts.PermissionRequest) runnerscripts.PermissionDecision
-	// Timeout is how long a request waits: DefaultTimeout if it is zero, and for ever
-	// if it is negative.
+	// Timeout is how long a request waits. Zero means DefaultTimeout, a negative value no
+	// limit.
 	Timeout time.Duration
 }
 
@@ -34,8 +35,8 @@ func (p Policy) timeout() time.Duration {
 	return p.Timeout
 }
 
-// Waiting returns the context in which a request waits for its answer. The caller
-// cancels it when the request is answered or withdrawn.
+// Waiting returns the context in which a request waits for its answer. The caller must cancel
+// it when the request is answered or withdrawn.
 func (p Policy) Waiting(ctx context.Context) (context.Context, context.CancelFunc) {
 	if p.Timeout < 0 {
 		return context.WithCancel(ctx)
@@ -43,9 +44,9 @@ func (p Policy) Waiting(ctx context.Context) (context.Context, context.CancelFun
 	return context.WithTimeoutCause(ctx, p.timeout(), errUnanswered)
 }
 
-// Decide calls On. A decision that req does not offer becomes a rejection, because the
-// agent would go on waiting, and invalid says what is wrong with it. It is not ok if On
-// leaves the decision to others, or ctx, which is of Waiting, is done.
+// Decide calls On. If req does not offer the decision, Decide returns a rejection, because the
+// agent would keep waiting, and invalid says what is wrong. ok is false if On leaves the
+// request unanswered, or if ctx, the context of Waiting, is done.
 func (p Policy) Decide(ctx context.Context, req runnerscripts.PermissionRequest) (_ runnerscripts.PermissionDecision, ok bool, invalid error) {
 	if ctx.Err() != nil {
 		return runnerscripts.PermissionDecision{}, false, nil
@@ -60,23 +61,23 @@ func (p Policy) Decide(ctx context.Context, req runnerscripts.PermissionRequest)
 	return d, true, nil
 }
 
-// Expire waits until ctx, which is of Waiting, is done. It is ok if the time has run
-// out, and the decision is then a rejection.
+// Expire waits until ctx, the context of Waiting, is done. If that is because of the timeout,
+// it returns a rejection and true.
 func (p Policy) Expire(ctx context.Context, req runnerscripts.PermissionRequest) (_ runnerscripts.PermissionDecision, ok bool) {
 	<-ctx.Done()
 	return req.Reject(fmt.Sprintf("It was not answered within %v.", p.timeout())), errors.Is(context.Cause(ctx), errUnanswered)
 }
 
-// UnsetWarning is what a log event says of a request that [Unset] answers.
+// UnsetWarning is the log message for a request that [Unset] answers.
 const UnsetWarning = "a permission request was rejected, because OnPermission is not set; set it in environment.Config, for example to environment.AllowAll"
 
-// Unset is the decision where nothing answers requests.
+// Unset returns the rejection of a request when there is no OnPermission.
 func Unset(req runnerscripts.PermissionRequest) runnerscripts.PermissionDecision {
 	return req.Reject("Nothing answers permission requests here.")
 }
 
-// Check returns the kind of a decision. One that req does not offer, or that makes no
-// sense, is fs.ErrInvalid.
+// Check returns the kind of a decision. A decision that req does not offer, or that is
+// inconsistent, is fs.ErrInvalid.
 func Check(req runnerscripts.PermissionRequest, d runnerscripts.PermissionDecision) (runnerscripts.PermissionKind, error) {
 	kind := d.Kind
 	if d.OptionID != "" {
@@ -109,8 +110,8 @@ func Check(req runnerscripts.PermissionRequest, d runnerscripts.PermissionDecisi
 	return kind, nil
 }
 
-// kinds returns the kinds of the options with an ID, each once. The IDs are the agent's,
-// which may give the same one twice.
+// kinds returns the distinct kinds of the options with an ID. The agent chooses the IDs, and
+// may use the same ID twice.
 func kinds(req runnerscripts.PermissionRequest, id string) []runnerscripts.PermissionKind {
 	var all []runnerscripts.PermissionKind
 	for _, o := range req.Options {

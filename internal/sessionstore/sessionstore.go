@@ -1,5 +1,5 @@
-// Package sessionstore is the store of this user's sessions, which all programs of this
-// machine share that do not choose another one.
+// Package sessionstore opens the default session store of this user, which all programs of this
+// machine share unless they choose another one.
 package sessionstore
 
 import (
@@ -11,16 +11,16 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store/sqlite"
 )
 
-// folder is that of the store in the state folder.
+// folder is the name of the store's folder in the state folder.
 const folder = "sessions"
 
-// Open opens the store, and makes it if it is missing. The caller closes it.
+// Open opens the store, and creates it if it is missing. The caller must close it.
 func Open(ctx context.Context) (*sqlite.Store, error) {
 	return open(ctx, nil)
 }
 
-// OpenExisting opens the store, or returns fs.ErrNotExist if no session was ever stored.
-// The caller closes it.
+// OpenExisting opens the store, or returns fs.ErrNotExist if there is none. The caller must
+// close it.
 func OpenExisting(ctx context.Context) (*sqlite.Store, error) {
 	return open(ctx, func(root fs.FS) error {
 		_, err := fs.Stat(root, sqlite.Database)

@@ -1,5 +1,5 @@
-// Package sparse writes files that have holes where their content is zero, so that
-// a hole of a file in a sandbox takes no disk where the file is copied to.
+// Package sparse writes files with holes in place of zeros, so that copying a sparse file out
+// of a sandbox does not fill the disk.
 package sparse
 
 import (
@@ -7,13 +7,13 @@ import (
 	"io"
 )
 
-// block is what a hole consists of. Smaller ones save nothing.
+// block is the unit of holes, in bytes. Smaller holes save nothing.
 const block = 4096
 
 var zeros [block]byte
 
-// File is a file that is new from where it is written on: what is skipped reads as
-// zero. It is not open for appending.
+// File is a file without content beyond its offset: skipped ranges must read as zero. It must
+// not be open for appending.
 type File interface {
 	io.Writer
 	io.Seeker
@@ -23,10 +23,10 @@ type File interface {
 // Writer writes to a [File] at its offset.
 type Writer struct {
 	f    File
-	hole int64 // bytes of zero that are not written yet
+	hole int64 // zero bytes that are not written yet
 }
 
-// NewWriter returns a writer. It is complete with [Writer.Close].
+// NewWriter returns a writer to f. The caller must call [Writer.Close] to complete the file.
 func NewWriter(f File) *Writer { return &Writer{f: f} }
 
 // Write implements io.Writer.
@@ -50,7 +50,7 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return done, nil
 }
 
-// Close gives the file its size. It does not close the file.
+// Close sets the size of the file if it ends with a hole. It does not close the file.
 func (w *Writer) Close() error {
 	if w.hole == 0 {
 		return nil
@@ -72,7 +72,7 @@ func (w *Writer) skip() error {
 	return err
 }
 
-// run returns how many bytes at the start of p are alike: empty, or not.
+// run returns the length of the run of blocks at the start of p that are all zero, or all not.
 func run(p []byte) (empty bool, n int) {
 	for n < len(p) {
 		piece := p[n:min(len(p), n+block)]

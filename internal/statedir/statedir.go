@@ -1,8 +1,9 @@
-// Package statedir is the folder in which this user's programs remember things: agentenv
-// in XDG_STATE_HOME, or in ~/.local/state.
+// Package statedir opens the state folder of this user's programs: agentenv in XDG_STATE_HOME,
+// or in ~/.local/state.
 //
-// The package locks nothing. The folder "locks" has the lock of names (environment/list.go,
-// setName), "credentials" that of the store. A record is a file that is replaced as a whole.
+// The package takes no locks. The folder "locks" has the lock of names (environment/list.go,
+// setName), the folder "credentials" that of the store. Programs replace each record's file as
+// a whole.
 package statedir
 
 import (
@@ -18,8 +19,8 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/input"
 )
 
-// Open opens a folder of it, and makes the folder if it is missing. A folder that others
-// can read or change is fs.ErrPermission. The caller closes it.
+// Open opens a subfolder, and creates it if it is missing. A folder that other users can read
+// or change is fs.ErrPermission. The caller must close it.
 func Open(name string) (*os.Root, error) {
 	state := os.Getenv("XDG_STATE_HOME")
 	if !filepath.IsAbs(state) {
@@ -47,7 +48,8 @@ func Open(name string) (*os.Root, error) {
 	return root, nil
 }
 
-// Private refuses what others than this user can change or read: fs.ErrPermission.
+// Private returns fs.ErrPermission for a file that another user owns, or that others can
+// access.
 func Private(name string, info fs.FileInfo) error {
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || int(owner.Uid) != os.Geteuid() || info.Mode().Perm()&0o077 != 0 {
@@ -56,7 +58,7 @@ func Private(name string, info fs.FileInfo) error {
 	return nil
 }
 
-// ReadPrivate reads a file that is this user's alone. More than limit bytes are
+// ReadPrivate reads a file that only this user can access. More than limit bytes are
 // primitives.ErrLimit.
 func ReadPrivate(name string, limit int64) ([]byte, error) {
 	f, err := input.Open(name)
@@ -74,8 +76,8 @@ func ReadPrivate(name string, limit int64) ([]byte, error) {
 	return input.ReadAll(f, name, limit)
 }
 
-// Prune removes the oldest files of a folder until at most so many files, with so many
-// bytes together, are left.
+// Prune removes the oldest files of a folder until at most the given numbers of files and bytes
+// remain.
 func Prune(root *os.Root, files int, bytes int64) error {
 	entries, err := fs.ReadDir(root.FS(), ".")
 	if err != nil {
@@ -83,7 +85,7 @@ func Prune(root *os.Root, files int, bytes int64) error {
 	}
 	infos := make([]fs.FileInfo, 0, len(entries))
 	for _, e := range entries {
-		if info, err := e.Info(); err == nil { // else another program has removed it
+		if info, err := e.Info(); err == nil { // otherwise another program has removed it
 			infos = append(infos, info)
 			bytes -= info.Size()
 		}

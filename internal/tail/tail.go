@@ -1,4 +1,4 @@
-// Package tail keeps the end of what a program writes, for messages.
+// Package tail keeps the end of a program's output, for error messages.
 package tail
 
 import (
@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// Buffer keeps the last bytes that are written to it: Max, or 4 KiB if that is zero. The
-// zero value is ready to use, by several goroutines at once.
+// Buffer keeps the last Max bytes written to it; a Max of zero means 4 KiB. The zero value is
+// ready to use. Several goroutines may use it at once.
 type Buffer struct {
 	Max int
 
@@ -17,7 +17,7 @@ type Buffer struct {
 
 const defaultMax = 4 << 10
 
-// Write never fails.
+// Write appends p. It never fails.
 func (b *Buffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -32,7 +32,7 @@ func (b *Buffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// String returns the end as text without space around it. Bytes that are no UTF-8 are "?".
+// String returns the bytes as text, without surrounding white space. Invalid UTF-8 becomes "?".
 func (b *Buffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

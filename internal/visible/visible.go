@@ -1,9 +1,9 @@
-// Package visible makes text of a sandbox safe to look at: what a terminal obeys and
-// what a reader cannot see is written out instead.
+// Package visible makes text from a sandbox safe to display: it escapes characters that a
+// terminal interprets or that a reader cannot see.
 //
-// Line breaks and tabs stay. Control characters become \x1b, invalid bytes \xff, and
-// what has no shape of its own, or changes the direction of text, <U+202E>. A variation
-// selector or a joiner directly after a symbol stays: it belongs to an emoji.
+// Line breaks and tabs stay. Control characters become \x1b, invalid bytes \xff. Characters
+// that are invisible or change the direction of text become <U+202E>. A variation selector or a
+// joiner directly after a symbol stays: it belongs to an emoji.
 package visible
 
 import (
@@ -15,11 +15,11 @@ import (
 	"unicode/utf8"
 )
 
-// Text returns text with everything visible.
+// Text returns text with all hidden characters escaped.
 func Text(text string) string {
 	var b bytes.Buffer
 	w := NewWriter(&b)
-	_, _ = io.WriteString(w, text) // a buffer takes everything
+	_, _ = io.WriteString(w, text) // a buffer never fails
 	_ = w.Flush()
 	return b.String()
 }
@@ -29,18 +29,19 @@ func Line(text string) string {
 	return strings.NewReplacer("\n", `\n`, "\t", `\t`).Replace(Text(text))
 }
 
-// Writer passes text on with everything visible. It is for one goroutine at a time.
+// Writer escapes hidden characters in text that is written to it. Only one goroutine at a time
+// may use it.
 type Writer struct {
 	w       io.Writer
-	partial []byte // the beginning of a character
-	last    rune   // the character before
+	partial []byte // an incomplete character
+	last    rune   // the previous character
 	out     []byte
 }
 
-// NewWriter returns a Writer that writes to w, once for each Write.
+// NewWriter returns a Writer that writes to w, at most once for each Write.
 func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
 
-// Write writes text. The beginning of a character waits for the rest of it.
+// Write writes text. It keeps an incomplete character until the rest follows.
 func (w *Writer) Write(p []byte) (int, error) {
 	text := p
 	if len(w.partial) > 0 {
@@ -56,7 +57,7 @@ func (w *Writer) Write(p []byte) (int, error) {
 	return len(p), w.pass()
 }
 
-// Flush writes the beginning of a character that has no rest.
+// Flush writes the bytes of an incomplete character, escaped.
 func (w *Writer) Flush() error {
 	w.out = w.out[:0]
 	for i := range w.partial {
@@ -74,7 +75,7 @@ func (w *Writer) pass() error {
 	return err
 }
 
-// add appends a character, which has this encoding, to what is passed on.
+// add appends a character with this encoding to the output, escaped if it is hidden.
 func (w *Writer) add(r rune, encoded []byte) {
 	switch {
 	case r == utf8.RuneError && len(encoded) == 1:
@@ -91,7 +92,7 @@ func (w *Writer) add(r rune, encoded []byte) {
 	w.last = 0
 }
 
-// hidden reports whether a terminal obeys a character, or shows nothing for it.
+// hidden reports whether a terminal interprets a character or shows nothing for it.
 func hidden(r rune) bool {
 	switch {
 	case r == '\n' || r == '\t':
@@ -107,10 +108,10 @@ const (
 	zeroWidthJoiner = 0x200d
 	textSelector    = 0xfe0e
 	emojiSelector   = 0xfe0f
-	information     = 0x2139 // an emoji, by its category a letter
+	information     = 0x2139 // an emoji with the category of a letter
 )
 
-// joins reports whether r belongs to the emoji that last is, or ends.
+// joins reports whether r belongs to an emoji that last is or ends.
 func joins(last, r rune) bool {
 	symbol := last >= utf8.RuneSelf && unicode.IsSymbol(last) || last == information
 	switch r {

@@ -45,8 +45,8 @@ func TestAWriterPassesErrorsOn(t *testing.T) {
 	}
 }
 
-// FuzzWriter checks that only harmless characters arrive, that what is harmless stays as
-// it is, and that it does not matter in which pieces text is written.
+// FuzzWriter checks that the output has only harmless characters, that harmless characters
+// stay, and that splitting the text does not change the result.
 func FuzzWriter(f *testing.F) {
 	for _, seed := range []string{"", "plain\n", "\x1b[2J\r", "\xe2\x80", "a\u202eb", "👩\u200d💻", "❤\ufe0f\u200d🔥", "\xff\u009b"} {
 		f.Add([]byte(seed), uint8(3))

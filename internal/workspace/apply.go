@@ -20,12 +20,12 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// ErrConflict says that a file of a folder is not as the workspace began.
+// ErrConflict means that a file of a folder differs from the original state of the workspace.
 var ErrConflict = errors.New("conflict with the folder")
 
-// Apply makes changes from old to current in a folder of this machine, all or none, and
-// returns those that it made: without permissions that git does not know, and without what
-// is in the folder already.
+// Apply applies the changes from old to current to a folder of this machine, all or none. It
+// returns the applied changes: without changes that the folder already has, and without
+// permission changes that git does not track.
 func Apply(ctx context.Context, dir string, old, current *Snapshot, changes []Change) (_ []Change, err error) {
 	changes = slices.DeleteFunc(changes, func(c Change) bool {
 		return c.Old != nil && c.New != nil && c.Old.sameForGit(*c.New)
@@ -43,26 +43,26 @@ func Apply(ctx context.Context, dir string, old, current *Snapshot, changes []Ch
 	return t.changes, err
 }
 
-// treeChange makes changes in a folder of this machine, all or none.
+// treeChange applies changes to a folder of this machine, all or none.
 type treeChange struct {
 	root         *os.Root
 	old, current *Snapshot
 	changes      []Change
 	stage        string     // a folder below root: new files by the index of their change, old ones as N.old
 	gone         []string   // folders that were removed because they were empty
-	made         []string   // folders that were made
+	made         []string   // folders that were created
 	moved        []int      // changes whose old file is in stage
 	placed       []fileMade // new files that are in their place
-	staging      func()     // called when all is checked and staged; nil: nothing
+	staging      func()     // a test's hook after checks and staging; may be nil
 }
 
-// fileMade is a new file in its place.
+// fileMade is a new file at its final path.
 type fileMade struct {
 	name string
 	info fs.FileInfo
 }
 
-// make checks and stages everything before it changes anything.
+// make applies the changes. It checks and stages all of them before it changes anything.
 func (t *treeChange) make(ctx context.Context) (err error) {
 	if err := t.checkAll(); err != nil || len(t.changes) == 0 {
 		return err
@@ -101,7 +101,7 @@ func (t *treeChange) make(ctx context.Context) (err error) {
 // maxConflicts is how many conflicts an error names.
 const maxConflicts = 10
 
-// checkAll checks all changes and leaves out those that the folder has already.
+// checkAll checks all changes and drops those that the folder already has.
 func (t *treeChange) checkAll() error {
 	var conflicts error
 	var todo []Change
@@ -128,8 +128,8 @@ func (t *treeChange) checkAll() error {
 	return conflicts
 }
 
-// check refuses a change that leaves the folder, and one of a file that is not as it was.
-// It reports whether the folder has the change already.
+// check returns an error for a change that leaves the folder, or whose file has changed there.
+// It reports whether the folder already has the change.
 func (t *treeChange) check(c Change) (done bool, _ error) {
 	if inGit(c.Path) {
 		return false, fmt.Errorf("%w: it is in a .git folder", primitives.ErrPathEscape)
@@ -161,12 +161,12 @@ func (t *treeChange) check(c Change) (done bool, _ error) {
 	case t.empties(c.Path):
 		return false, nil
 	}
-	_, err = t.emptyFolders(c.Path) // which no snapshot knows
+	_, err = t.emptyFolders(c.Path) // empty folders are not in snapshots
 	return false, err
 }
 
-// isGone reports whether no file is at a path: nothing, or a folder that has a file of
-// the workspace already.
+// isGone reports whether no file is at a path: there is nothing, or a folder that already has a
+// file of the workspace.
 func (t *treeChange) isGone(name string) bool {
 	info, err := t.root.Lstat(name)
 	if isMissing(err) {
@@ -186,12 +186,12 @@ func (t *treeChange) isGone(name string) bool {
 	return false
 }
 
-// checkFolders refuses a path below something that is no folder and stays.
+// checkFolders returns an error if a parent of the path is not a folder and is not removed.
 func (t *treeChange) checkFolders(name string) error {
 	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
 		info, err := t.root.Lstat(dir)
 		switch {
-		case isMissing(err): // or a file is above it
+		case isMissing(err): // isMissing also covers a file above dir
 		case err != nil:
 			return err
 		case !info.IsDir() && !t.removed(dir):
@@ -201,8 +201,8 @@ func (t *treeChange) checkFolders(name string) error {
 	return nil
 }
 
-// inGit reports whether a path is a .git or in one, in the eyes of a file system that
-// ignores case, too.
+// inGit reports whether a path is a .git folder or in one. It ignores case, as some file
+// systems do.
 func inGit(name string) bool {
 	for part := range strings.SplitSeq(name, "/") {
 		if strings.EqualFold(part, ".git") {
@@ -212,8 +212,8 @@ func inGit(name string) bool {
 	return false
 }
 
-// staysInside reports whether a link leads to a place in the folder, whatever the links on
-// the way are: only its beginning may lead up.
+// staysInside reports whether a link leads to a path in the folder, whatever links are on the
+// way. Therefore only the beginning of the target may lead up.
 func staysInside(name, target string) bool {
 	down := target
 	for strings.HasPrefix(down, "../") {
@@ -224,15 +224,15 @@ func staysInside(name, target string) bool {
 		(down == ".." || !strings.Contains("/"+down+"/", "/../"))
 }
 
-// removed reports whether the changes remove the file at a path, for which a folder may
-// come.
+// removed reports whether the changes remove the file at a path, so that a folder may replace
+// it.
 func (t *treeChange) removed(name string) bool {
 	_, was := t.old.files[name]
 	_, is := t.current.files[name]
 	return was && !is
 }
 
-// empties reports whether the workspace had files in a folder, and all have gone.
+// empties reports whether the workspace had files in a folder and has none now.
 func (t *treeChange) empties(dir string) bool {
 	had := false
 	for name := range t.old.files {
@@ -246,7 +246,7 @@ func (t *treeChange) empties(dir string) bool {
 	return had
 }
 
-// emptyFolders returns a folder and those in it, each before those in it. One that holds
+// emptyFolders returns a folder and all folders in it, parents first. A folder that contains
 // anything else is ErrConflict.
 func (t *treeChange) emptyFolders(dir string) (folders []string, _ error) {
 	err := fs.WalkDir(t.root.FS(), dir, func(name string, d fs.DirEntry, err error) error {
@@ -259,12 +259,12 @@ func (t *treeChange) emptyFolders(dir string) (folders []string, _ error) {
 	return folders, err
 }
 
-// isMissing reports whether nothing is at a path, or a file in the way to it.
+// isMissing reports whether err means that nothing is at a path, or that a parent is a file.
 func isMissing(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
 }
 
-// unchanged checks that a file is as the workspace began.
+// unchanged checks that a file is still as described by was.
 func (t *treeChange) unchanged(name string, was Entry) error {
 	info, err := t.root.Lstat(name)
 	if isMissing(err) {
@@ -308,10 +308,10 @@ func (t *treeChange) digest(name string) (sum [sha256.Size]byte, err error) {
 	return sum, err
 }
 
-// staged is the name of a change's new file.
+// staged returns the path of a change's new file in the stage.
 func (t *treeChange) staged(i int) string { return path.Join(t.stage, strconv.Itoa(i)) }
 
-// stageNew writes the new file of a change beside the others.
+// stageNew writes the new file of a change to the stage.
 func (t *treeChange) stageNew(i int, c Change) (err error) {
 	is, ok := t.current.files[c.Path]
 	if !ok {
@@ -342,14 +342,14 @@ func (t *treeChange) stageNew(i int, c Change) (err error) {
 	}
 	from := t.current
 	if was, ok := t.old.files[c.Path]; ok && is.sameContent(was) {
-		from, is = t.old, was // its content was not kept twice
+		from, is = t.old, was // current does not store unchanged content again
 	}
 	w := sparse.NewWriter(f)
 	_, err = io.Copy(w, from.content(is))
 	return errors.Join(err, w.Close())
 }
 
-// commit moves the old files away and the new ones into their places.
+// commit moves the old files to the stage and the new ones to their final paths.
 func (t *treeChange) commit() error {
 	for i, c := range t.changes {
 		was, existed := t.old.files[c.Path]
@@ -360,7 +360,7 @@ func (t *treeChange) commit() error {
 			return inFile(c.Path, err)
 		}
 		t.moved = append(t.moved, i)
-		if err := t.unchanged(t.staged(i)+".old", was); err != nil { // since it was checked
+		if err := t.unchanged(t.staged(i)+".old", was); err != nil { // it may have changed since the check
 			return inFile(c.Path, err)
 		}
 	}
@@ -380,17 +380,17 @@ func (t *treeChange) commit() error {
 	return nil
 }
 
-// removeEmpty removes a folder and those above it as long as they are empty, as git does.
+// removeEmpty removes a folder and its parents while they are empty, as git does.
 func (t *treeChange) removeEmpty(dir string) {
 	for ; dir != "."; dir = path.Dir(dir) {
-		if t.root.Remove(dir) != nil { // it holds something
+		if t.root.Remove(dir) != nil { // not empty
 			return
 		}
 		t.gone = append(t.gone, dir)
 	}
 }
 
-// removeFolders removes a folder that holds nothing but folders.
+// removeFolders removes a folder that contains only folders.
 func (t *treeChange) removeFolders(dir string) error {
 	folders, err := t.emptyFolders(dir)
 	if err != nil {
@@ -405,7 +405,7 @@ func (t *treeChange) removeFolders(dir string) error {
 	return nil
 }
 
-// place puts a new file where nothing is.
+// place moves a new file to its final path, where nothing may be except empty folders.
 func (t *treeChange) place(i int, name string) error {
 	if err := t.makeFolders(path.Dir(name)); err != nil {
 		return err
@@ -451,7 +451,7 @@ func (t *treeChange) makeFolders(dir string) error {
 	return nil
 }
 
-// undo brings the folder back to what it was.
+// undo restores the folder to its state before commit.
 func (t *treeChange) undo() error {
 	var errs []error
 	for _, f := range t.placed {

@@ -5,14 +5,14 @@ import (
 	"io"
 )
 
-// base85 is git's alphabet.
+// base85 is the base85 alphabet of git.
 const base85 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
 
-// base85Line is how many bytes stand on a line of a binary patch.
+// base85Line is the maximum number of bytes in a line of a binary patch.
 const base85Line = 52
 
-// base85Writer writes the lines of a binary patch: a letter for the number of
-// bytes, then five characters for every four of them.
+// base85Writer writes the lines of a binary patch: a letter for the number of bytes, then five
+// characters for every four bytes.
 type base85Writer struct {
 	w   io.Writer
 	buf [base85Line]byte
@@ -35,7 +35,7 @@ func (b *base85Writer) Write(data []byte) (int, error) {
 	return written, nil
 }
 
-// close writes what has not filled a line.
+// close writes the remaining bytes as a short line.
 func (b *base85Writer) close() error {
 	if b.n == 0 {
 		return nil

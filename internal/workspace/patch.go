@@ -16,11 +16,11 @@ import (
 	"github.com/rogpeppe/go-internal/diff"
 )
 
-// maxText is the size up to which a file is compared line by line; a larger one
-// is patched as a whole, like a binary one.
+// maxText is the maximum size in bytes of a file that is compared line by line. Larger files
+// are patched as a whole, like binary ones.
 const maxText = 8 << 20
 
-// WritePatch writes changes from old to current as one patch that "git apply" takes.
+// WritePatch writes the changes from old to current as one patch for "git apply".
 func WritePatch(ctx context.Context, w io.Writer, old, current *Snapshot, changes []Change) error {
 	p := &patchWriter{w: bufio.NewWriter(w), old: old, current: current}
 	for _, c := range changes {
@@ -49,15 +49,15 @@ func (p *patchWriter) change(c Change) error {
 	switch {
 	case was == nil || is == nil:
 		return p.file(c.Path, was, is)
-	case was.isLink() != is.isLink(): // git knows no change of the type
+	case was.isLink() != is.isLink(): // git cannot change the type of a file
 		return errors.Join(p.file(c.Path, was, nil), p.file(c.Path, nil, is))
 	case was.sameForGit(*is):
-		return nil // a permission that git does not know
+		return nil // a permission that git does not track
 	}
 	return p.file(c.Path, was, is)
 }
 
-// file writes the patch of one file; nil is one that does not exist.
+// file writes the patch of one file. A nil entry means that the file does not exist.
 func (p *patchWriter) file(name string, was, is *Entry) error {
 	a, b := quoteName("a/"+name), quoteName("b/"+name)
 	p.printf("diff --git %s %s\n", a, b)
@@ -110,7 +110,7 @@ func (p *patchWriter) file(name string, was, is *Entry) error {
 	return err
 }
 
-// hunks cuts off the three lines that come before the hunks.
+// hunks removes the three lines before the hunks.
 func hunks(unified []byte) []byte {
 	for range 3 {
 		_, unified, _ = bytes.Cut(unified, []byte("\n"))
@@ -118,7 +118,7 @@ func hunks(unified []byte) []byte {
 	return unified
 }
 
-// binary writes the whole new content, and the old one for who reverts it.
+// binary writes the complete new content, and the old content for reverting the patch.
 func (p *patchWriter) binary(was, is *Entry) error {
 	if _, err := p.w.WriteString("GIT binary patch\n"); err != nil {
 		return err
@@ -150,7 +150,8 @@ func (p *patchWriter) literal(s *Snapshot, e *Entry) error {
 	return p.w.WriteByte('\n')
 }
 
-// text returns what can be compared by lines: small enough and without NUL.
+// text returns the content of a file that can be compared line by line: small enough and
+// without NUL.
 func text(s *Snapshot, e *Entry) (content []byte, ok bool, err error) {
 	if e == nil {
 		return nil, true, nil
@@ -162,7 +163,7 @@ func text(s *Snapshot, e *Entry) (content []byte, ok bool, err error) {
 	return content, err == nil && bytes.IndexByte(content, 0) < 0, err
 }
 
-// blobID is git's name of a content.
+// blobID returns git's object ID of a content.
 func blobID(s *Snapshot, e *Entry) (string, error) {
 	if e == nil {
 		return strings.Repeat("0", 2*sha1.Size), nil
@@ -175,7 +176,7 @@ func blobID(s *Snapshot, e *Entry) (string, error) {
 	return hex.EncodeToString(h.Sum(nil)), nil
 }
 
-// sameForGit reports whether a patch has nothing to say of a difference.
+// sameForGit reports whether git sees no difference between the entries.
 func (e Entry) sameForGit(o Entry) bool { return e.sameContent(o) && gitMode(e) == gitMode(o) }
 
 func gitMode(e Entry) string {
@@ -188,7 +189,7 @@ func gitMode(e Entry) string {
 	return "100644"
 }
 
-// endName marks the end of a name with a space in it, as git does.
+// endName appends a tab to a name with a space in it, as git does.
 func endName(name string) string {
 	if strings.Contains(name, " ") && !strings.HasPrefix(name, `"`) {
 		return name + "\t"

@@ -9,8 +9,8 @@ import (
 	"github.com/bmatcuk/doublestar/v4"
 )
 
-// Ignored reports whether one of the patterns matches the path or one of the
-// folders above it. The rule is that of primitives.WatchOptions.Ignore.
+// Ignored reports whether a pattern matches the path or one of its parents. The rule is that of
+// primitives.WatchOptions.Ignore.
 func Ignored(patterns []string, name string) bool {
 	for p := name; p != "." && p != "/"; p = path.Dir(p) {
 		if IgnoredItself(patterns, p) {
@@ -20,7 +20,7 @@ func Ignored(patterns []string, name string) bool {
 	return false
 }
 
-// IgnoredItself does not look at the folders above.
+// IgnoredItself is like [Ignored], but does not look at the parents.
 func IgnoredItself(patterns []string, name string) bool {
 	for _, pattern := range patterns {
 		subject := name
@@ -34,13 +34,13 @@ func IgnoredItself(patterns []string, name string) bool {
 	return false
 }
 
-// LeadsOut reports whether a clean path is not one below a folder. Unlike
-// fs.ValidPath it takes names that are not UTF-8.
+// LeadsOut reports whether a clean path is outside its folder. Unlike fs.ValidPath it accepts
+// names that are not UTF-8.
 func LeadsOut(name string) bool {
 	return path.IsAbs(name) || name == ".." || strings.HasPrefix(name, "../")
 }
 
-// CheckPatterns refuses what is no pattern for [Ignored].
+// CheckPatterns returns an error for an invalid pattern of [Ignored].
 func CheckPatterns(patterns []string) error {
 	for i, p := range patterns {
 		if p == "" || !doublestar.ValidatePattern(p) {

@@ -1,9 +1,8 @@
-// Package workspace compares two states of a workspace, and writes or applies the
-// difference.
+// Package workspace compares two states of a workspace, and writes or applies the difference.
 //
-// snapshot.go reads and compares them. patch.go writes the difference in git's format, with
-// base85.go for binary files. apply.go makes it in a folder of this machine. paths.go holds
-// the rules for paths and patterns.
+// snapshot.go reads and compares snapshots. patch.go writes the difference in git's format,
+// with base85.go for binary files. apply.go applies it to a folder of this machine. paths.go
+// has the rules for paths and patterns.
 package workspace
 
 import (
@@ -28,8 +27,8 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// Limit is how much of a workspace is read to this machine at once: for its
-// changes, for a patch, and to move it.
+// Limit bounds how much of a workspace is read to this machine at once: for its changes, for a
+// patch, and to move it.
 var Limit = archive.Limit{Advice: "remove what is not needed from the workspace, or leave it out of the changes with ignore_changes"}
 
 // Entry is one file or link of a snapshot.
@@ -49,16 +48,16 @@ func (e Entry) sameContent(o Entry) bool {
 	return e.isLink() == o.isLink() && e.Size == o.Size && e.sum == o.sum
 }
 
-// Snapshot is what a workspace held at one time. The contents lie in an unnamed
-// file of this machine; without one only the sums are known.
+// Snapshot is the state of a workspace at one time. The contents are in an unnamed file of this
+// machine. Without that file only the digests are known.
 type Snapshot struct {
 	files map[string]Entry
 	store *os.File
 	size  int64
 }
 
-// Take reads the workspace in one stream. It keeps the contents if keep
-// is set, except those that are the same in known, which may be nil.
+// Take reads the workspace in one stream. If keep is true, it stores the contents, except those
+// that are the same in known, which may be nil.
 func Take(ctx context.Context, p primitives.EnvironmentPrimitive, ignore []string, keep bool, known *Snapshot) (_ *Snapshot, err error) {
 	r, err := primitives.Pack(ctx, p, ".", primitives.PackOptions{Ignore: ignore})
 	if err != nil {
@@ -68,7 +67,7 @@ func Take(ctx context.Context, p primitives.EnvironmentPrimitive, ignore []strin
 	return Read(r, keep, known)
 }
 
-// Read is Take for a packed workspace.
+// Read is like Take, for a packed workspace.
 func Read(r io.Reader, keep bool, known *Snapshot) (_ *Snapshot, err error) {
 	s := &Snapshot{files: make(map[string]Entry)}
 	defer func() {
@@ -128,14 +127,14 @@ func (s *Snapshot) add(r io.Reader, h *tar.Header, sum hash.Hash, keep bool, kno
 	sum.Sum(e.sum[:0])
 	if known != nil {
 		if old, ok := known.files[name]; ok && e.sameContent(old) {
-			return e, s.store.Truncate(s.size) // a hole in what comes next must read as zero
+			return e, s.store.Truncate(s.size) // a hole in the next content must read as zero
 		}
 	}
 	s.size += h.Size
 	return e, nil
 }
 
-// inFile says in which file an error happened.
+// inFile adds the name of the file to an error.
 func inFile(name string, err error) error {
 	if err != nil {
 		err = fmt.Errorf("%s: %w", name, err)
@@ -143,8 +142,8 @@ func inFile(name string, err error) error {
 	return err
 }
 
-// open makes the store: a file without a name, which is gone with this program
-// whatever happens to it.
+// open creates the store: a file without a name, which disappears when this program ends, even
+// if it is killed.
 func (s *Snapshot) open() error {
 	if s.store != nil {
 		return nil
@@ -157,7 +156,7 @@ func (s *Snapshot) open() error {
 	return os.Remove(f.Name())
 }
 
-// content reads a file or the target of a link.
+// content returns a reader of a file's content or of a link's target.
 func (s *Snapshot) content(e Entry) *io.SectionReader {
 	if e.isLink() {
 		return io.NewSectionReader(stringReaderAt(e.target), 0, e.Size)
@@ -168,7 +167,7 @@ func (s *Snapshot) content(e Entry) *io.SectionReader {
 	return io.NewSectionReader(s.store, e.offset, e.Size)
 }
 
-// Pack writes what [Read] reads.
+// Pack writes the snapshot in the format that [Read] reads.
 func (s *Snapshot) Pack(w io.Writer) error {
 	out := tar.NewWriter(w)
 	for _, name := range slices.Sorted(maps.Keys(s.files)) {
@@ -190,7 +189,7 @@ func (s *Snapshot) Pack(w io.Writer) error {
 	return out.Close()
 }
 
-// Clone returns a snapshot that can be closed by itself.
+// Clone returns a copy of the snapshot that must be closed separately.
 func (s *Snapshot) Clone() (*Snapshot, error) {
 	if s == nil || s.store == nil {
 		return s, nil
@@ -204,7 +203,7 @@ func (s *Snapshot) Clone() (*Snapshot, error) {
 	return &c, nil
 }
 
-// Close removes the contents. A nil snapshot has none.
+// Close releases the contents. It does nothing for a nil snapshot.
 func (s *Snapshot) Close() error {
 	if s == nil || s.store == nil {
 		return nil
@@ -226,14 +225,14 @@ func (s stringReaderAt) ReadAt(b []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// Change is a file or link that differs between two snapshots. Old is nil for a new one,
-// New for one that is gone.
+// Change is a file or link that differs between two snapshots. Old is nil for a new file, New
+// for a removed one.
 type Change struct {
 	Path     string
 	Old, New *Entry
 }
 
-// Compare returns what has changed from old to current, sorted by path.
+// Compare returns the changes from old to current, sorted by path.
 func Compare(old, current *Snapshot) []Change {
 	var changes []Change
 	for name, was := range old.files {

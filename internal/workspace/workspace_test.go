@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// snapshotOf is a snapshot of files with these contents.
+// snapshotOf returns a snapshot of files with these contents.
 func snapshotOf(t *testing.T, files map[string]string) *Snapshot {
 	t.Helper()
 	var packed bytes.Buffer
@@ -65,8 +65,7 @@ func TestApplyIsAllOrNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	// A change between the check and the commit is what a program does that saves
-	// a file at this moment.
+	// A program may save a file between the check and the commit.
 	c := &treeChange{root: root, old: old, current: current, changes: Compare(old, current)}
 	c.staging = func() { put("z/b", "mine\n") }
 	if err := c.make(t.Context()); !errors.Is(err, ErrConflict) {
@@ -117,7 +116,8 @@ func TestAnUndoneApplyBringsEmptyFoldersBack(t *testing.T) {
 	}
 }
 
-// FuzzSnapshot: the archive of a workspace names files below it, or is an error.
+// FuzzSnapshot checks that any archive either is an error or names only files below the
+// workspace.
 func FuzzSnapshot(f *testing.F) {
 	for _, h := range []tar.Header{
 		{Typeflag: tar.TypeReg, Name: "a/b", Size: 1, Mode: 0o755},

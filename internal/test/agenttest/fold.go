@@ -10,7 +10,7 @@ import (
 	"github.com/agentenv-dev/agentenv/session"
 )
 
-// Fold makes a conversation of events, with the reducer that everybody uses.
+// Fold reduces events to a conversation, with the product's own reducer.
 func Fold(t testing.TB, events []runnerscripts.Event) *session.Conversation {
 	t.Helper()
 	c, err := session.Reduce(func(yield func(runnerscripts.Event, error) bool) {
@@ -26,7 +26,7 @@ func Fold(t testing.TB, events []runnerscripts.Event) *session.Conversation {
 	return c
 }
 
-// SameConversation fails the test unless both lists of events fold to the same.
+// SameConversation fails the test unless both lists of events fold to the same conversation.
 func SameConversation(t testing.TB, live, stored []runnerscripts.Event) {
 	t.Helper()
 	a, b := showConversation(t, Fold(t, live)), showConversation(t, Fold(t, stored))
@@ -35,7 +35,7 @@ func SameConversation(t testing.TB, live, stored []runnerscripts.Event) {
 	}
 }
 
-// showConversation shows what was said and done, without when.
+// showConversation formats the content of a conversation, without times.
 func showConversation(t testing.TB, c *session.Conversation) string {
 	t.Helper()
 	timeless := func(blocks []*session.Block) {
@@ -50,7 +50,7 @@ func showConversation(t testing.TB, c *session.Conversation) string {
 	return Show(t, map[string]any{"blocks": c.Blocks, "subagents": c.Subagents})
 }
 
-// Show is comparable: JSON whose objects have sorted keys.
+// Show formats v as JSON with sorted keys, for comparison.
 func Show(t testing.TB, v any) string {
 	t.Helper()
 	data, err := json.Marshal(v)
@@ -68,7 +68,7 @@ func Show(t testing.TB, v any) string {
 	return string(data)
 }
 
-// Said is the text of the agent, each block with a line end.
+// Said returns the agent's text, with a line break after each block.
 func Said(t testing.TB, events []runnerscripts.Event) string {
 	t.Helper()
 	var b strings.Builder

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// WaitForGroup waits until a process group has ended. Processes whose parent has gone
-// are there until the system has taken notice.
+// WaitForGroup waits until a process group has ended. Orphaned processes remain visible until
+// the system has reaped them.
 func WaitForGroup(t testing.TB, id int) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)

@@ -19,21 +19,21 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// MCP is a server of the Model Context Protocol for an agent under test, with one
-// tool, "add", which answers add {"a":2,"b":3} with "the sum is 5". StdioMCP,
-// BundledMCP and HTTPMCP make one.
+// MCP is a server of the Model Context Protocol for an agent under test. It has one tool,
+// "add", which answers add {"a":2,"b":3} with "the sum is 5". StdioMCP, BundledMCP and HTTPMCP
+// create one.
 type MCP struct {
 	// Server is for the agent's profile. A test may add to its Env or Headers.
 	Server runnerscripts.MCPServer
 
 	t   testing.TB
-	log string // a file of requests, one a line; beside it one of the environment
+	log string // a file with one request per line; log+".env" has the environment
 
 	mu       sync.Mutex
 	requests []MCPRequest // over HTTP
 }
 
-// MCPRequest is a message that a server got.
+// MCPRequest is a message that the server received.
 type MCPRequest struct {
 	Method string          `json:"method"` // "initialize", "tools/list", "tools/call", ...
 	ID     json.RawMessage `json:"id"`
@@ -42,22 +42,22 @@ type MCPRequest struct {
 		Name            string         `json:"name"` // of the tool
 		Arguments       map[string]int `json:"arguments"`
 	} `json:"params"`
-	// Header is that of the HTTP request.
+	// Header is the header of the HTTP request.
 	Header http.Header `json:"-"`
 }
 
-// mcpLog makes the test binary an MCP server, and names the file of its requests.
+// mcpLog makes the test binary an MCP server. Its value is the file for the requests.
 const mcpLog = "AGENTENV_TEST_MCP_LOG"
 
-// ServeMCP makes the test binary the server of StdioMCP, if it was started as one,
-// and reports whether that was so. TestMain calls it first and returns if it was.
+// ServeMCP serves as the server of StdioMCP if the test binary was started as one, and reports
+// whether it was. TestMain must call it first and return if it reports true.
 func ServeMCP() bool {
 	log := os.Getenv(mcpLog)
 	if log == "" {
 		return false
 	}
 	if err := serveStdio(log, os.Stdin, os.Stdout); err != nil {
-		panic(err) // whose output is what an agent may show of its servers
+		panic(err) // an agent may show the output of its servers
 	}
 	return true
 }
@@ -95,7 +95,7 @@ func serveStdio(log string, in io.Reader, out io.Writer) error {
 	}
 }
 
-// reply is the answer to a request, or nil if none is due.
+// reply returns the answer to a request, or nil if it needs none.
 func (r MCPRequest) reply() []byte {
 	if len(r.ID) == 0 {
 		return nil
@@ -119,7 +119,7 @@ func (r MCPRequest) reply() []byte {
 	}
 	reply, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": r.ID, "result": result})
 	if err != nil {
-		panic(err) // the id is the only part that is not ours, and it was JSON
+		panic(err) // the id is the only external part, and it was valid JSON
 	}
 	return reply
 }
@@ -140,8 +140,8 @@ func StdioMCP(t testing.TB, name string) *MCP {
 //go:embed testdata/mcp.sh
 var mcpScript string
 
-// BundledMCP returns a server that brings its program, a shell script, which works
-// only after its install command has run.
+// BundledMCP returns a server that includes its program, a shell script that works only after
+// its install command has run.
 func BundledMCP(t testing.TB, name string) *MCP {
 	t.Helper()
 	log := filepath.Join(t.TempDir(), "requests")
@@ -158,7 +158,7 @@ func HTTPMCP(t testing.TB, name string) *MCP {
 	m := &MCP{t: t}
 	server := httptest.NewServer(http.HandlerFunc(m.serve))
 	t.Cleanup(func() {
-		server.CloseClientConnections() // an agent may keep one
+		server.CloseClientConnections() // an agent may keep a connection open
 		server.Close()
 	})
 	m.Server = runnerscripts.MCPServer{Name: name, URL: server.URL + "/mcp"}
@@ -185,10 +185,10 @@ func (m *MCP) serve(w http.ResponseWriter, req *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(reply) // a client that has gone misses nothing
+	_, _ = w.Write(reply) // the client may have disconnected
 }
 
-// Requests are what the server got so far, oldest first; none if it was not
+// Requests returns the requests received up to now, oldest first; none if the server was not
 // started.
 func (m *MCP) Requests() []MCPRequest {
 	m.t.Helper()
@@ -201,7 +201,7 @@ func (m *MCP) Requests() []MCPRequest {
 	for line := range strings.Lines(m.read(m.log)) {
 		var r MCPRequest
 		if !strings.HasSuffix(line, "\n") {
-			break // it is being written
+			break // the server is still writing it
 		}
 		if err := json.Unmarshal([]byte(line), &r); err != nil {
 			m.t.Fatalf("the MCP server got %q: %v", line, err)
@@ -211,7 +211,7 @@ func (m *MCP) Requests() []MCPRequest {
 	return list
 }
 
-// Calls are the calls of tools among the requests.
+// Calls returns the tool calls among the requests.
 func (m *MCP) Calls() []MCPRequest {
 	m.t.Helper()
 	var list []MCPRequest
@@ -223,7 +223,7 @@ func (m *MCP) Calls() []MCPRequest {
 	return list
 }
 
-// Env is the environment of a server's process, as "NAME=value".
+// Env returns the environment of the server's process, as "NAME=value".
 func (m *MCP) Env() []string {
 	m.t.Helper()
 	return strings.Split(strings.TrimSpace(m.read(m.log+".env")), "\n")

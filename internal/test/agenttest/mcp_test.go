@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// dialogue is what a client says, and the answers to it.
+// dialogue contains a client's messages; version and sum are parts of the answers.
 const (
 	dialogue = `{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-06-18","clientInfo":{"name":"x"}}}
 {"jsonrpc":"2.0","method":"notifications/initialized"}
@@ -113,7 +113,7 @@ func overHTTP(t *testing.T, m *MCP) []string {
 	return sortedKeys(t, answers)
 }
 
-// sortedKeys writes JSON values with the keys of objects in order.
+// sortedKeys reformats JSON values with sorted keys.
 func sortedKeys(t *testing.T, list []string) []string {
 	t.Helper()
 	for i, s := range list {

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// Proxy is an HTTP proxy on the loopback interface that notes which hosts it is
-// asked for and reaches none of them. StartProxy makes one.
+// Proxy is an HTTP proxy on the loopback interface that records the requested hosts and
+// connects to none of them. StartProxy creates one.
 type Proxy struct {
 	// URL is for HTTP_PROXY and HTTPS_PROXY.
 	URL string
@@ -18,7 +18,7 @@ type Proxy struct {
 	hosts []string
 }
 
-// StartProxy starts a proxy, which ends with the test.
+// StartProxy starts a proxy that ends with the test.
 func StartProxy(t *testing.T) *Proxy {
 	t.Helper()
 	p := &Proxy{}
@@ -33,7 +33,7 @@ func StartProxy(t *testing.T) *Proxy {
 	return p
 }
 
-// Hosts are those that were asked for, with their ports, in order.
+// Hosts returns the requested hosts with their ports, in order.
 func (p *Proxy) Hosts() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,6 +1,5 @@
-// Package agenttest has what the tests of all drivers of agents need: a sink that
-// keeps the events, and comparisons of the conversations that they make. It is
-// for tests only.
+// Package agenttest has helpers for the tests of all agent drivers: a sink that records events,
+// and comparisons of the resulting conversations. It is for tests only.
 package agenttest
 
 import (
@@ -19,11 +18,11 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// waitTime is far above what an agent takes for one event.
+// waitTime is far longer than an agent needs for one event.
 const waitTime = 3 * time.Minute
 
-// Recorder is a sink of events that keeps them. Its methods may be called from any
-// goroutine. NewRecorder makes one.
+// Recorder is a sink that records events. Its methods may be called from any goroutine.
+// NewRecorder creates one.
 type Recorder struct {
 	mu     sync.Mutex
 	events []runnerscripts.Event
@@ -33,12 +32,12 @@ type Recorder struct {
 // NewRecorder returns a recorder without events.
 func NewRecorder() *Recorder { return &Recorder{more: make(chan struct{})} }
 
-// Emit keeps an event of now.
+// Emit records an event with the current time.
 func (r *Recorder) Emit(conv string, typ runnerscripts.EventType, payload any) {
 	r.EmitAt(time.Now(), conv, typ, payload)
 }
 
-// EmitAt keeps an event of another time.
+// EmitAt records an event with the given time.
 func (r *Recorder) EmitAt(at time.Time, conv string, typ runnerscripts.EventType, payload any) {
 	raw, err := json.Marshal(payload)
 	if err != nil {
@@ -51,15 +50,15 @@ func (r *Recorder) EmitAt(at time.Time, conv string, typ runnerscripts.EventType
 	r.more = make(chan struct{})
 }
 
-// All returns the events so far, oldest first.
+// All returns the events recorded up to now, oldest first.
 func (r *Recorder) All() []runnerscripts.Event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.events)
 }
 
-// Wait returns the first event that fits, of those so far and those to come. The
-// test fails if none does for a long time.
+// Wait returns the first event for which fits is true, and waits for it if necessary. The test
+// fails after waitTime.
 func (r *Recorder) Wait(ctx context.Context, t testing.TB, fits func(runnerscripts.Event) bool) runnerscripts.Event {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, waitTime)
@@ -81,12 +80,12 @@ func (r *Recorder) Wait(ctx context.Context, t testing.TB, fits func(runnerscrip
 	}
 }
 
-// OfType fits the events of a type.
+// OfType returns a function for Wait that accepts the events of a type.
 func OfType(typ runnerscripts.EventType) func(runnerscripts.Event) bool {
 	return func(e runnerscripts.Event) bool { return e.Type == typ }
 }
 
-// Describe shows events, one a line, without those of slash commands.
+// Describe formats events, one per line, without slash command events.
 func Describe(events []runnerscripts.Event) string {
 	var b strings.Builder
 	for _, e := range events {
@@ -108,7 +107,7 @@ func Payload[T any](t testing.TB, e runnerscripts.Event) T {
 	return p
 }
 
-// Payloads are those of all events of a type.
+// Payloads returns the payloads of all events of a type.
 func Payloads[T any](t testing.TB, events []runnerscripts.Event, typ runnerscripts.EventType) []T {
 	t.Helper()
 	var list []T
@@ -126,7 +125,7 @@ func HasCode(err error, code runnerscripts.FailureCode) bool {
 	return ok && f.Code == code
 }
 
-// NewSession is a session of an agent in folders of its own.
+// NewSession returns a session of an agent with new folders.
 func NewSession(t testing.TB, id, agent string) runnerscripts.Session {
 	t.Helper()
 	paths := primitives.PathsIn(t.TempDir())
@@ -140,7 +139,7 @@ func NewSession(t testing.TB, id, agent string) runnerscripts.Session {
 	}
 }
 
-// WriteFile writes a file and the folders above it.
+// WriteFile writes a file and creates the folders above it.
 func WriteFile(t testing.TB, file, text string) {
 	t.Helper()
 	err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(text), 0o644))

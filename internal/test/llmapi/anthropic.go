@@ -9,8 +9,7 @@ import (
 	"strings"
 )
 
-// anthropicRequest is the part of a request to /v1/messages that a reply
-// depends on.
+// anthropicRequest has the fields of a request to /v1/messages that determine the reply.
 type anthropicRequest struct {
 	Model    string `json:"model"`
 	Stream   bool   `json:"stream"`
@@ -23,7 +22,7 @@ type anthropicRequest struct {
 	} `json:"tools"`
 }
 
-// anthropicContent is a message's content: blocks, or one text as a string.
+// anthropicContent is the content of a message: blocks, or a single text as a string.
 type anthropicContent []anthropicBlock
 
 type anthropicBlock struct {
@@ -52,7 +51,7 @@ func (c anthropicContent) text() string {
 	return b.String()
 }
 
-// reminderPattern is what an agent's program adds to the user's words.
+// reminderPattern matches the text that the agent's program adds to the user's text.
 var reminderPattern = regexp.MustCompile(`(?s)<system-reminder>.*?</system-reminder>`)
 
 func (r anthropicRequest) question() question {
@@ -112,7 +111,7 @@ func (s *Server) anthropicMessages(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, m)
 }
 
-// anthropicMessage is a whole reply.
+// anthropicMessage is a complete reply.
 type anthropicMessage struct {
 	ID           string           `json:"id"`
 	Type         string           `json:"type"`
@@ -127,8 +126,8 @@ type anthropicMessage struct {
 func newAnthropicMessage(req anthropicRequest, a answer) anthropicMessage {
 	m := anthropicMessage{
 		ID: "msg_" + rand.Text(), Type: "message", Role: "assistant", Model: req.Model, StopReason: a.end.word("end_turn", "max_tokens", "refusal"),
-		// As with a real cache: the system prompt is read from it, the
-		// conversation so far is written to it.
+		// As with a real cache: the system prompt is read from it, the conversation up to here
+		// is written to it.
 		Usage: Usage{InputTokens: 12, CacheReadTokens: 15_000, CacheWriteTokens: int64(40 * len(req.Messages))},
 	}
 	if a.usesTool() {
@@ -188,5 +187,5 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_, _ = w.Write(data) // a client that has gone needs no answer
+	_, _ = w.Write(data) // the client may have disconnected
 }

@@ -41,7 +41,7 @@ func (s *Server) anthropicStream(w http.ResponseWriter, r *http.Request, m anthr
 	out.send("message_stop", nil)
 }
 
-// emptied is a block as it starts, before its deltas.
+// emptied returns a block as it is before its deltas.
 func emptied(b map[string]any) map[string]any {
 	switch b["type"] {
 	case "tool_use":
@@ -53,7 +53,7 @@ func emptied(b map[string]any) map[string]any {
 	}
 }
 
-// deltas are the pieces in which a block is sent.
+// deltas returns the deltas in which a block is sent.
 func deltas(b block, whole map[string]any) []map[string]any {
 	var list []map[string]any
 	switch b.kind {
@@ -74,7 +74,7 @@ func deltas(b block, whole map[string]any) []map[string]any {
 	return list
 }
 
-// jsonPieces is a tool's input, cut in the middle as models do.
+// jsonPieces returns a tool's input as JSON, split in the middle as models do.
 func jsonPieces(input map[string]any) []string {
 	data, err := json.Marshal(input)
 	if err != nil {
@@ -84,8 +84,8 @@ func jsonPieces(input map[string]any) []string {
 	return []string{"", string(data[:half]), string(data[half:])}
 }
 
-// sse writes server-sent events. A client that has gone ends the stream through
-// the request's context; write errors need no other care.
+// sse writes server-sent events. It ignores write errors: if the client disconnects, the
+// request's context ends the stream.
 type sse struct {
 	w     http.ResponseWriter
 	flush func() error

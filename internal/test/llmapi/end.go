@@ -1,24 +1,24 @@
 package llmapi
 
-// end is how the stream of an answer ends.
+// end is how an answer's stream ends.
 type end int
 
 const (
 	endWell     end = iota
-	endLimit        // at the limit of tokens
-	endFiltered     // by a filter of content
+	endLimit        // at the token limit
+	endFiltered     // by a content filter
 	endBroken       // with an error, after its first block
 )
 
-// brokenMessage is what an answer says that ends with an error.
+// brokenMessage is the error message of endBroken.
 const brokenMessage = "scripted failure in the stream"
 
-// ends is an answer in words that ends otherwise than well.
+// ends returns a scenario that answers with text and the given end.
 func ends(e end) scenario {
 	return func(question, string) answer { return answer{blocks: []block{text("This answer ends too")}, end: e} }
 }
 
-// word is how an API says the end: well, or with the words for a limit and a filter.
+// word returns the API's term for the end: well, or the term for a limit or a filter.
 func (e end) word(well, limit, filtered string) string {
 	switch e {
 	case endLimit:

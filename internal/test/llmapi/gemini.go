@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// geminiRequest is the part of a request to a Gemini model that a reply depends
-// on.
+// geminiRequest has the fields of a request to a Gemini model that determine the reply.
 type geminiRequest struct {
 	Contents []struct {
 		Role  string       `json:"role"`
@@ -35,7 +34,7 @@ type geminiFunctionCall struct {
 	Args map[string]any `json:"args"`
 }
 
-// contextPattern is what the agent's program adds to the user's words.
+// contextPattern matches the text that the agent's program adds to the user's text.
 var contextPattern = regexp.MustCompile(`(?s)<(session_context|hook_context)>.*?</(session_context|hook_context)>`)
 
 func (r geminiRequest) question() question {
@@ -105,14 +104,14 @@ func (s *Server) gemini(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, m.chunk(m.parts, true))
 }
 
-// geminiMessage is a whole reply.
+// geminiMessage is a complete reply.
 type geminiMessage struct {
 	parts  []geminiPart
 	usage  geminiUsage
-	reason string // of the end
+	reason string // why it ends
 }
 
-// geminiUsage counts tokens; the prompt's include the cached ones.
+// geminiUsage counts tokens. The prompt includes the cached tokens.
 type geminiUsage struct {
 	PromptTokenCount        int64 `json:"promptTokenCount"`
 	CachedContentTokenCount int64 `json:"cachedContentTokenCount"`
@@ -141,7 +140,8 @@ func geminiPartOf(b block) geminiPart {
 	}
 }
 
-// chunk is one response of a stream; the last one says why it ends.
+// chunk returns one response of a stream. The last one contains the finish reason and the
+// usage.
 func (m geminiMessage) chunk(parts []geminiPart, last bool) map[string]any {
 	candidate := map[string]any{"index": 0, "content": map[string]any{"role": "model", "parts": parts}}
 	chunk := map[string]any{"candidates": []any{candidate}, "modelVersion": "scripted"}
@@ -152,8 +152,8 @@ func (m geminiMessage) chunk(parts []geminiPart, last bool) map[string]any {
 	return chunk
 }
 
-// geminiStream sends a reply as server-sent events: texts in pieces, a thought
-// and a call in one, as the real API does.
+// geminiStream sends a reply as server-sent events. As in the real API, texts come in pieces,
+// thoughts and calls in one.
 func (s *Server) geminiStream(w http.ResponseWriter, r *http.Request, m geminiMessage, a answer) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	flush := http.NewResponseController(w).Flush
@@ -162,7 +162,7 @@ func (s *Server) geminiStream(w http.ResponseWriter, r *http.Request, m geminiMe
 		if err != nil {
 			panic("a scenario's tool input is not JSON: " + err.Error())
 		}
-		_, _ = w.Write([]byte("data: " + string(data) + "\r\n\r\n")) // the request's context ends with the client
+		_, _ = w.Write([]byte("data: " + string(data) + "\r\n\r\n")) // the context ends with the client
 		_ = flush()
 	}
 	hold := a.hold
@@ -191,7 +191,7 @@ func (s *Server) geminiStream(w http.ResponseWriter, r *http.Request, m geminiMe
 	send([]geminiPart{{Text: ""}}, true)
 }
 
-// geminiStatus is the status that this API has for a failure.
+// geminiStatus returns this API's status for a failure.
 func geminiStatus(status int) int {
 	if status == statusOverloaded {
 		return http.StatusServiceUnavailable

@@ -31,7 +31,7 @@ func start(t *testing.T) *llmapi.Server {
 	return s
 }
 
-// post sends messages, each "role: text", with the tools Write, Bash and Agent.
+// post sends messages, each "role: text", and offers the tools Write, Bash and Agent.
 func post(t *testing.T, s *llmapi.Server, stream bool, messages ...map[string]any) *http.Response {
 	t.Helper()
 	body, err := json.Marshal(map[string]any{

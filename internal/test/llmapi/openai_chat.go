@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// chatRequest is the part of a request to OpenAI's /v1/chat/completions that a
-// reply depends on.
+// chatRequest has the fields of a request to OpenAI's /v1/chat/completions that determine the
+// reply.
 type chatRequest struct {
 	Model    string `json:"model"`
 	Stream   bool   `json:"stream"`
@@ -23,7 +23,7 @@ type chatRequest struct {
 	} `json:"tools"`
 }
 
-// chatContent is the text of a message, which is a string, parts, or null.
+// chatContent is the text of a message. In JSON it is a string, parts, or null.
 type chatContent string
 
 func (c *chatContent) UnmarshalJSON(data []byte) error {
@@ -96,20 +96,19 @@ func (s *Server) chatCompletions(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, c.whole(a))
 }
 
-// chatCompletion is a whole reply.
+// chatCompletion is a complete reply.
 type chatCompletion struct {
 	id     string
 	model  string
 	finish string
-	calls  []map[string]any // those of the answer's blocks that are tools, in their order
+	calls  []map[string]any // the tool calls among the answer's blocks, in order
 	cost   Usage
 }
 
 func newChatCompletion(req chatRequest, a answer) chatCompletion {
 	c := chatCompletion{
 		id: "chatcmpl-" + rand.Text(), model: req.Model, finish: a.end.word("stop", "length", "content_filter"),
-		// A part of the prompt is read from the cache; this API tells nothing of
-		// what is written to it.
+		// A part of the prompt is read from the cache. This API does not report writes to it.
 		cost: Usage{InputTokens: int64(12 + 40*len(req.Messages)), CacheReadTokens: 15_000},
 	}
 	if a.usesTool() {
@@ -127,7 +126,7 @@ func newChatCompletion(req chatRequest, a answer) chatCompletion {
 	return c
 }
 
-// usage is the cost in this API's words: the prompt includes what was cached.
+// usage returns the usage in this API's form: the prompt includes the cached tokens.
 func (c chatCompletion) usage() map[string]any {
 	prompt := c.cost.InputTokens + c.cost.CacheReadTokens
 	return map[string]any{
@@ -138,7 +137,7 @@ func (c chatCompletion) usage() map[string]any {
 	}
 }
 
-// whole is the reply to a request that asked for no stream.
+// whole returns the reply to a request without streaming.
 func (c chatCompletion) whole(a answer) map[string]any {
 	message := map[string]any{"role": "assistant", "content": nil}
 	for _, b := range a.blocks {

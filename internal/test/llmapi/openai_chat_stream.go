@@ -6,7 +6,7 @@ import (
 	"net/http"
 )
 
-// chatStream sends a reply as server-sent events without names.
+// chatStream sends a reply as unnamed server-sent events.
 func (s *Server) chatStream(w http.ResponseWriter, r *http.Request, c chatCompletion, a answer) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	out := sse{w: w, flush: http.NewResponseController(w).Flush}
@@ -48,8 +48,8 @@ func (s *Server) chatStream(w http.ResponseWriter, r *http.Request, c chatComple
 	out.write("data: [DONE]\n\n")
 }
 
-// chatField is where a delta carries text of a kind. Thoughts have no place in
-// OpenAI's own API; this is the one that others have given them.
+// chatField returns the field of a delta for text of a kind. OpenAI's own API has no field for
+// thoughts; other vendors use this one.
 func chatField(kind blockKind) string {
 	if kind == blockThinking {
 		return "reasoning_content"
@@ -57,8 +57,8 @@ func chatField(kind blockKind) string {
 	return "content"
 }
 
-// chatCallDeltas are the pieces in which a tool call is sent: its name first, then
-// its input.
+// chatCallDeltas returns the deltas in which a tool call is sent: its name first, then its
+// input.
 func chatCallDeltas(call map[string]any, b block) []map[string]any {
 	var list []map[string]any
 	for i, piece := range jsonPieces(b.input) {
@@ -72,7 +72,7 @@ func chatCallDeltas(call map[string]any, b block) []map[string]any {
 	return list
 }
 
-// data sends an event that has no name.
+// data sends an unnamed event.
 func (s sse) data(v any) {
 	data, err := json.Marshal(v)
 	if err != nil {

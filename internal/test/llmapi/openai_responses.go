@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// responsesRequest is the part of a request to OpenAI's /v1/responses that a reply
-// depends on.
+// responsesRequest has the fields of a request to OpenAI's /v1/responses that determine the
+// reply.
 type responsesRequest struct {
 	Model  string          `json:"model"`
 	Stream bool            `json:"stream"`
@@ -25,7 +25,7 @@ type responsesItem struct {
 	Output  responsesContent `json:"output"`  // of a tool call's result
 }
 
-// responsesTool is a tool, or a namespace of tools. One of type "custom" takes a
+// responsesTool is a tool, or a namespace of tools. The input of a tool of type "custom" is
 // text instead of JSON.
 type responsesTool struct {
 	Type  string          `json:"type"`
@@ -33,7 +33,7 @@ type responsesTool struct {
 	Tools []responsesTool `json:"tools"`
 }
 
-// responsesContent is a text, or parts that have texts.
+// responsesContent is a text. In JSON it is a string, or parts with texts.
 type responsesContent string
 
 func (c *responsesContent) UnmarshalJSON(data []byte) error {
@@ -54,7 +54,7 @@ func (c *responsesContent) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// harnessPattern is what Codex says to the model in the name of the user.
+// harnessPattern matches the text that Codex sends to the model in the role of the user.
 var harnessPattern = regexp.MustCompile(
 	`(?s)^\s*(<(environment_context|turn_aborted|user_instructions|subagent_notification|skill|hook_prompt)\b|# AGENTS\.md instructions)`)
 
@@ -63,7 +63,8 @@ func (r responsesRequest) question() question {
 	for _, t := range r.Tools {
 		q.tools = append(q.tools, t.names("")...)
 		if t.Type == toolSearch {
-			// Codex knows this one without offering it; a model would search first.
+			// Codex accepts this tool without offering it; a real model would search for it
+			// first.
 			q.tools = append(q.tools, codexSpawn)
 		}
 	}
@@ -79,19 +80,18 @@ func (r responsesRequest) question() question {
 	return q
 }
 
-// toolSearch is the tool by which a model finds those that it is not offered at
-// first.
+// toolSearch is the tool with which a model finds tools that are not offered directly.
 const toolSearch = "tool_search"
 
-// codexSpawn is the tool of Codex that starts a subagent.
+// codexSpawn is Codex's tool that starts a subagent.
 const codexSpawn = "multi_agent_v1/spawn_agent"
 
-// names are those under which a tool can be called; in a namespace they have its
-// name before them.
+// names returns the names under which a tool can be called. Tools in a namespace have its name
+// as a prefix.
 func (t responsesTool) names(space string) []string {
 	switch {
 	case t.Name == "":
-		return []string{t.Type} // one that the vendor defines
+		return []string{t.Type} // a tool that the vendor defines
 	case len(t.Tools) == 0:
 		return []string{space + t.Name}
 	}
@@ -102,7 +102,7 @@ func (t responsesTool) names(space string) []string {
 	return list
 }
 
-// takesText reports whether a tool takes a text instead of JSON.
+// takesText reports whether the input of a tool is text instead of JSON.
 func (r responsesRequest) takesText(name string) bool {
 	return slices.ContainsFunc(r.Tools, func(t responsesTool) bool { return t.Type == "custom" && t.Name == name })
 }
@@ -139,7 +139,7 @@ func (s *Server) responses(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, http.StatusOK, resp.body("completed"))
 }
 
-// response is a whole reply.
+// response is a complete reply.
 type response struct {
 	id    string
 	model string
@@ -197,7 +197,7 @@ func (r responsesRequest) itemOf(b block) map[string]any {
 	}
 }
 
-// body is the reply as JSON. Its input counts the cached tokens, too.
+// body returns the reply as JSON. Its input tokens include the cached tokens.
 func (r response) body(status string) map[string]any {
 	body := map[string]any{"id": r.id, "object": "response", "model": r.model, "status": status, "output": []any{}}
 	if status == "completed" {
@@ -257,7 +257,7 @@ func (s *Server) responsesStream(w http.ResponseWriter, r *http.Request, resp re
 	out.send("response."+last["status"].(string), map[string]any{"response": last})
 }
 
-// unfinished is an item as it starts, before its pieces.
+// unfinished returns an item as it is before its deltas.
 func unfinished(item map[string]any) map[string]any {
 	start := map[string]any{}
 	for k, v := range item {

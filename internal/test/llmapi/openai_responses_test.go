@@ -11,7 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/llmapi"
 )
 
-// postResponses asks like Codex does, with the tools exec_command and apply_patch.
+// postResponses sends a request as Codex does, with the tools exec_command and apply_patch.
 func postResponses(t *testing.T, s *llmapi.Server, stream bool, input ...map[string]any) (int, string) {
 	t.Helper()
 	body, err := json.Marshal(map[string]any{

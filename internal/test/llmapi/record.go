@@ -5,21 +5,21 @@ import (
 	"slices"
 )
 
-// Request is a request to a model that the server has got, for assertions.
+// Request is a request to a model that the server received, for assertions.
 type Request struct {
 	Path     string
 	Header   http.Header
 	Body     []byte
 	Model    string
-	Scenario string   // the word it was answered by
+	Scenario string   // the word of the scenario that answered it
 	Texts    []string // of the user, oldest first
 	Results  []string // of the tools called since the last text
-	Tools    []string // names on offer
-	Status   int      // that it was answered with
-	Usage    Usage    // that it was answered with; zero for a failure
+	Tools    []string // names of the offered tools
+	Status   int      // of the answer
+	Usage    Usage    // of the answer; zero for a failure
 }
 
-// Usage is what a reply says that it cost.
+// Usage is the usage that a reply reports.
 type Usage struct {
 	InputTokens      int64 `json:"input_tokens"`
 	CacheWriteTokens int64 `json:"cache_creation_input_tokens"`
@@ -27,11 +27,10 @@ type Usage struct {
 	OutputTokens     int64 `json:"output_tokens"`
 }
 
-// maxRequests bounds what is remembered.
+// maxRequests is the maximum number of recorded requests.
 const maxRequests = 256
 
-// Requests returns the requests to a model so far, oldest first, at most the
-// last 256.
+// Requests returns the requests to a model, oldest first, at most the last maxRequests.
 func (s *Server) Requests() []Request {
 	s.mu.Lock()
 	defer s.mu.Unlock()

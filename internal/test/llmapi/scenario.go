@@ -7,18 +7,18 @@ import (
 	"strings"
 )
 
-// question is what a request asks, whichever API it came through.
+// question is the content of a request, independent of the API.
 type question struct {
 	texts   []string // the user's, oldest first
 	results []string // of the tools called since the last text
-	tools   []string // names on offer
-	notices int      // that tasks in the background have ended, since the last text
+	tools   []string // names of the offered tools
+	notices int      // of ended background tasks since the last text
 }
 
-// answer is what the model replies.
+// answer is the model's reply.
 type answer struct {
 	blocks []block
-	// hold says to stop in the middle of the first block until it is released.
+	// hold stops the stream in the middle of the first block until it is released.
 	hold bool
 	// status, if not zero, is the HTTP status of a failure instead.
 	status int
@@ -53,10 +53,11 @@ const (
 	blockTool
 )
 
-// scenario plays one scenario: arg is what stood in backticks.
+// scenario plays one scenario. arg is the text in backticks.
 type scenario func(q question, arg string) answer
 
-// scenarios are the words of the package comment.
+// scenarios maps the words of the package comment to scenarios. "subwork" is only for the
+// prompts of delegate.
 func scenarios() map[string]scenario {
 	return map[string]scenario{
 		"plain-text":  plainText,
@@ -95,7 +96,7 @@ var (
 	argPattern  = regexp.MustCompile("`([^`]*)`")
 )
 
-// answer plays the scenario that the last text names; it also returns its word.
+// answer plays the scenario that the last text names. It also returns the word.
 func (q question) answer() (string, answer) {
 	known := scenarios()
 	text := q.lastText()
@@ -119,13 +120,13 @@ func (q question) lastText() string {
 	return q.texts[len(q.texts)-1]
 }
 
-// text is a text block in several pieces; some are white space only, because
-// readers have lost those.
+// text returns a text block in several chunks. Some are only white space, because readers have
+// dropped such chunks.
 func text(s string) block {
 	return block{kind: blockText, chunks: pieces(s)}
 }
 
-// pieces cuts s between words and the white space between them.
+// pieces splits s into words and the white space between them.
 func pieces(s string) []string {
 	return piecePattern.FindAllString(s, -1)
 }
@@ -162,7 +163,8 @@ func endless(q question, _ string) answer {
 	return calls("I go on.", q, tool{make: runCommand, arg: "true"})
 }
 
-// wakeUp is endless once it hears that the command has ended.
+// wakeUp starts a command in the background, and is endless once it is notified of the
+// command's end.
 func wakeUp(q question, command string) answer {
 	switch {
 	case len(q.results) == 0:
@@ -202,7 +204,7 @@ func echoKey(question, string) answer {
 	return answer{status: http.StatusUnauthorized, echo: true}
 }
 
-// oneTool calls one tool and, when it has answered, says done.
+// oneTool returns a scenario that calls one tool and, after its result, says done.
 func oneTool(mk maker, done string) scenario {
 	return func(q question, arg string) answer {
 		if len(q.results) > 0 {
@@ -212,13 +214,13 @@ func oneTool(mk maker, done string) scenario {
 	}
 }
 
-// tool is a call to make.
+// tool is a tool call to make.
 type tool struct {
 	make maker
 	arg  string
 }
 
-// calls says a sentence and calls tools.
+// calls returns an answer that says a sentence and calls tools.
 func calls(say string, q question, tools ...tool) answer {
 	a := answer{blocks: []block{text(say)}}
 	for _, t := range tools {
@@ -231,7 +233,7 @@ func calls(say string, q question, tools ...tool) answer {
 	return a
 }
 
-// usesTool reports whether the answer calls one.
+// usesTool reports whether the answer calls a tool.
 func (a answer) usesTool() bool {
 	return slices.ContainsFunc(a.blocks, func(b block) bool { return b.kind == blockTool })
 }

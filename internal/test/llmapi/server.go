@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// Config is how a server behaves; the zero value is a useful one.
+// Config configures a server. The zero value is useful.
 type Config struct {
-	// Addr is where to listen; empty means a free port of the loopback interface.
+	// Addr is the address to listen on; empty means a free port of the loopback interface.
 	Addr string
-	// ReleaseAfter lets a held stream go on by itself after a time; zero means
-	// that only [Server.Release] does.
+	// ReleaseAfter releases a held stream after this time. Zero means that only
+	// [Server.Release] does.
 	ReleaseAfter time.Duration
 }
 
@@ -38,10 +38,10 @@ type Server struct {
 	requests []Request
 }
 
-// maxBody is far above what agents send in tests.
+// maxBody is far more than agents send in tests, in bytes.
 const maxBody = 64 << 20
 
-// Start starts a server. Close ends it.
+// Start starts a server. The caller must call Close.
 func Start(ctx context.Context, cfg Config) (*Server, error) {
 	addr := cfg.Addr
 	if addr == "" {
@@ -65,7 +65,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Close cuts all connections and ends the server.
+// Close closes all connections and ends the server.
 func (s *Server) Close() error {
 	var err error
 	s.close.Do(func() {
@@ -78,7 +78,7 @@ func (s *Server) Close() error {
 	return err
 }
 
-// WaitHeld waits until a stream holds. Each held stream is reported once.
+// WaitHeld waits until a stream is held. It reports each held stream once.
 func (s *Server) WaitHeld(ctx context.Context) error {
 	select {
 	case <-s.held:
@@ -88,7 +88,7 @@ func (s *Server) WaitHeld(ctx context.Context) error {
 	}
 }
 
-// Release lets one held stream go on; it waits for one if none holds.
+// Release releases one held stream. If there is none, it waits for one.
 func (s *Server) Release(ctx context.Context) error {
 	select {
 	case s.release <- struct{}{}:
@@ -98,11 +98,11 @@ func (s *Server) Release(ctx context.Context) error {
 	}
 }
 
-// hold waits until the stream is released, and reports whether it shall go on.
+// hold waits until the stream is released, and reports whether the stream must continue.
 func (s *Server) hold(ctx context.Context) bool {
 	select {
 	case s.held <- struct{}{}:
-	default: // not counted
+	default: // held is full: do not report this stream
 	}
 	var after <-chan time.Time
 	if s.cfg.ReleaseAfter > 0 {
@@ -134,7 +134,7 @@ func (s *Server) routes() http.Handler {
 	return mux
 }
 
-// readBody reads a request, or answers it with an error.
+// readBody reads the body of a request. If that fails, it answers with an error.
 func readBody(w http.ResponseWriter, r *http.Request) ([]byte, bool) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {

@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// maker calls a tool, if one that does what is wanted is on offer.
+// maker returns the call of a tool, if a suitable tool is offered.
 type maker func(offered []string, arg string) (block, bool)
 
-// variant is a tool of some agent and its input.
+// variant is an agent's tool and its input.
 type variant struct {
 	name  string
 	input map[string]any
 }
 
-// choose takes the first variant that is on offer.
+// choose returns the call of the first variant that is offered.
 func choose(offered []string, variants ...variant) (block, bool) {
 	for _, v := range variants {
 		if slices.Contains(offered, v.name) {
@@ -41,15 +41,15 @@ func writeFile(offered []string, path string) (block, bool) {
 	)
 }
 
-// callTool calls any tool, also one that is not on offer: agents leave out the tools
-// that the model can search for.
+// callTool calls any tool, even if it is not offered: agents do not offer the tools that the
+// model can search for.
 func callTool(_ []string, call string) (block, bool) {
 	name, input, _ := strings.Cut(call, " ")
 	b := block{kind: blockTool, tool: name, input: map[string]any{}}
 	return b, input == "" || json.Unmarshal([]byte(input), &b.input) == nil
 }
 
-// editFile changes one line.
+// editFile replaces the line "old" of a file by "new".
 func editFile(offered []string, path string) (block, bool) {
 	if path == "" {
 		path = "hello.txt"
@@ -62,7 +62,7 @@ func editFile(offered []string, path string) (block, bool) {
 	)
 }
 
-// escalate runs a command outside of the agent's own sandbox.
+// escalate runs a command outside the agent's own sandbox.
 func escalate(offered []string, command string) (block, bool) {
 	return choose(offered, variant{"exec_command", map[string]any{
 		"cmd": command, "sandbox_permissions": "require_escalated", "justification": "May it run outside of the sandbox?",
@@ -87,8 +87,8 @@ func leaveBehind(offered []string, command string) (block, bool) {
 	return choose(offered, variant{"Bash", map[string]any{"command": command, "run_in_background": true}})
 }
 
-// delegate starts a subagent; the agent waits for it, or goes on meanwhile. Its
-// prompt names a scenario of its own.
+// delegate starts a subagent, in the background or not. Its prompt names the scenario
+// "subwork".
 func delegate(background bool) maker {
 	return func(offered []string, arg string) (block, bool) {
 		if arg == "" {

@@ -8,9 +8,8 @@ import (
 	"testing"
 )
 
-// Codex returns the absolute path of the pinned Codex program itself, which runs
-// without Node. A test that asks for it fails, and never skips, where it is not
-// installed.
+// Codex returns the absolute path of the pinned Codex program itself, which runs without Node.
+// If it is not installed, the test fails and is never skipped.
 func Codex(t testing.TB) string {
 	t.Helper()
 	exe, err := FindCodex()
@@ -20,7 +19,7 @@ func Codex(t testing.TB) string {
 	return exe
 }
 
-// FindCodex is Codex for programs that are no tests.
+// FindCodex is like Codex, for programs that are not tests.
 func FindCodex() (string, error) {
 	root, err := moduleRoot()
 	if err != nil {

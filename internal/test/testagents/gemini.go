@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// Gemini returns the absolute path of the pinned Gemini CLI, a program of Node. A
-// test that asks for it fails, and never skips, where it is not installed.
+// Gemini returns the absolute path of the pinned Gemini CLI, a Node program. If it is not
+// installed, the test fails and is never skipped.
 func Gemini(t testing.TB) string {
 	t.Helper()
 	exe, err := FindGemini()
@@ -18,7 +18,7 @@ func Gemini(t testing.TB) string {
 	return exe
 }
 
-// FindGemini is Gemini for programs that are no tests.
+// FindGemini is like Gemini, for programs that are not tests.
 func FindGemini() (string, error) {
 	root, err := moduleRoot()
 	if err != nil {

@@ -8,9 +8,8 @@ import (
 	"testing"
 )
 
-// OpenCode returns the absolute path of the pinned OpenCode program itself, which
-// runs without Node. A test that asks for it fails, and never skips, where it is
-// not installed.
+// OpenCode returns the absolute path of the pinned OpenCode program itself, which runs without
+// Node. If it is not installed, the test fails and is never skipped.
 func OpenCode(t testing.TB) string {
 	t.Helper()
 	exe, err := FindOpenCode()
@@ -20,7 +19,7 @@ func OpenCode(t testing.TB) string {
 	return exe
 }
 
-// FindOpenCode is OpenCode for programs that are no tests.
+// FindOpenCode is like OpenCode, for programs that are not tests.
 func FindOpenCode() (string, error) {
 	root, err := moduleRoot()
 	if err != nil {

@@ -6,9 +6,8 @@ import (
 	"testing"
 )
 
-// Ripgrep returns the absolute path of a search tool that agents expect in a
-// sandbox: the one that comes with the pinned Codex. A test that asks for it fails,
-// and never skips, where it is not installed.
+// Ripgrep returns the absolute path of ripgrep, which agents expect in a sandbox. It comes with
+// the pinned Codex. If it is not installed, the test fails and is never skipped.
 func Ripgrep(t testing.TB) string {
 	t.Helper()
 	exe := filepath.Join(filepath.Dir(Codex(t)), "..", "codex-path", "rg")

@@ -1,5 +1,5 @@
-// Package testagents finds the real coding agents that tests run: the ones that
-// e2e/agents pins and installs. It is for tests only.
+// Package testagents finds the real coding agents that tests run, as pinned and installed by
+// e2e/agents. It is for tests only.
 package testagents
 
 import (
@@ -10,9 +10,8 @@ import (
 	"testing"
 )
 
-// Claude returns the absolute path of the pinned Claude Code program. It runs
-// without Node. A test that asks for it fails, and never skips, where it is not
-// installed.
+// Claude returns the absolute path of the pinned Claude Code program, which runs without Node.
+// If it is not installed, the test fails and is never skipped.
 func Claude(t testing.TB) string {
 	t.Helper()
 	exe, err := FindClaude()
@@ -22,7 +21,7 @@ func Claude(t testing.TB) string {
 	return exe
 }
 
-// FindClaude is Claude for programs that are no tests.
+// FindClaude is like Claude, for programs that are not tests.
 func FindClaude() (string, error) {
 	root, err := moduleRoot()
 	if err != nil {
@@ -39,8 +38,8 @@ func FindClaude() (string, error) {
 		"that this needs; there is none for %s/%s in %s", runtime.GOOS, runtime.GOARCH, modules)
 }
 
-// claudePackages names the npm packages that may hold the program for a platform;
-// npm installs the one that fits the C library.
+// claudePackages returns the npm packages that may contain the program for a platform. npm
+// installs the one for the machine's C library.
 func claudePackages(goos, goarch string) []string {
 	if goarch == "amd64" {
 		goarch = "x64"
@@ -49,8 +48,7 @@ func claudePackages(goos, goarch string) []string {
 	return []string{name, name + "-musl"}
 }
 
-// Folder returns the absolute path of the folder that has all of the agents, which a
-// container can mount.
+// Folder returns the absolute path of the folder with all agents, for mounting in a container.
 func Folder(t testing.TB) string {
 	t.Helper()
 	root, err := moduleRoot()
@@ -60,8 +58,8 @@ func Folder(t testing.TB) string {
 	return filepath.Join(root, "e2e", "agents", "node_modules")
 }
 
-// moduleRoot is the folder of the go.mod that the running test belongs to; go
-// test starts a test in the folder of its package.
+// moduleRoot returns the folder of the go.mod of the running test. "go test" starts a test in
+// the folder of its package.
 func moduleRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {

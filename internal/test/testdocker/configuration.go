@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// WriteContext writes a context of the docker command into its folder and returns
-// the folder of the context's certificates.
+// WriteContext writes a context of the docker command into the configuration folder config, and
+// returns the folder of the context's certificates.
 func WriteContext(t testing.TB, config, name string, endpoint map[string]any) string {
 	t.Helper()
 	sum := sha256.Sum256([]byte(name))
@@ -32,8 +32,8 @@ func WriteContext(t testing.TB, config, name string, endpoint map[string]any) st
 	return filepath.Join(config, "contexts", "tls", key, "docker")
 }
 
-// CleanEnv hides from the test what on this machine says where the engine is, and
-// returns an empty folder for the configuration of the docker command.
+// CleanEnv hides this machine's engine settings from the test, and returns an empty folder for
+// the configuration of the docker command.
 func CleanEnv(t testing.TB) (config string) {
 	t.Helper()
 	for _, name := range []string{"DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_TLS", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"} {
@@ -44,8 +44,8 @@ func CleanEnv(t testing.TB) (config string) {
 	return config
 }
 
-// FreeAddress returns a TCP address of this machine at which nothing listens. Until the
-// test ends the system gives its port to nothing else that asks for any.
+// FreeAddress returns a TCP address of this machine on which nothing listens. Until the test
+// ends, the system does not assign its port to sockets that ask for any free port.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
 	syscall.ForkLock.RLock()
@@ -58,7 +58,8 @@ func FreeAddress(t testing.TB) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = syscall.Close(fd) })
-	// Bound, but not listening. Another socket that has this option, too, may do so then.
+	// The socket is bound but does not listen. Another socket with this option can listen on
+	// the address.
 	err = syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)
 	if err == nil {
 		err = syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}})

@@ -17,25 +17,24 @@ import (
 	"github.com/docker/docker/client"
 )
 
-// Daemon is a Docker engine of a test's own: with its own data, and without
-// networks, in namespaces of its own for networks and mounts: an engine that has no
-// bridge removes the one that it finds, which may be another engine's. It ends with
-// the test, also with one that is killed.
+// Daemon is a private Docker engine for a test, with its own data and without networks. It runs
+// in its own network and mount namespaces: an engine without a bridge removes an existing one,
+// which may belong to another engine. It ends with the test, even if the test is killed.
 type Daemon struct {
 	dir      string
 	args     []string
-	listener *os.File // a TCP socket of the test's namespace; nil is none
+	listener *os.File // a TCP socket of the test's namespace; may be nil
 	log      bytes.Buffer
 	keeper   *exec.Cmd
 	orders   io.WriteCloser
 	answers  *bufio.Reader
 }
 
-// maxLog is how much of what the engine has said is shown.
+// maxLog is how many bytes of the engine's log are shown.
 const maxLog = 4 << 10
 
-// keeperScript starts and stops the engine on commands from its standard input, in
-// the same namespaces each time. A listener is handed over as systemd does it.
+// keeperScript starts and stops the engine on commands from its standard input, each time in
+// the same namespaces. It passes on a listener as systemd does.
 const keeperScript = `
 exec 4<&0 5>&1 >&2 # orders, answers
 stop() {
@@ -55,8 +54,8 @@ while read -r order <&4; do
 done
 stop`
 
-// NewDaemon starts an engine with more arguments for its command. Besides its own
-// socket it listens on l, unless that is nil, which is closed with the test.
+// NewDaemon starts an engine with additional arguments. Besides its own socket it listens on l,
+// unless that is nil. l is closed with the test.
 func NewDaemon(t testing.TB, l *net.TCPListener, args ...string) *Daemon {
 	t.Helper()
 	dir := shortDir(t)
@@ -74,7 +73,7 @@ func NewDaemon(t testing.TB, l *net.TCPListener, args ...string) *Daemon {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = l.Close() // file is another descriptor of it
+		_ = l.Close() // file is a duplicate of it
 		t.Cleanup(func() { _ = file.Close() })
 		d.listener = file
 		d.args = append(d.args, "--host", "fd://")
@@ -84,10 +83,10 @@ func NewDaemon(t testing.TB, l *net.TCPListener, args ...string) *Daemon {
 	return d
 }
 
-// keep starts the keeper, which is ended with the test.
+// keep starts the keeper, which ends with the test.
 func (d *Daemon) keep(t testing.TB) {
 	t.Helper()
-	// It ends when it has stopped the engine.
+	// The keeper ends after it has stopped the engine.
 	d.keeper = exec.CommandContext(context.WithoutCancel(t.Context()), "unshare", append([]string{"--net", "--mount", "sh", "-c", keeperScript, "sh"}, d.args...)...)
 	if d.listener != nil {
 		d.keeper.ExtraFiles = []*os.File{d.listener}
@@ -103,13 +102,13 @@ func (d *Daemon) keep(t testing.TB) {
 	}
 	d.orders, d.answers = orders, bufio.NewReader(answers)
 	d.keeper.Stderr = &d.log
-	d.keeper.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt is for the test, which ends it
+	d.keeper.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt must reach the test only
 	if err := d.keeper.Start(); err != nil {
 		t.Fatalf("%s: %v", instruction, err)
 	}
 	t.Cleanup(func() {
 		_ = orders.Close()
-		_, _ = io.Copy(io.Discard, d.answers) // to its end
+		_, _ = io.Copy(io.Discard, d.answers) // to EOF
 		if err := d.keeper.Wait(); err != nil {
 			t.Errorf("an engine of the test's own: %v", err)
 		}
@@ -120,11 +119,11 @@ func (d *Daemon) keep(t testing.TB) {
 	})
 }
 
-// Host is the engine's address.
+// Host returns the engine's address.
 func (d *Daemon) Host() string { return "unix://" + filepath.Join(d.dir, "s") }
 
-// Start starts the engine, again with the same data after Stop, and waits until it
-// answers.
+// Start starts the engine and waits until it answers. After Stop it starts it with the same
+// data.
 func (d *Daemon) Start(t testing.TB) {
 	t.Helper()
 	if _, err := io.WriteString(d.orders, "start\n"); err != nil {
@@ -147,7 +146,7 @@ func (d *Daemon) Start(t testing.TB) {
 	}
 }
 
-// Stop ends the engine as its machine would, and waits for it.
+// Stop stops the engine as a shutdown of its machine would, and waits for it.
 func (d *Daemon) Stop(t testing.TB) {
 	t.Helper()
 	if _, err := io.WriteString(d.orders, "stop\n"); err != nil {
@@ -169,7 +168,7 @@ func (d *Daemon) Engine(t testing.TB) *client.Client {
 	return eng
 }
 
-// Load copies images from the tests' usual engine.
+// Load copies images from the tests' usual engine to this one.
 func (d *Daemon) Load(t testing.TB, images ...string) {
 	t.Helper()
 	archive, err := Engine(t).ImageSave(t.Context(), slices.Clone(images))

@@ -20,14 +20,14 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/flock"
 )
 
-// Scratch returns the name of an image with nothing in it.
+// Scratch returns the name of an empty image.
 func Scratch(t testing.TB) string {
 	t.Helper()
 	return ensure(t, "scratch", nil)
 }
 
-// Busybox returns the name of an image that holds a static busybox with its
-// commands in /bin, /tmp, and the users root and tester (1000:1000).
+// Busybox returns the name of an image with a static busybox and its commands in /bin, with
+// /tmp, and with the users root and tester (1000:1000).
 func Busybox(t testing.TB) string {
 	t.Helper()
 	binary, err := os.ReadFile("/bin/busybox")
@@ -54,12 +54,12 @@ func Busybox(t testing.TB) string {
 //go:embed debian.sh
 var debianScript []byte
 
-// debianCertificates are this machine's, which the Debian image trusts.
+// debianCertificates has this machine's certificates, which the Debian image trusts.
 const debianCertificates = "/etc/ssl/certs/ca-certificates.crt"
 
-// Debian returns the name of an image with a minimal Debian that trusts the same
-// certificates as this machine and has the user tester (1000:1000). The set-up
-// makes it, which takes half a minute and root.
+// Debian returns the name of an image with a minimal Debian that trusts the same certificates
+// as this machine and has the user tester (1000:1000). The set-up builds it, which takes half a
+// minute and root.
 func Debian(t testing.TB) string {
 	t.Helper()
 	ref, err := FindDebian(t.Context(), Engine(t))
@@ -69,7 +69,7 @@ func Debian(t testing.TB) string {
 	return ref
 }
 
-// FindDebian is [Debian] for programs that are no tests.
+// FindDebian is like [Debian], for programs that are not tests.
 func FindDebian(ctx context.Context, eng *client.Client) (string, error) {
 	certificates, err := os.ReadFile(debianCertificates)
 	if err != nil {
@@ -82,7 +82,7 @@ func FindDebian(ctx context.Context, eng *client.Client) (string, error) {
 	return ref, nil
 }
 
-// reference names an image by what it is made of.
+// reference returns an image name that contains a digest of the image's sources.
 func reference(name string, contents ...[]byte) string {
 	sum := sha256.New()
 	for _, c := range contents {
@@ -106,8 +106,8 @@ func ensure(t testing.TB, name string, entries []entry) string {
 	if has(t, eng, ref) {
 		return ref
 	}
-	// The tests of several packages begin at once, and every import makes another image,
-	// to which the name goes over.
+	// The tests of several packages start at the same time. Every import would create another
+	// image and move the name to it.
 	defer lockImages(t)()
 	if has(t, eng, ref) {
 		return ref
@@ -134,7 +134,7 @@ func has(t testing.TB, eng *client.Client, ref string) bool {
 	return err == nil
 }
 
-// lockImages keeps other tests, also of other programs, from importing images.
+// lockImages prevents other tests, also of other programs, from importing images.
 func lockImages(t testing.TB) (unlock func()) {
 	t.Helper()
 	dir, err := os.UserCacheDir()

@@ -17,18 +17,18 @@ import (
 	"github.com/docker/docker/client"
 )
 
-// Containers of tests carry this label. Its value stands in the environment, so
-// that programs which a test starts use the same.
+// runLabel is the label of all containers of tests. Its value is in the variable runVariable,
+// so that programs started by a test use the same.
 const (
 	runLabel    = "agentenv-test-run"
 	runVariable = "AGENTENV_TEST_RUN"
 )
 
-// Labels mark what belongs to this run of the tests.
+// Labels returns the labels of this run of the tests.
 func Labels() map[string]string { return map[string]string{runLabel: os.Getenv(runVariable)} }
 
-// Main runs the tests of a package and returns the status to exit with. It fails
-// if a container, a volume or an image of theirs is left afterwards.
+// Main runs the tests of a package and returns the exit status. It fails if they leave a
+// container, a volume or an image behind.
 func Main(m *testing.M) int {
 	if os.Getenv(runVariable) != "" {
 		return m.Run() // a program that a test started
@@ -45,8 +45,8 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// leftovers waits until there are no containers and volumes of this run and else
-// removes them. The engine forgets a container before it removes its volumes.
+// leftovers waits until no containers and volumes of this run exist. After a minute it removes
+// them and returns an error. The engine forgets a container before it removes its volumes.
 func leftovers() error {
 	eng, err := connect()
 	if err != nil {
@@ -98,7 +98,7 @@ func volumesOfThisRun(ctx context.Context, eng *client.Client) ([]*volume.Volume
 	return found.Volumes, err
 }
 
-// leftVolumes removes the volumes of this run and reports those that it finds.
+// leftVolumes removes the volumes of this run, and returns an error if there are any.
 func leftVolumes(ctx context.Context, eng *client.Client) error {
 	left, err := volumesOfThisRun(ctx, eng)
 	if err != nil {
@@ -113,7 +113,7 @@ func leftVolumes(ctx context.Context, eng *client.Client) error {
 	return err
 }
 
-// leftNetworks removes the engine's one network of sandboxes, unless other tests use it.
+// leftNetworks removes the engine's one network for sandboxes, unless other tests use it.
 func leftNetworks(ctx context.Context, eng *client.Client) error {
 	left, err := eng.NetworkList(ctx, network.ListOptions{Filters: filters.NewArgs(filters.Arg("label", "dev.agentenv.network"))})
 	if err == nil && len(left) > 1 {
@@ -128,7 +128,7 @@ func leftNetworks(ctx context.Context, eng *client.Client) error {
 	return err
 }
 
-// leftImages removes the images of this run and reports those that it finds.
+// leftImages removes the images of this run, and returns an error if there are any.
 func leftImages(ctx context.Context, eng *client.Client) error {
 	left, err := eng.ImageList(ctx, image.ListOptions{
 		All: true, Filters: filters.NewArgs(filters.Arg("label", runLabel+"="+os.Getenv(runVariable))),

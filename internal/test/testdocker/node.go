@@ -14,8 +14,8 @@ var nodeScript []byte
 //go:embed node/package-lock.json
 var nodeLock []byte
 
-// Node returns the name of an image that is like node:22-bookworm-slim: [Debian]
-// with Node and npm. The set-up makes it.
+// Node returns the name of an image like node:22-bookworm-slim: [Debian] with Node and npm. The
+// set-up builds it.
 func Node(t testing.TB) string {
 	t.Helper()
 	ref := reference("node", []byte(Debian(t)), nodeScript, nodeLock)
@@ -25,16 +25,16 @@ func Node(t testing.TB) string {
 	return ref
 }
 
-// FakeNPM is a command of a shell that gives [Busybox] commands by which agents are
-// installed without a network: its npm makes a program "claude" that prints the
-// arguments of npm.
+// FakeNPM is a shell command that adds fake package managers to [Busybox], so that agents can
+// be installed without a network: its npm creates a program "claude" that prints npm's
+// arguments.
 const FakeNPM = `printf '#!/bin/sh\n' >/bin/apt-get && busybox cp /bin/apt-get /bin/dpkg-query && \
   printf '#!/bin/sh\ncase "$*" in *--version) exit;; esac\nprintf "#!/bin/sh\\necho $*\\n" >/bin/claude; busybox chmod +x /bin/claude\n' >/bin/npm && \
   busybox chmod +x /bin/apt-get /bin/dpkg-query /bin/npm`
 
-// Gateway returns the address of this machine in the engine's default network: a
-// server that listens there is reached by containers. It is that of the bridge: an
-// engine that has made the network itself does not tell before its next start.
+// Gateway returns the address of this machine in the engine's default network. Containers can
+// reach a server that listens there. The address is the bridge's: an engine that has just
+// created the network does not report its gateway before the next start.
 func Gateway(t testing.TB) string {
 	t.Helper()
 	bridge, err := Engine(t).NetworkInspect(t.Context(), "bridge", network.InspectOptions{})

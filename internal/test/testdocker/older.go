@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// OlderRunner builds an envrunner for sandboxes of this machine whose guest speaks the
-// protocol version before this one, and returns its content.
+// OlderRunner builds an envrunner for sandboxes of this machine whose guest speaks the previous
+// protocol version, and returns its content.
 func OlderRunner(t *testing.T) []byte {
 	t.Helper()
 	const module = "github.com/agentenv-dev/agentenv"

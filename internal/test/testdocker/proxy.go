@@ -15,14 +15,14 @@ import (
 	"testing"
 )
 
-// Proxy stands between a client and the engine, to break or to observe the way
-// to it. Its methods may be called from several goroutines.
+// Proxy is a proxy between a client and the engine, to break or observe their connections. Its
+// methods may be called from several goroutines.
 type Proxy struct {
 	listener net.Listener
 	engine   string // the socket of the engine
 
 	mu     sync.Mutex
-	conns  []net.Conn // both sides of all that are open
+	conns  []net.Conn // both sides of all open connections
 	hung   bool
 	resume chan struct{} // closed by Flow
 	seen   func(method, path string)
@@ -30,14 +30,13 @@ type Proxy struct {
 	joined sync.WaitGroup
 }
 
-// NewProxy returns a proxy of the engine that listens on a socket of its own
-// until the test ends.
+// NewProxy returns a proxy of the engine. It listens on its own socket until the test ends.
 func NewProxy(t testing.TB) *Proxy {
 	t.Helper()
 	return NewProxyOf(t, Engine(t).DaemonHost())
 }
 
-// NewProxyOf is NewProxy for an engine at a unix:// address.
+// NewProxyOf is like NewProxy, for an engine at a unix:// address.
 func NewProxyOf(t testing.TB, host string) *Proxy {
 	t.Helper()
 	socket, ok := strings.CutPrefix(host, "unix://")
@@ -63,7 +62,7 @@ func NewProxyOf(t testing.TB, host string) *Proxy {
 	return p
 }
 
-// shortDir is a temporary folder for sockets, whose paths must be short.
+// shortDir returns a temporary folder for sockets, whose paths must be short.
 func shortDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ae") //nolint:usetesting // TempDir's paths hold the test's name
@@ -78,10 +77,10 @@ func shortDir(t testing.TB) string {
 	return dir
 }
 
-// Host is the proxy's address, to be used as the engine's.
+// Host returns the proxy's address, for use as the engine's.
 func (p *Proxy) Host() string { return "unix://" + p.listener.Addr().String() }
 
-// Cut closes all connections. New ones work.
+// Cut closes all connections. New connections work.
 func (p *Proxy) Cut() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -91,7 +90,7 @@ func (p *Proxy) Cut() {
 	p.conns = nil
 }
 
-// Hang keeps all connections, also new ones, and forwards nothing until Flow.
+// Hang stops forwarding until Flow. Connections, also new ones, stay open.
 func (p *Proxy) Hang() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,10 +108,10 @@ func (p *Proxy) Flow() {
 	}
 }
 
-// Before has f called with the method and the path, query included, of the first
-// request of every new connection, when it is there as a whole and before any of it is
-// forwarded. One that is longer than the proxy's buffer is not announced. A client that
-// closes idle connections makes a connection for each request.
+// Before calls f with the method and the path, including the query, of the first request of
+// every new connection. It does so once the request is complete and before any of it is
+// forwarded. Requests that exceed the proxy's buffer are not reported. A client without idle
+// connections opens a connection for each request.
 func (p *Proxy) Before(f func(method, path string)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -136,7 +135,7 @@ func (p *Proxy) serve(down net.Conn) {
 	p.announce(r)
 	p.wait()
 	if p.wasCut(down) {
-		return // and what it has sent before is not forwarded
+		return // do not forward what it sent before
 	}
 	up, err := net.Dial("unix", p.engine) //nolint:noctx // a local socket answers at once
 	if err != nil {
@@ -149,7 +148,7 @@ func (p *Proxy) serve(down net.Conn) {
 	both.Wait()
 }
 
-// track lists a connection and returns what closes it.
+// track registers a connection and returns a function that closes it.
 func (p *Proxy) track(c net.Conn) func() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -172,7 +171,7 @@ func (p *Proxy) wasCut(c net.Conn) bool {
 	return !slices.Contains(p.conns, c)
 }
 
-// announce calls what Before was given.
+// announce calls the function that Before was given.
 func (p *Proxy) announce(r *bufio.Reader) {
 	p.mu.Lock()
 	seen := p.seen
@@ -192,9 +191,9 @@ func (p *Proxy) announce(r *bufio.Reader) {
 	}
 }
 
-// whole returns the request that was sent, or nil as long as a part of it is missing:
-// the engine does nothing about such a one when its client is gone. What has no length
-// is whole when its head is.
+// whole returns the request that was sent, or nil if it is incomplete: the engine ignores an
+// incomplete request whose client has disconnected. A request without a length is complete with
+// its header.
 func whole(sent []byte) *http.Request {
 	req, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(sent)))
 	if err != nil {
@@ -206,7 +205,7 @@ func whole(sent []byte) *http.Request {
 	return req
 }
 
-// wait returns when the proxy forwards.
+// wait waits until the proxy forwards.
 func (p *Proxy) wait() {
 	for {
 		p.mu.Lock()
@@ -219,7 +218,7 @@ func (p *Proxy) wait() {
 	}
 }
 
-// forward copies one direction and passes on its end.
+// forward copies one direction and passes on EOF.
 func (p *Proxy) forward(to net.Conn, from io.Reader) {
 	buf := make([]byte, 64<<10)
 	for {

@@ -1,5 +1,4 @@
-// Package testdocker lends tests a Docker engine and images that need no
-// registry.
+// Package testdocker gives tests a Docker engine, and images that need no registry.
 package testdocker
 
 import (
@@ -14,11 +13,11 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
-// instruction is what to do when something is missing: tests with Docker are
-// never skipped.
+// instruction is the advice when a prerequisite is missing: tests with Docker are never
+// skipped.
 const instruction = "run the set-up first, which installs and starts what the tests need: go tool -modfile=tools/go.mod task setup"
 
-// Engine returns a client of the engine that is closed with the test.
+// Engine returns a client of the engine. The client is closed with the test.
 func Engine(t testing.TB) *client.Client {
 	t.Helper()
 	eng, err := connect()
@@ -46,7 +45,7 @@ func connect() (*client.Client, error) {
 	return eng, nil
 }
 
-// withoutIdle keeps connections that idle out of the counts of open files.
+// withoutIdle disables idle connections, so that tests can count open files.
 func withoutIdle(eng *client.Client) error {
 	if t, ok := eng.HTTPClient().Transport.(*http.Transport); ok {
 		t.DisableKeepAlives = true
@@ -54,7 +53,7 @@ func withoutIdle(eng *client.Client) error {
 	return nil
 }
 
-// Runner returns the path of envrunner for the engine's containers.
+// Runner returns the path of the envrunner program for the engine's containers.
 func Runner(t testing.TB) string {
 	t.Helper()
 	file, err := bundle.Path(t.Context(), bundle.Config{OS: "linux"})

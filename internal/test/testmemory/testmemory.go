@@ -1,4 +1,4 @@
-// Package testmemory measures how much memory a test takes at its worst.
+// Package testmemory measures the peak memory of a test.
 package testmemory
 
 import (
@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// Peak returns by how many bytes the heap of this program grows at most while f
-// runs. The collector works hard meanwhile, so that garbage hardly counts. Nothing
-// else may run beside it.
+// Peak returns by how many bytes the heap of this program grows at most while f runs. It makes
+// the garbage collector run often, so that garbage hardly counts. Nothing else may run at the
+// same time.
 func Peak(t testing.TB, f func()) int64 {
 	t.Helper()
 	defer debug.SetGCPercent(debug.SetGCPercent(10))

@@ -10,26 +10,26 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// controlPlane is the service that makes, finds and ends things.
+// controlPlane is the service that creates, finds and ends objects.
 type controlPlane struct {
 	pb.UnimplementedModalClientServer
 	*Server
 }
 
-// creates says whether a call makes what it does not find.
+// creates reports whether a call creates an object that it does not find.
 func creates(kind pb.ObjectCreationType) bool {
 	return kind != pb.ObjectCreationType_OBJECT_CREATION_TYPE_UNSPECIFIED
 }
 
-// AddEnvironment makes an environment besides the one that the server has. What is
-// in one is seen from all.
+// AddEnvironment creates an environment besides the default one. All environments share the
+// same objects.
 func (s *Server) AddEnvironment(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.names["environment/"+name] = newID("en")
 }
 
-// checkEnvironment refuses environments that the server has not; empty is its own.
+// checkEnvironment returns an error for an unknown environment. Empty means the default one.
 func (s *Server) checkEnvironment(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,14 +76,14 @@ func (c *controlPlane) AppGetOrCreate(_ context.Context, req *pb.AppGetOrCreateR
 	return pb.AppGetOrCreateResponse_builder{AppId: id}.Build(), nil
 }
 
-// list are the sandboxes, in the order they were made.
+// list returns the sandboxes in the order of their creation.
 func (s *Server) list() []*sandbox {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.sandboxes)
 }
 
-// sandbox finds a sandbox by its id.
+// sandbox returns a sandbox by its ID.
 func (s *Server) sandbox(id string) (*sandbox, error) {
 	for _, sb := range s.list() {
 		if sb.id == id {

@@ -14,11 +14,11 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// maxLogTail is how much of a build's log is in its error, in bytes.
+// maxLogTail is how many bytes of a build's log its error contains.
 const maxLogTail = 8 << 10
 
-// ImageGetOrCreate starts a build, or finds one that was made from the same. It does
-// not wait for it, but tells the result of one that is done.
+// ImageGetOrCreate starts a build, or finds an image with the same recipe. It does not wait for
+// the build, but returns the result of a completed one.
 func (c *controlPlane) ImageGetOrCreate(_ context.Context, req *pb.ImageGetOrCreateRequest) (*pb.ImageGetOrCreateResponse, error) {
 	def := req.GetImage()
 	if !c.knowsApp(req.GetAppId()) {
@@ -57,7 +57,7 @@ func (c *controlPlane) ImageGetOrCreate(_ context.Context, req *pb.ImageGetOrCre
 	return answer.Build(), nil
 }
 
-// claim finds the image of a recipe, or adds one that is still to build.
+// claim returns the image of a recipe, or adds an image that the caller must build.
 func (m *images) claim(recipe string, force bool) (img *image, fresh bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -69,7 +69,7 @@ func (m *images) claim(recipe string, force bool) (img *image, fresh bool) {
 	return img, true
 }
 
-// failed says whether a build is done and did not do well.
+// failed reports whether a build is complete and has failed.
 func (img *image) failed() bool {
 	select {
 	case <-img.built:
@@ -79,7 +79,7 @@ func (img *image) failed() bool {
 	}
 }
 
-// result is how a build that is done has ended.
+// result returns the result of a completed build.
 func (img *image) result() *pb.GenericResult {
 	if img.err == nil {
 		return result(pb.GenericResult_GENERIC_STATUS_SUCCESS)
@@ -87,7 +87,7 @@ func (img *image) result() *pb.GenericResult {
 	return pb.GenericResult_builder{Status: pb.GenericResult_GENERIC_STATUS_FAILURE, Exception: img.log.tail(maxLogTail)}.Build()
 }
 
-// free gives back what the logs hold.
+// free releases the files of the logs.
 func (m *images) free() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -98,7 +98,7 @@ func (m *images) free() {
 	}
 }
 
-// ImageJoinStreaming follows a build: its log, and at last its result.
+// ImageJoinStreaming streams the log of a build, and then its result.
 func (c *controlPlane) ImageJoinStreaming(req *pb.ImageJoinStreamingRequest, stream grpc.ServerStreamingServer[pb.ImageJoinStreamingResponse]) error {
 	c.images.mu.Lock()
 	img := c.images.byID[req.GetImageId()]
@@ -110,7 +110,7 @@ func (c *controlPlane) ImageJoinStreaming(req *pb.ImageJoinStreamingRequest, str
 	defer cancel()
 	var offset int64
 	if req.GetLastEntryId() != "" {
-		_, _ = fmt.Sscan(req.GetLastEntryId(), &offset) // one of ours, or the begin
+		_, _ = fmt.Sscan(req.GetLastEntryId(), &offset) // an ID of ours, else the beginning
 	}
 	if img.log != nil {
 		err := img.log.drain(ctx, offset, func(data []byte, at int64) error {
@@ -119,7 +119,7 @@ func (c *controlPlane) ImageJoinStreaming(req *pb.ImageJoinStreamingRequest, str
 			}.Build())
 		})
 		if err != nil && ctx.Err() != nil && stream.Context().Err() == nil {
-			return nil // its time is over: the client calls again
+			return nil // timeout: the client calls again
 		}
 		if err != nil && err != io.EOF { //nolint:errorlint // drain returns it as it is
 			return err

@@ -10,11 +10,11 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// pageSize is how many sandboxes one call lists. It is small, so that few sandboxes
-// show whether a client turns pages.
+// pageSize is how many sandboxes one call lists. It is small, so that a few sandboxes suffice
+// to test whether a client reads further pages.
 const pageSize = 5
 
-// SandboxListV2 lists sandboxes that were made before a time, the youngest first.
+// SandboxListV2 lists the sandboxes created before a time, newest first.
 func (c *controlPlane) SandboxListV2(_ context.Context, req *pb.SandboxListRequest) (*pb.SandboxListResponse, error) {
 	if err := c.checkEnvironment(req.GetEnvironmentName()); err != nil {
 		return nil, err
@@ -30,7 +30,7 @@ func (c *controlPlane) SandboxListV2(_ context.Context, req *pb.SandboxListReque
 	return pb.SandboxListResponse_builder{Sandboxes: page}.Build(), nil
 }
 
-// seconds is a time as the protocol says it.
+// seconds converts a time to the protocol's format.
 func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 
 func (sb *sandbox) matches(req *pb.SandboxListRequest) bool {
@@ -52,7 +52,7 @@ func (sb *sandbox) matches(req *pb.SandboxListRequest) bool {
 	return true
 }
 
-// info describes the sandbox for a list.
+// info returns the sandbox's entry in a list.
 func (sb *sandbox) info() *pb.SandboxInfo {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
@@ -64,7 +64,7 @@ func (sb *sandbox) info() *pb.SandboxInfo {
 	}.Build()
 }
 
-// tagList are the tags in the order of their names; the caller holds the lock.
+// tagList returns the tags sorted by name. The caller holds sb.mu.
 func (sb *sandbox) tagList() []*pb.SandboxTag {
 	var all []*pb.SandboxTag
 	for _, name := range slices.Sorted(maps.Keys(sb.tags)) {

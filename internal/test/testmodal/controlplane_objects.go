@@ -12,10 +12,10 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// secret is a set of variables that the server keeps.
+// secret is a set of variables stored by the server.
 type secret struct{ env map[string]string }
 
-// AddSecret makes a named secret, as people do in Modal's dashboard.
+// AddSecret creates a named secret, as users do in Modal's dashboard.
 func (s *Server) AddSecret(name string, env map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -23,7 +23,7 @@ func (s *Server) AddSecret(name string, env map[string]string) {
 	s.secrets[id], s.names["secret/"+name] = &secret{maps.Clone(env)}, id
 }
 
-// secretEnv are the variables of secrets, the later ones first in rank.
+// secretEnv returns the variables of secrets. Later secrets override earlier ones.
 func (s *Server) secretEnv(ids []string, sources []*pb.SecretSource) (map[string]string, error) {
 	env := map[string]string{}
 	for _, id := range ids {
@@ -89,7 +89,7 @@ func (c *controlPlane) SecretDelete(_ context.Context, req *pb.SecretDeleteReque
 	return &emptypb.Empty{}, nil
 }
 
-// volume finds a volume by its id.
+// volume returns a volume by its ID.
 func (s *Server) volume(id string) (*volume, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,8 +140,7 @@ func (c *controlPlane) VolumeDelete(_ context.Context, req *pb.VolumeDeleteReque
 	return &emptypb.Empty{}, nil
 }
 
-// AddProxy makes a named proxy, as people do in Modal's dashboard. Nothing goes
-// through it.
+// AddProxy creates a named proxy, as users do in Modal's dashboard. No traffic goes through it.
 func (s *Server) AddProxy(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -20,7 +20,7 @@ func (c *controlPlane) SandboxCreateV2(_ context.Context, req *pb.SandboxCreateV
 	}.Build(), nil
 }
 
-// create starts a sandbox that nothing speaks against.
+// create starts a sandbox if the request is valid.
 func (c *controlPlane) create(id string, req *pb.SandboxCreateV2Request) (*sandbox, error) {
 	def := req.GetDefinition()
 	if err := checkDefinition(def, req.GetTags()); err != nil {
@@ -43,7 +43,7 @@ func (c *controlPlane) create(id string, req *pb.SandboxCreateV2Request) (*sandb
 	for name, value := range def.GetEnvironmentVariables().GetContents() {
 		env[name] = value
 	}
-	c.creating.Lock() // so that a name is taken once
+	c.creating.Lock() // so that two sandboxes cannot get the same name
 	defer c.creating.Unlock()
 	running := 0
 	for _, other := range c.list() {
@@ -79,7 +79,7 @@ func (s *Server) knowsApp(id string) bool {
 	return false
 }
 
-// runs says whether the sandbox has no result yet.
+// runs reports whether the sandbox has no result yet.
 func (sb *sandbox) runs() bool {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
@@ -108,14 +108,15 @@ func (c *controlPlane) SandboxGetCommandRouterAccess(_ context.Context, req *pb.
 	return pb.SandboxGetCommandRouterAccessResponse_builder{Jwt: sb.token(), Url: c.routerURL()}.Build(), nil
 }
 
-// SandboxWaitV2 tells a result only when nothing is left of the sandbox.
+// SandboxWaitV2 waits for the sandbox's result. It returns the result only after the sandbox
+// has been cleaned up.
 func (c *controlPlane) SandboxWaitV2(ctx context.Context, req *pb.SandboxWaitRequest) (*pb.SandboxWaitResponse, error) {
 	sb, err := c.sandbox(req.GetSandboxId())
 	if err != nil {
 		return nil, err
 	}
 	select {
-	case <-sb.gone: // whatever the time
+	case <-sb.gone: // even with a zero timeout
 		return pb.SandboxWaitResponse_builder{Result: sb.result}.Build(), nil
 	default:
 	}
@@ -152,7 +153,7 @@ func (c *controlPlane) SandboxGetFromNameV2(_ context.Context, req *pb.SandboxGe
 	return c.byName(req, false)
 }
 
-// SandboxGetFromName finds sandboxes of the older kind.
+// SandboxGetFromName returns a sandbox of the older kind by its name.
 func (c *controlPlane) SandboxGetFromName(_ context.Context, req *pb.SandboxGetFromNameRequest) (*pb.SandboxGetFromNameResponse, error) {
 	return c.byName(req, true)
 }
@@ -220,7 +221,7 @@ func (c *controlPlane) SandboxCreateConnectTokenV2(_ context.Context, req *pb.Sa
 	}.Build(), nil
 }
 
-// SandboxGetExitSnapshotV2 waits for the image that was made at a sandbox's end.
+// SandboxGetExitSnapshotV2 waits for the snapshot that is taken when a sandbox ends.
 func (c *controlPlane) SandboxGetExitSnapshotV2(ctx context.Context, req *pb.SandboxGetExitSnapshotRequest) (*pb.SandboxGetExitSnapshotResponse, error) {
 	sb, err := c.sandbox(req.GetSandboxId())
 	if err != nil {
@@ -243,7 +244,7 @@ func (c *controlPlane) SandboxGetExitSnapshotV2(ctx context.Context, req *pb.San
 	return answer.Build(), nil
 }
 
-// wantsExitSnapshot says whether an image is made at the sandbox's end.
+// wantsExitSnapshot reports whether a snapshot is taken when the sandbox ends.
 func (sb *sandbox) wantsExitSnapshot() bool {
 	return sb.definition.GetExperimentalOptionsV2()["enable_exit_snapshot"] == "true"
 }

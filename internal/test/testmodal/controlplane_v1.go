@@ -13,16 +13,16 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// The SDK uses the older methods for sandboxes with GPUs, which it knows again by the
-// length of their ids. They do the same as the newer ones.
+// The SDK uses the older methods for sandboxes with GPUs, which it recognizes by the length of
+// their IDs. They do the same as the newer ones.
 
-// lengthV1 is the length of an id of the older kind, without its prefix.
+// lengthV1 is the length of an older ID without its prefix.
 const lengthV1 = 22
 
-// isV1 says whether an id is one of the older kind.
+// isV1 reports whether an ID is of the older kind.
 func isV1(id string) bool { return len(id) == len("sb-")+lengthV1 }
 
-// newV1 mints an id of the older kind.
+// newV1 returns a new ID of the older kind.
 func newV1() string { return "sb-" + strings.TrimPrefix(newID("sb"), "sb-01")[:lengthV1] }
 
 func (c *controlPlane) SandboxCreate(_ context.Context, req *pb.SandboxCreateRequest) (*pb.SandboxCreateResponse, error) {
@@ -35,12 +35,13 @@ func (c *controlPlane) SandboxCreate(_ context.Context, req *pb.SandboxCreateReq
 	return pb.SandboxCreateResponse_builder{SandboxId: sb.id}.Build(), nil
 }
 
-// SandboxGetTaskId is SandboxGetTaskIdV2.
+// SandboxGetTaskId is the older form of SandboxGetTaskIdV2.
 func (c *controlPlane) SandboxGetTaskId(ctx context.Context, req *pb.SandboxGetTaskIdRequest) (*pb.SandboxGetTaskIdResponse, error) { //nolint:revive // the protocol's name
 	return c.SandboxGetTaskIdV2(ctx, req)
 }
 
-// TaskGetCommandRouterAccess is SandboxGetCommandRouterAccess by the task.
+// TaskGetCommandRouterAccess is the older form of SandboxGetCommandRouterAccess, by the task's
+// ID.
 func (c *controlPlane) TaskGetCommandRouterAccess(_ context.Context, req *pb.TaskGetCommandRouterAccessRequest) (*pb.TaskGetCommandRouterAccessResponse, error) {
 	for _, sb := range c.list() {
 		if sb.task == req.GetTaskId() {
@@ -50,43 +51,43 @@ func (c *controlPlane) TaskGetCommandRouterAccess(_ context.Context, req *pb.Tas
 	return nil, status.Errorf(codes.NotFound, "Task '%s' not found", req.GetTaskId())
 }
 
-// SandboxWait is SandboxWaitV2.
+// SandboxWait is the older form of SandboxWaitV2.
 func (c *controlPlane) SandboxWait(ctx context.Context, req *pb.SandboxWaitRequest) (*pb.SandboxWaitResponse, error) {
 	return c.SandboxWaitV2(ctx, req)
 }
 
-// SandboxTerminate is SandboxTerminateV2.
+// SandboxTerminate is the older form of SandboxTerminateV2.
 func (c *controlPlane) SandboxTerminate(ctx context.Context, req *pb.SandboxTerminateRequest) (*pb.SandboxTerminateResponse, error) {
 	return c.SandboxTerminateV2(ctx, req)
 }
 
-// SandboxList is SandboxListV2.
+// SandboxList is the older form of SandboxListV2.
 func (c *controlPlane) SandboxList(ctx context.Context, req *pb.SandboxListRequest) (*pb.SandboxListResponse, error) {
 	return c.SandboxListV2(ctx, req)
 }
 
-// SandboxTagsSet is SandboxTagsSetV2.
+// SandboxTagsSet is the older form of SandboxTagsSetV2.
 func (c *controlPlane) SandboxTagsSet(ctx context.Context, req *pb.SandboxTagsSetRequest) (*emptypb.Empty, error) {
 	return c.SandboxTagsSetV2(ctx, req)
 }
 
-// SandboxTagsGet is SandboxTagsGetV2.
+// SandboxTagsGet is the older form of SandboxTagsGetV2.
 func (c *controlPlane) SandboxTagsGet(ctx context.Context, req *pb.SandboxTagsGetRequest) (*pb.SandboxTagsGetResponse, error) {
 	return c.SandboxTagsGetV2(ctx, req)
 }
 
-// SandboxGetTunnels is SandboxGetTunnelsV2.
+// SandboxGetTunnels is the older form of SandboxGetTunnelsV2.
 func (c *controlPlane) SandboxGetTunnels(ctx context.Context, req *pb.SandboxGetTunnelsRequest) (*pb.SandboxGetTunnelsResponse, error) {
 	return c.SandboxGetTunnelsV2(ctx, req)
 }
 
-// SandboxCreateConnectToken is SandboxCreateConnectTokenV2.
+// SandboxCreateConnectToken is the older form of SandboxCreateConnectTokenV2.
 func (c *controlPlane) SandboxCreateConnectToken(ctx context.Context, req *pb.SandboxCreateConnectTokenRequest) (*pb.SandboxCreateConnectTokenResponse, error) {
 	return c.SandboxCreateConnectTokenV2(ctx, req)
 }
 
-// SandboxStdinWrite writes to the entrypoint. Its index counts the calls: one that
-// was accepted before is not written again.
+// SandboxStdinWrite writes to the entrypoint. The index counts the calls: a repeated index is
+// not written again.
 func (c *controlPlane) SandboxStdinWrite(ctx context.Context, req *pb.SandboxStdinWriteRequest) (*pb.SandboxStdinWriteResponse, error) {
 	sb, err := c.sandbox(req.GetSandboxId())
 	if err != nil {
@@ -108,7 +109,7 @@ func (c *controlPlane) SandboxStdinWrite(ctx context.Context, req *pb.SandboxStd
 	return &pb.SandboxStdinWriteResponse{}, nil
 }
 
-// SandboxGetLogs sends what the entrypoint writes to one of its streams.
+// SandboxGetLogs streams the output of the entrypoint on one of its streams.
 func (c *controlPlane) SandboxGetLogs(req *pb.SandboxGetLogsRequest, stream grpc.ServerStreamingServer[pb.TaskLogsBatch]) error {
 	sb, err := c.sandbox(req.GetSandboxId())
 	if err != nil {
@@ -122,7 +123,7 @@ func (c *controlPlane) SandboxGetLogs(req *pb.SandboxGetLogsRequest, stream grpc
 			s = sb.entrypoint.stderr
 		}
 		var offset int64
-		_, _ = fmt.Sscan(req.GetLastEntryId(), &offset) // one of ours, or the begin
+		_, _ = fmt.Sscan(req.GetLastEntryId(), &offset) // an ID of ours, else the beginning
 		err := s.drain(ctx, offset, func(data []byte, at int64) error {
 			return stream.Send(pb.TaskLogsBatch_builder{
 				EntryId: fmt.Sprint(at + int64(len(data))),
@@ -130,7 +131,7 @@ func (c *controlPlane) SandboxGetLogs(req *pb.SandboxGetLogsRequest, stream grpc
 			}.Build())
 		})
 		if err != nil && stream.Context().Err() == nil && ctx.Err() != nil {
-			return nil // its time is over: the client calls again
+			return nil // timeout: the client calls again
 		}
 		if err != nil {
 			return err

@@ -2,15 +2,14 @@ package testmodal
 
 import pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 
-// Destroy ends a sandbox as the failure of a machine does, and returns when nothing
-// of it is left.
+// Destroy ends a sandbox as a machine failure does, and waits until it has been cleaned up.
 func (s *Server) Destroy(id string) error {
 	return s.endWith(id, pb.GenericResult_builder{
 		Status: pb.GenericResult_GENERIC_STATUS_INTERNAL_FAILURE, Exception: "the machine has failed",
 	}.Build())
 }
 
-// Outlive ends a sandbox as its time does, now, and returns when nothing of it is left.
+// Outlive ends a sandbox now as its timeout would, and waits until it has been cleaned up.
 func (s *Server) Outlive(id string) error {
 	return s.endWith(id, result(pb.GenericResult_GENERIC_STATUS_TIMEOUT))
 }

@@ -10,11 +10,11 @@ import (
 	"strings"
 )
 
-// instruction is one of a Dockerfile.
+// instruction is an instruction of a Dockerfile.
 type instruction struct{ name, args string }
 
-// parseDockerfile tells the instructions of a Dockerfile apart: lines that end with
-// a backslash go on, and a heredoc is a part of its line.
+// parseDockerfile splits a Dockerfile into instructions. A line that ends with a backslash
+// continues on the next one. A heredoc is part of its line.
 func parseDockerfile(lines []string) []instruction {
 	all := strings.Split(strings.Join(lines, "\n"), "\n")
 	var out []instruction
@@ -42,8 +42,7 @@ func parseDockerfile(lines []string) []instruction {
 	return out
 }
 
-// build makes an image from a Dockerfile: the bases are images by the names that
-// FROM calls them by.
+// build builds an image from a Dockerfile. bases maps the names used in FROM to images.
 func (s *Server) build(img *image, lines []string, bases map[string]*image, env map[string]string) (err error) {
 	var sb *sandbox
 	defer func() {
@@ -90,8 +89,8 @@ func (s *Server) build(img *image, lines []string, bases map[string]*image, env 
 	return nil
 }
 
-// buildSpace makes the space that the commands of a build run in. What they write is
-// the new layer.
+// buildSpace returns a sandbox for the commands of a build. The files that they write are the
+// new layer.
 func (s *Server) buildSpace(img *image) (*sandbox, error) {
 	if !isolated() {
 		return nil, fmt.Errorf("RUN needs root on Linux: its commands would change this machine")
@@ -148,8 +147,8 @@ func (sb *sandbox) runStep(img *image, line string, secrets map[string]string) e
 	return nil
 }
 
-// copyCommand is a COPY as a command. All images have this machine's programs below
-// them, so what is copied from another one is here, too.
+// copyCommand converts a COPY to a shell command. All images contain this machine's programs,
+// so files of another image exist here, too.
 func copyCommand(args string) (string, error) {
 	words := strings.Fields(args)
 	if len(words) != 3 || !strings.HasPrefix(words[0], "--from=") {
@@ -158,7 +157,7 @@ func copyCommand(args string) (string, error) {
 	return fmt.Sprintf(`mkdir -p "$(dirname %[2]q)" && cp -a %[1]q %[2]q`, words[1], words[2]), nil
 }
 
-// configure does an instruction that runs nothing.
+// configure applies an instruction that runs no command.
 func (img *image) configure(in instruction) error {
 	switch in.name {
 	case "ENV", "ARG":
@@ -177,7 +176,7 @@ func (img *image) configure(in instruction) error {
 	return nil
 }
 
-// assignments are those of an ENV: "a=b c='d e'", or "a b".
+// assignments parses the arguments of ENV: "a=b c='d e'", or "a b".
 func assignments(line string) map[string]string {
 	name, value, ok := strings.Cut(line, " ")
 	if ok && !strings.Contains(name, "=") {

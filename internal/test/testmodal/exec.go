@@ -19,26 +19,26 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// command is what to run.
+// command is a command to run.
 type command struct {
 	args           []string
-	env            map[string]string // all of it
+	env            map[string]string // the complete environment
 	dir            string
-	timeout        time.Duration // 0 is none
-	stdout, stderr bool          // kept, not thrown away
-	pty            *pb.PTYInfo   // nil is none
+	timeout        time.Duration // 0 means none
+	stdout, stderr bool          // keep the output instead of discarding it
+	pty            *pb.PTYInfo   // nil means none
 }
 
-// execution is one command in a sandbox, whether it is the entrypoint or one that
-// was started later. What it wrote stays until the server's end.
+// execution is one command in a sandbox: the entrypoint or a later one. Its output is kept
+// until the server ends.
 type execution struct {
-	stdout, stderr *spool // nil is thrown away
-	kill           func() // the command and what it started
+	stdout, stderr *spool // nil means that the output is discarded
+	kill           func() // kills the command and its descendants
 
 	done   chan struct{} // closed when the command itself has ended
 	code   int32         // after done
-	signal int32         // after done; 0 is none
-	ended  chan struct{} // closed after the last write, too
+	signal int32         // after done; 0 means none
+	ended  chan struct{} // closed after done and the end of all output
 
 	writing  sync.Mutex // held while writing to stdin
 	stdin    *os.File
@@ -48,7 +48,7 @@ type execution struct {
 	closed   bool   // stdin
 }
 
-// start runs a command in the sandbox. The caller sees to it that the sandbox is alive.
+// start starts a command in the sandbox. The caller must keep the sandbox alive meanwhile.
 func (sb *sandbox) start(c command) (*execution, error) {
 	e := &execution{done: make(chan struct{}), ended: make(chan struct{})}
 	if c.stdout {
@@ -83,7 +83,7 @@ func (sb *sandbox) start(c command) (*execution, error) {
 	return e, nil
 }
 
-// runPipes runs a command with pipes.
+// runPipes starts a command with pipes.
 func (e *execution) runPipes(sb *sandbox, c command) error {
 	in, stdin, err := os.Pipe()
 	if err != nil {
@@ -115,7 +115,7 @@ func (e *execution) runPipes(sb *sandbox, c command) error {
 	return nil
 }
 
-// runTerminal runs a command with a terminal of its own.
+// runTerminal starts a command with its own terminal.
 func (e *execution) runTerminal(sb *sandbox, c command) error {
 	var master, tty *os.File
 	err := sb.space.inside(func() (err error) {
@@ -149,20 +149,20 @@ func (e *execution) runTerminal(sb *sandbox, c command) error {
 	return nil
 }
 
-// watch waits for the command that was started, and for what is left of its output.
+// watch waits, in the background, for the started command and for the rest of its output.
 func (e *execution) watch(sb *sandbox, cmd *exec.Cmd, copies *sync.WaitGroup) {
 	e.kill = func() {
 		select {
 		case <-e.done:
 			if isolated() {
-				return // its number may be another process's, and the space ends what it left
+				return // its ID may be reused, and closing the space kills what it left
 			}
 		default:
 		}
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
 	}
 	sb.running.Go(func() {
-		_ = cmd.Wait() // the state says it
+		_ = cmd.Wait() // ProcessState has the result
 		if w, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && w.Signaled() {
 			e.signal = int32(w.Signal()) // a small number
 		}
@@ -173,14 +173,14 @@ func (e *execution) watch(sb *sandbox, cmd *exec.Cmd, copies *sync.WaitGroup) {
 	})
 }
 
-// fill adds all that is read from a pipe or a terminal, which is closed at its end.
+// fill appends everything read from a pipe or a terminal, and closes it at EOF.
 func (s *spool) fill(r *os.File) {
 	_, _ = io.CopyBuffer(struct{ io.Writer }{s}, struct{ io.Reader }{r}, make([]byte, 64<<10)) // a terminal ends with an error
 	_ = r.Close()
 	s.finish()
 }
 
-// spawn starts a process in the sandbox with its standard files; nil is nothing.
+// spawn starts a process in the sandbox with its standard files. A nil file is /dev/null.
 func (sb *sandbox) spawn(c command, files []*os.File, attr *syscall.SysProcAttr) (*exec.Cmd, error) {
 	cmd := &exec.Cmd{Args: c.args, Dir: c.dir, SysProcAttr: attr, Stdin: files[0]}
 	for name, value := range c.env {
@@ -206,7 +206,7 @@ func (sb *sandbox) spawn(c command, files []*os.File, attr *syscall.SysProcAttr)
 	return cmd, err
 }
 
-// lookPath finds a program as a shell would that has this PATH.
+// lookPath finds a program as a shell with this PATH does.
 func lookPath(name, dir, path string) (string, error) {
 	if strings.Contains(name, "/") {
 		if !filepath.IsAbs(name) {
@@ -230,8 +230,9 @@ func executable(path string) error {
 	return err
 }
 
-// write adds to stdin at an offset. What was accepted before is dropped, so a call
-// can be repeated; a gap is refused. It ends with ctx, with what was accepted until then.
+// write writes to stdin at an offset. It skips bytes that were accepted before, so calls can be
+// repeated, and refuses a gap. When ctx is done, it stops; the bytes written until then are
+// accepted.
 func (e *execution) write(ctx context.Context, offset uint64, data []byte, eof bool) error {
 	e.writing.Lock()
 	defer e.writing.Unlock()
@@ -257,7 +258,7 @@ func (e *execution) write(ctx context.Context, offset uint64, data []byte, eof b
 	return nil
 }
 
-// writeSome writes to stdin, which the caller has locked, until ctx ends.
+// writeSome writes to stdin until ctx is done. The caller holds e.writing.
 func (e *execution) writeSome(ctx context.Context, data []byte) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -287,10 +288,10 @@ func (e *execution) writeSome(ctx context.Context, data []byte) error {
 	}
 }
 
-// interrupt ends a write to stdin that is under way.
+// interrupt ends a pending write to stdin.
 func (e *execution) interrupt() { _ = e.stdin.SetWriteDeadline(time.Unix(1, 0)) }
 
-// evict ends a write that is under way and returns what has been accepted.
+// evict ends a pending write and returns how many bytes were accepted.
 func (e *execution) evict() (accepted uint64, closed bool) {
 	e.interrupt()
 	e.writing.Lock()
@@ -305,7 +306,7 @@ func (e *execution) status() (accepted uint64, closed bool) {
 	return e.accepted, e.closed
 }
 
-// free gives back what an execution that has ended still holds.
+// free releases the files of an execution that has ended.
 func (e *execution) free() {
 	_ = e.stdin.Close()
 	for _, s := range []*spool{e.stdout, e.stderr} {

@@ -1,21 +1,21 @@
 package testmodal
 
-// Isolated says that sandboxes have namespaces and a root of their own.
+// Isolated reports whether sandboxes have their own namespaces and root file system.
 func Isolated() bool { return isolated() }
 
-// Dir is where the server keeps everything.
+// Dir returns the server's directory.
 func (s *Server) Dir() string { return s.dir }
 
-// Leftovers returns an error that names what the tests leak so far, besides goroutines.
+// Leftovers returns an error that names what the tests have leaked, other than goroutines.
 func Leftovers() error { return leftBehind() }
 
-// Task is a sandbox as the router knows it.
+// Task identifies a sandbox for the router.
 type Task struct {
 	Task  string
-	Token func() string // a fresh one
+	Token func() string // returns a new token
 }
 
-// TaskOf finds the task of a sandbox.
+// TaskOf returns the task of a sandbox.
 func (s *Server) TaskOf(id string) Task {
 	sb, err := s.sandbox(id)
 	if err != nil {

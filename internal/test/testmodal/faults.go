@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// faults counts the calls and breaks those that a test wants broken.
+// faults counts the calls and injects the faults that a test requests.
 type faults struct {
 	mu     sync.Mutex
 	calls  map[string]int
@@ -21,9 +21,9 @@ type faults struct {
 	before func(method string) error
 	lose   map[string]int
 	lost   map[string]any // answers, by the keys of their calls
-	drop   chan struct{}  // closed to end the streams that are open
+	drop   chan struct{}  // closed to end all open streams
 	delay  time.Duration  // before each message of a stream
-	quota  int            // of sandboxes; 0 is none
+	quota  int            // of sandboxes; 0 means none
 }
 
 func newFaults() *faults {
@@ -32,23 +32,23 @@ func newFaults() *faults {
 	}
 }
 
-// Calls is how often a method was called, by its short name ("TaskExecStart"); what
-// was made to fail counts, too.
+// Calls returns how often a method was called, by its short name ("TaskExecStart"), including
+// calls that were made to fail.
 func (s *Server) Calls(method string) int { return s.CallCounts()[method] }
 
-// CallCounts is how often each method was called, by its short name.
+// CallCounts returns how often each method was called, by its short name.
 func (s *Server) CallCounts() map[string]int {
 	s.faults.mu.Lock()
 	defer s.faults.mu.Unlock()
 	return maps.Clone(s.faults.calls)
 }
 
-// Fail makes the next calls of a method fail with a code, before anything is done.
+// Fail makes the next calls of a method fail with a code and without an effect.
 func (s *Server) Fail(method string, code codes.Code, times int) {
 	s.FailWith(method, status.Errorf(code, "%s was made to fail by the test", method), times)
 }
 
-// FailWith is Fail with an error of the test's own.
+// FailWith is like Fail, with any error.
 func (s *Server) FailWith(method string, err error, times int) {
 	s.faults.mu.Lock()
 	defer s.faults.mu.Unlock()
@@ -57,16 +57,16 @@ func (s *Server) FailWith(method string, err error, times int) {
 	}
 }
 
-// LoseAnswers lets the next calls of a method do their work and loses the answers, as
-// a network does that is cut meanwhile. A call of the control plane that is made again
-// with the key of a lost one gets its answer and does nothing, as the SDK relies on.
+// LoseAnswers executes the next calls of a method but drops their answers, as a network failure
+// does. If a client repeats a call of the control plane with the same key, it gets the lost
+// answer and the call has no further effect. The SDK relies on that.
 func (s *Server) LoseAnswers(method string, times int) {
 	s.faults.mu.Lock()
 	defer s.faults.mu.Unlock()
 	s.faults.lose[method] += times
 }
 
-// loses says whether the answer of a call with a key is lost now.
+// loses reports whether to lose the answer of this call.
 func (f *faults) loses(method, key string, answer any) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -80,15 +80,15 @@ func (f *faults) loses(method, key string, answer any) bool {
 	return true
 }
 
-// lostAnswer is what a call with this key has answered before; nil is nothing.
+// lostAnswer returns the lost answer of a call with this key, or nil.
 func (f *faults) lostAnswer(key string) any {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.lost[key]
 }
 
-// Throttle makes the next calls of a method fail as too many, with the time after
-// which the client shall call again.
+// Throttle makes the next calls of a method fail with a rate limit. The error asks the client
+// to retry after the given time.
 func (s *Server) Throttle(method string, after time.Duration, times int) error {
 	st, err := status.New(codes.ResourceExhausted, "rate limit exceeded").
 		WithDetails(pb.RPCRetryPolicy_builder{RetryAfterSecs: float32(after.Seconds())}.Build())
@@ -99,31 +99,30 @@ func (s *Server) Throttle(method string, after time.Duration, times int) error {
 	return nil
 }
 
-// SetQuota is how many sandboxes may run at a time; one more is refused as
-// ResourceExhausted. 0 is no limit.
+// SetQuota limits how many sandboxes may run at a time. Further ones are refused as
+// ResourceExhausted. 0 means no limit.
 func (s *Server) SetQuota(sandboxes int) {
 	s.faults.mu.Lock()
 	defer s.faults.mu.Unlock()
 	s.faults.quota = sandboxes
 }
 
-// sandboxes is the quota.
+// sandboxes returns the quota.
 func (f *faults) sandboxes() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.quota
 }
 
-// Before calls f at the begin of every call, with its short name, and fails the
-// call with the error that f returns. Nil ends it.
+// Before calls f with the short name at the start of every call. If f returns an error, the
+// call fails with it. Nil disables it.
 func (s *Server) Before(f func(method string) error) {
 	s.faults.mu.Lock()
 	defer s.faults.mu.Unlock()
 	s.faults.before = f
 }
 
-// DropStreams breaks every stream that is open now, as a network would that is cut:
-// with Unavailable.
+// DropStreams breaks all open streams with Unavailable, as a network failure does.
 func (s *Server) DropStreams() {
 	s.faults.mu.Lock()
 	defer s.faults.mu.Unlock()
@@ -138,7 +137,7 @@ func (s *Server) SlowStreams(delay time.Duration) {
 	s.faults.delay = delay
 }
 
-// begin notes a call and returns the error that it shall fail with.
+// begin counts a call and returns the error to fail it with.
 func (f *faults) begin(method string) error {
 	f.mu.Lock()
 	f.calls[method]++
@@ -176,7 +175,7 @@ func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 // stream runs a stream's handler, until streams are dropped.
 func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
 	s.faults.mu.Lock()
-	drop := s.faults.drop // before it is counted: who sees it in the count can drop it
+	drop := s.faults.drop // before begin counts the call that a test waits for
 	s.faults.mu.Unlock()
 	if err := s.faults.begin(path.Base(info.FullMethod)); err != nil {
 		return err
@@ -200,14 +199,14 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	case <-drop:
 	}
 	cancel()
-	if !info.IsClientStream { // else it waits for the client, until this function returns
-		for range ended { // to the end, which its context has come to
+	if !info.IsClientStream { // client streams wait for this function to return
+		for range ended { // wait for the handler, whose context is done
 		}
 	}
 	return dropped
 }
 
-// faultyStream is a stream that a test has its hands in.
+// faultyStream is a stream into which a test can inject faults.
 type faultyStream struct {
 	grpc.ServerStream
 	ctx    context.Context //nolint:containedctx // as the interface has it
@@ -216,7 +215,7 @@ type faultyStream struct {
 
 func (s *faultyStream) Context() context.Context { return s.ctx }
 
-// SendMsg sends a message, late if that is wanted.
+// SendMsg sends a message after the delay, if there is one.
 func (s *faultyStream) SendMsg(m any) error {
 	s.faults.mu.Lock()
 	delay := s.faults.delay

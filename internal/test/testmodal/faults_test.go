@@ -49,7 +49,7 @@ func TestAnAppThatIsNotThereIsNotFound(t *testing.T) {
 func TestFaultsComeAsManyTimesAsWanted(t *testing.T) {
 	s, mc := open(t)
 	sb := create(t, mc, nil)
-	s.Fail("TaskExecStart", codes.Unavailable, 2) // which the SDK tries again
+	s.Fail("TaskExecStart", codes.Unavailable, 2) // the SDK retries these
 	if out, _ := run(t, sb, "echo", "hi"); out != "hi\n" {
 		t.Errorf("wrote %q", out)
 	}
@@ -136,7 +136,7 @@ func TestAnUploadThatIsDroppedGoesOnWhereItWas(t *testing.T) {
 	sb := create(t, mc, nil)
 	path := filepath.Join(workdir(t, sb), "upload")
 	data := bytes.Repeat([]byte("0123456789abcdef"), 1<<18)
-	s.SlowStreams(10 * time.Second) // to end: so they can be dropped before, also on a busy machine
+	s.SlowStreams(10 * time.Second) // enough to drop it, even on a busy machine
 	written := make(chan error, 1)
 	go func() { written <- sb.Filesystem.WriteBytes(t.Context(), data, path, nil) }()
 	tick := time.NewTicker(time.Millisecond)
@@ -169,10 +169,10 @@ func TestAnUploadThatIsDroppedGoesOnWhereItWas(t *testing.T) {
 
 func TestTokensExpireAndAreRenewed(t *testing.T) {
 	s, mc := open(t)
-	s.SetTokenLife(29 * time.Second) // so the SDK renews it when it is refused
+	s.SetTokenLife(29 * time.Second) // so the SDK renews the token when it is refused
 	sb := create(t, mc, nil)
 	run(t, sb, "true")
-	before := s.Calls("SandboxGetCommandRouterAccess") // on a busy machine it may have expired by itself
+	before := s.Calls("SandboxGetCommandRouterAccess") // a token may also have expired by itself
 	s.ExpireTokens()
 	if out, _ := run(t, sb, "echo", "again"); out != "again\n" {
 		t.Errorf("wrote %q", out)
@@ -195,7 +195,7 @@ func TestSlowStreamsAreSlow(t *testing.T) {
 		out, _ := io.ReadAll(p.Stdout)
 		read <- string(out)
 	}()
-	if _, err := p.Wait(t.Context(), nil); err != nil { // no stream
+	if _, err := p.Wait(t.Context(), nil); err != nil { // Wait uses no stream
 		t.Fatal(err)
 	}
 	select {
@@ -210,7 +210,8 @@ func TestSlowStreamsAreSlow(t *testing.T) {
 	}
 }
 
-// dialRouter speaks to the router without the SDK, with a token.
+// dialRouter returns a client of the router without the SDK, and a function that adds a token
+// to a context.
 func dialRouter(t *testing.T, s *testmodal.Server) (pb.TaskCommandRouterClient, func(token string) context.Context) {
 	t.Helper()
 	conn, err := grpc.NewClient(s.URL()[len("http://"):], grpc.WithTransportCredentials(insecure.NewCredentials()))

@@ -19,14 +19,15 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/testmodal"
 )
 
-// Reasons why tests of the SDK do not apply.
+// Reasons why some of the SDK's tests do not apply.
 const (
 	needsFunction = "calls a function that people have deployed; the server runs sandboxes only"
 	needsQueue    = "uses a queue; the server has none"
 	needsSidecar  = "runs a second container in a sandbox; a sandbox of the server is one"
 )
 
-// notApplying are the SDK's tests that speak to a server and cannot pass with this one.
+// notApplying has the SDK's tests that use a server and cannot pass with this one, with the
+// reasons.
 var notApplying = map[string]string{
 	"TestClsCall":                            needsFunction,
 	"TestClsCallInputPlane":                  needsFunction,
@@ -58,11 +59,11 @@ var notApplying = map[string]string{
 	"TestWebEndpointSpawnCallError":          needsFunction,
 }
 
-// wantFileTests is how many tests of its file system the SDK has.
+// wantFileTests is how many file system tests the SDK has.
 const wantFileTests = 81
 
 func TestTheSDKsOwnTestsPassAgainstTheServer(t *testing.T) {
-	needRoot(t) // they write to paths of their sandboxes
+	needRoot(t) // the tests write to paths of their sandboxes
 	module := output(t, "", "go", "list", "-m", "-f", "{{.Dir}}", "github.com/modal-labs/modal-client/go")
 	t.Run("file system", func(t *testing.T) {
 		names := testsThatUse(t, module, "newTestSandbox")
@@ -92,7 +93,7 @@ func TestTheSDKsOwnTestsPassAgainstTheServer(t *testing.T) {
 	})
 }
 
-// testsThatUse are the tests of a folder that call a function.
+// testsThatUse returns the tests of a folder that call a function.
 func testsThatUse(t *testing.T, folder, function string) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(folder, "*_test.go"))
@@ -124,7 +125,8 @@ func testsThatUse(t *testing.T, folder, function string) []string {
 	return names
 }
 
-// buildTests compiles the tests of a folder of the module cache, with its own versions.
+// buildTests compiles the tests of a folder of the module cache, with the versions in its own
+// go.mod.
 func buildTests(t *testing.T, folder string) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "sdk.test")
@@ -132,12 +134,12 @@ func buildTests(t *testing.T, folder string) string {
 	return binary
 }
 
-// atOnce is how many groups of tests run at a time: they load the machine.
+// atOnce is how many groups of tests run at the same time. It is small, since they load the
+// machine.
 const atOnce = 4
 
-// runTests runs groups of tests with a server and returns what became of each. Some
-// of the SDK's tests demand that little time passes: what fails beside others is run
-// once more, alone.
+// runTests runs groups of tests with a server and returns the result of each test. Some of the
+// SDK's tests depend on timing: a test that fails is run once more, alone.
 func runTests(t *testing.T, binary, folder string, groups [][]string) map[string]string {
 	t.Helper()
 	s := testmodal.New(t)
@@ -168,7 +170,7 @@ func runTests(t *testing.T, binary, folder string, groups [][]string) map[string
 			return nil
 		})
 	}
-	_ = all.Wait() // nobody fails
+	_ = all.Wait() // no function returns an error
 	for _, name := range slices.Concat(groups...) {
 		if results[name] != "PASS" {
 			t.Logf("%s is run once more, alone", name)
@@ -178,7 +180,7 @@ func runTests(t *testing.T, binary, folder string, groups [][]string) map[string
 	return results
 }
 
-// prepare makes what the SDK's tests expect to find.
+// prepare creates the objects that the SDK's tests expect.
 func prepare(s *testmodal.Server) {
 	s.AddEnvironment("libmodal")
 	s.AddSecret("libmodal-test-secret", map[string]string{"a": "1", "b": "2", "c": "hello world"})
@@ -191,7 +193,7 @@ func prepare(s *testmodal.Server) {
 	s.AddImage("459781239556.dkr.ecr.us-east-1.amazonaws.com/ecr-private-registry-test-7522615")
 }
 
-// parseResults reads what a test binary has said of tests, without those in them.
+// parseResults parses the results of tests, without subtests, from a test binary's output.
 func parseResults(out string, results map[string]string) {
 	lines := bufio.NewScanner(strings.NewReader(out))
 	lines.Buffer(nil, len(out)+1)
@@ -204,7 +206,7 @@ func parseResults(out string, results map[string]string) {
 	}
 }
 
-// mustPass fails the test for each one that has not passed.
+// mustPass fails the test for each of names that has not passed.
 func mustPass(t *testing.T, names []string, results map[string]string) {
 	t.Helper()
 	passed := 0
@@ -221,7 +223,7 @@ func mustPass(t *testing.T, names []string, results map[string]string) {
 	t.Logf("%d of %d tests of the SDK passed", passed, len(names))
 }
 
-// output runs a command to its end.
+// output runs a command and returns its standard output.
 func output(t *testing.T, dir, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)

@@ -14,15 +14,15 @@ import (
 	"syscall"
 )
 
-// fsToolsPath is the program that the SDK runs for each call of its file system. No
-// sandbox holds it: its requests are answered by the server, on a thread that is in
-// the sandbox.
+// fsToolsPath is the program that the SDK runs for each file system call. It does not exist in
+// the sandboxes: the server handles its requests itself, on a thread that has entered the
+// sandbox.
 const fsToolsPath = "/__modal/.bin/modal-sandbox-fs-tools"
 
 // maxRead is the size of the largest file that can be read, in bytes.
 const maxRead = 5 << 30
 
-// toolsRequest is the program's one argument. One field is set.
+// toolsRequest is the program's only argument. Exactly one field is set.
 type toolsRequest struct {
 	ReadFile, WriteFile, ListFiles, Stat *struct{ Path string }
 	MakeDirectory                        *struct {
@@ -36,7 +36,7 @@ type toolsRequest struct {
 	Watch *watchRequest
 }
 
-// toolsError is how the program says a failure.
+// toolsError is an error in the program's format.
 type toolsError struct {
 	Kind    string `json:"error_kind"`
 	Message string `json:"message"`
@@ -45,13 +45,13 @@ type toolsError struct {
 
 func (e *toolsError) Error() string { return e.Kind + ": " + e.Message }
 
-// tools are a running program.
+// tools is one run of the program.
 type tools struct {
 	stdin  *os.File
 	stdout io.Writer
 }
 
-// runTools runs a request of the SDK's file system as a command.
+// runTools handles a file system request of the SDK as a command.
 func (e *execution) runTools(sb *sandbox, c command) error {
 	if len(c.args) != 2 {
 		return errors.New("the file system's tools take one argument")
@@ -65,7 +65,7 @@ func (e *execution) runTools(sb *sandbox, c command) error {
 		return err
 	}
 	e.stdin, e.eof = stdin, func() { _ = stdin.Close() }
-	e.kill = func() { _ = in.Close() } // every request that takes its time reads from it
+	e.kill = func() { _ = in.Close() } // every long request reads from stdin
 	stdout, stderr := e.stdout, e.stderr
 	if stdout == nil {
 		stdout = newSpool(sb.dir)
@@ -83,14 +83,14 @@ func (e *execution) runTools(sb *sandbox, c command) error {
 		if stderr != nil {
 			stderr.finish()
 		}
-		_ = in.Close() // who still writes shall know
+		_ = in.Close() // a pending writer must fail
 		close(e.done)
 		close(e.ended)
 	})
 	return nil
 }
 
-// run answers a request.
+// run handles a request.
 func (t tools) run(req toolsRequest) error {
 	switch {
 	case req.ReadFile != nil:
@@ -161,7 +161,7 @@ func (t tools) list(path string) error {
 	for _, entry := range entries {
 		info, err := describeFile(filepath.Join(path, entry.Name()))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // it has just gone
+			continue // it was just removed
 		}
 		if err != nil {
 			return err
@@ -192,7 +192,7 @@ func remove(path string, recursive bool) error {
 	return os.Remove(path)
 }
 
-// describe says an error as the program does.
+// describe converts an error to the program's format.
 func describe(err error) *toolsError {
 	if known, ok := errors.AsType[*toolsError](err); ok {
 		return known
@@ -216,7 +216,7 @@ func describe(err error) *toolsError {
 	return &toolsError{Kind: "Other", Message: err.Error()}
 }
 
-// fileInfo is how the program describes a file.
+// fileInfo describes a file in the program's format.
 type fileInfo struct {
 	Name        string  `json:"name"`
 	Path        string  `json:"path"`
@@ -230,7 +230,7 @@ type fileInfo struct {
 	Target      *string `json:"symlink_target"`
 }
 
-// describeFile describes a file, and not what a link points to.
+// describeFile describes a file. It does not follow links.
 func describeFile(path string) (fileInfo, error) {
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -258,7 +258,7 @@ func describeFile(path string) (fileInfo, error) {
 	return f, nil
 }
 
-// nameOf looks a user or a group up, in the sandbox's own file.
+// nameOf returns the name of a user or group, from the sandbox's own file, or its number.
 func nameOf(file string, id uint32) string {
 	number := fmt.Sprint(id)
 	data, err := os.ReadFile(file)

@@ -17,27 +17,27 @@ import (
 const watchMask = unix.IN_CREATE | unix.IN_MODIFY | unix.IN_ATTRIB | unix.IN_CLOSE_WRITE | unix.IN_DELETE | unix.IN_DELETE_SELF |
 	unix.IN_MOVED_FROM | unix.IN_MOVED_TO
 
-// renameGap is how long the second half of a rename may come after the first one.
+// renameGap is how long to wait for the second half of a rename.
 const renameGap = 20 * time.Millisecond
 
-// inotify is a watch that is under way.
+// inotify is an active watch.
 type inotify struct {
 	tools
 	req   watchRequest
 	fd    int
-	file  *os.File  // the same
-	end   time.Time // zero is never
+	file  *os.File  // of fd
+	end   time.Time // zero means never
 	paths map[int32]string
 	moved *rawEvent // the first half of a rename
 }
 
-// rawEvent is one that the system has told.
+// rawEvent is an event of the kernel.
 type rawEvent struct {
 	mask, cookie uint32
 	path         string
 }
 
-// watch says what changes until its time is over or stdin ends.
+// watch reports changes until the timeout or EOF on stdin.
 func (t tools) watch(req watchRequest) error {
 	path, err := filepath.EvalSymlinks(req.Path)
 	if err != nil {
@@ -56,7 +56,7 @@ func (t tools) watch(req watchRequest) error {
 		w.end = time.Now().Add(time.Duration(*req.Timeout) * time.Second)
 	}
 	closed := make(chan struct{})
-	go func() { // who watches ends it by closing stdin
+	go func() { // the client ends the watch by closing stdin
 		defer close(closed)
 		_, _ = io.Copy(io.Discard, t.stdin)
 		_ = w.file.Close()
@@ -67,20 +67,20 @@ func (t tools) watch(req watchRequest) error {
 	return err
 }
 
-// add watches a path, and below it if that was asked for. What is in a directory
-// that has just been made is reported as made, too: it may be older than the watch.
+// add watches a path and, if the request is recursive, everything below it. It also reports the
+// content of a new directory as created, because it may be older than the watch.
 func (w *inotify) add(path string, fresh bool) error {
 	wd, err := unix.InotifyAddWatch(w.fd, path, watchMask)
 	if err != nil {
 		return err
 	}
-	w.paths[int32(wd)] = path // the system's own type
+	w.paths[int32(wd)] = path // the kernel's own type
 	if !w.req.Recursive {
 		return nil
 	}
 	entries, err := os.ReadDir(path)
 	if err != nil {
-		return nil // not a directory, or gone again
+		return nil // not a directory, or already removed
 	}
 	for _, entry := range entries {
 		full := filepath.Join(path, entry.Name())
@@ -96,7 +96,7 @@ func (w *inotify) add(path string, fresh bool) error {
 	return nil
 }
 
-// loop reads events to the end of the watch.
+// loop reads events until the end of the watch.
 func (w *inotify) loop() error {
 	b := make([]byte, 64<<10)
 	for {
@@ -105,7 +105,7 @@ func (w *inotify) loop() error {
 			deadline = time.Now().Add(renameGap)
 		}
 		if err := w.file.SetReadDeadline(deadline); err != nil {
-			return nil // closed: the end
+			return nil // the file was closed
 		}
 		n, err := w.file.Read(b)
 		switch {
@@ -113,18 +113,18 @@ func (w *inotify) loop() error {
 			w.flush()
 		case err != nil:
 			w.flush()
-			return nil // its time is over, or it was closed
+			return nil // the timeout, or the file was closed
 		default:
 			w.parse(b[:n])
 		}
 	}
 }
 
-// parse tells apart what one read has brought.
+// parse splits the result of one read into events.
 func (w *inotify) parse(b []byte) {
 	for len(b) >= unix.SizeofInotifyEvent {
 		order := binary.NativeEndian
-		wd, mask, cookie, size := int32(order.Uint32(b)), order.Uint32(b[4:]), order.Uint32(b[8:]), order.Uint32(b[12:]) // as it was
+		wd, mask, cookie, size := int32(order.Uint32(b)), order.Uint32(b[4:]), order.Uint32(b[8:]), order.Uint32(b[12:]) // wd is signed
 		name := strings.TrimRight(string(b[unix.SizeofInotifyEvent:unix.SizeofInotifyEvent+size]), "\x00")
 		b = b[unix.SizeofInotifyEvent+size:]
 		path, ok := w.paths[wd]
@@ -139,7 +139,7 @@ func (w *inotify) parse(b []byte) {
 	}
 }
 
-// tell says one event, or keeps it if it may be the first half of a rename.
+// tell reports an event. It keeps one that may be the first half of a rename.
 func (w *inotify) tell(e rawEvent) {
 	if w.moved != nil && e.mask&unix.IN_MOVED_TO != 0 && e.cookie == w.moved.cookie {
 		w.emit(w.req, "Rename", w.moved.path, e.path)
@@ -166,14 +166,14 @@ func (w *inotify) tell(e rawEvent) {
 	}
 }
 
-// follow watches a directory that has come.
+// follow watches a new directory.
 func (w *inotify) follow(e rawEvent) {
 	if w.req.Recursive && e.mask&unix.IN_ISDIR != 0 {
-		_ = w.add(e.path, true) // it may be gone again
+		_ = w.add(e.path, true) // it may already be removed
 	}
 }
 
-// flush says the first half of a rename whose second half is not in sight.
+// flush reports the first half of a rename whose second half has not come.
 func (w *inotify) flush() {
 	if w.moved != nil {
 		w.emit(w.req, "RenameFrom", w.moved.path)

@@ -14,20 +14,20 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// image is a directory recipe: layers on top of what is taken from this machine.
+// image is a root file system: layers on top of files of this machine.
 type image struct {
 	id      string
-	layers  []string // directories with parts, the upper first
-	partial bool     // only a directory's content, without a root below it
+	layers  []string // directories with parts, uppermost first
+	partial bool     // the content of a directory, not a root file system
 	env     map[string]string
 	workdir string
 
-	built chan struct{} // closed when it is, well or not
+	built chan struct{} // closed when the build is complete, even if it failed
 	log   *spool
 	err   error // after built
 }
 
-// images are what a server has: by id, by what they are made from, and by name.
+// images are the images of a server: by ID, by recipe, and by name.
 type images struct {
 	dir string
 
@@ -35,15 +35,15 @@ type images struct {
 	byID   map[string]*image
 	recipe map[string]*image
 	named  map[string]string // ids
-	extra  map[string]bool   // repositories that FROM finds, too
+	extra  map[string]bool   // additional repositories for FROM
 }
 
 func newImages(dir string) *images {
 	return &images{dir: dir, byID: map[string]*image{}, recipe: map[string]*image{}, named: map[string]string{}, extra: map[string]bool{}}
 }
 
-// registry are the repositories that FROM finds, with the programs that theirs have
-// under other names than this machine's.
+// registry has the repositories that FROM finds. The values are programs that their images have
+// under other names than this machine.
 var registry = map[string]map[string]string{
 	"alpine":         {"usr/bin/sh": "/usr/bin/busybox", "usr/bin/ash": "/usr/bin/busybox"},
 	"busybox":        {"usr/bin/sh": "/usr/bin/busybox", "usr/bin/ash": "/usr/bin/busybox"},
@@ -55,14 +55,14 @@ var registry = map[string]map[string]string{
 	"ubuntu":         nil,
 }
 
-// AddImage makes FROM find a repository besides the usual ones, which is like Debian.
+// AddImage adds a repository for FROM, whose image is like Debian.
 func (s *Server) AddImage(repository string) {
 	s.images.mu.Lock()
 	defer s.images.mu.Unlock()
 	s.images.extra[repository] = true
 }
 
-// get finds an image that is built.
+// get returns an image. It waits until the image is built.
 func (m *images) get(id string) (*image, error) {
 	m.mu.Lock()
 	img := m.byID[id]
@@ -77,7 +77,7 @@ func (m *images) get(id string) (*image, error) {
 	return img, nil
 }
 
-// add keeps an image that is complete.
+// add registers an image that is complete.
 func (m *images) add(img *image) *image {
 	img.id, img.built = newID("im"), make(chan struct{})
 	close(img.built)
@@ -87,7 +87,7 @@ func (m *images) add(img *image) *image {
 	return img
 }
 
-// newLayer makes a directory for a layer.
+// newLayer creates a directory for a layer.
 func (m *images) newLayer() (string, error) {
 	dir, err := os.MkdirTemp(m.dir, "layer-")
 	for _, part := range parts {
@@ -98,7 +98,7 @@ func (m *images) newLayer() (string, error) {
 	return dir, err
 }
 
-// pull makes the image of a tag, as a registry would.
+// pull returns the image of a tag, as a registry would.
 func (m *images) pull(tag string) (*image, error) {
 	repository := strings.TrimPrefix(strings.TrimPrefix(tag, "docker.io/"), "library/")
 	repository, _, _ = strings.Cut(repository, "@")
@@ -133,7 +133,7 @@ func (m *images) pull(tag string) (*image, error) {
 	return img, nil
 }
 
-// recipeKey names what an image is made from.
+// recipeKey returns a digest of everything from which an image is built.
 func recipeKey(lines []string, bases map[string]string, env map[string]string) string {
 	h := sha256.New()
 	for _, part := range []map[string]string{bases, env} {

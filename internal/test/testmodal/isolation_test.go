@@ -16,11 +16,11 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/testmodal"
 )
 
-// nap is an argument of sleep that only what these tests start has: those of another
-// copy of the project may run on this machine, too.
+// nap returns an argument of sleep that is unique to this process: other copies of these tests
+// may run on this machine, too.
 func nap() string { return fmt.Sprintf("4711.%d", os.Getpid()) }
 
-// running counts the processes of this machine that have an argument.
+// running returns how many sleep processes of this machine have the argument.
 func running(t testing.TB, arg string) int {
 	t.Helper()
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -52,7 +52,7 @@ func TestASandboxSeesNothingOfTheMachineButItsPrograms(t *testing.T) {
 	if out, _ := run(t, sb, "ls", "/root", "/tmp", "/home"); out != "/home:\n\n/root:\n\n/tmp:\n" {
 		t.Errorf("files of the machine: %q", out)
 	}
-	if out, _ := run(t, sb, "sh", "-c", "set -- /proc/[0-9]*; echo $#"); out != "2\n" { // the first one and the shell
+	if out, _ := run(t, sb, "sh", "-c", "set -- /proc/[0-9]*; echo $#"); out != "2\n" { // init and the shell
 		t.Errorf("%s processes", out)
 	}
 	out, _ := run(t, sb, "env")
@@ -106,8 +106,8 @@ func TestABlockedNetworkIsNone(t *testing.T) {
 	}
 }
 
-// victim is set, to the nap of what it starts, in a process that makes a sandbox and
-// waits to be killed.
+// victim is a variable that is set in a process that creates a sandbox and waits to be killed.
+// Its value is the nap of the commands in that sandbox.
 const victim = "TESTMODAL_VICTIM"
 
 func TestNothingIsLeftOfAServerThatIsKilled(t *testing.T) {
@@ -117,7 +117,7 @@ func TestNothingIsLeftOfAServerThatIsKilled(t *testing.T) {
 		return
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v")
-	tmp := t.TempDir() // for what nobody cleans up, too
+	tmp := t.TempDir() // also contains what the killed process leaves
 	cmd.Env = append(os.Environ(), victim+"="+nap(), "TMPDIR="+tmp)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -148,7 +148,7 @@ func TestNothingIsLeftOfAServerThatIsKilled(t *testing.T) {
 			t.Fatal("processes are left")
 		}
 	}
-	next, err := testmodal.Start(t.Context(), testmodal.Options{Dir: tmp}) // which removes what the system does not
+	next, err := testmodal.Start(t.Context(), testmodal.Options{Dir: tmp}) // Start removes stale files
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func TestNothingIsLeftOfAServerThatIsKilled(t *testing.T) {
 	}
 }
 
-// sacrifice makes a sandbox and waits to be killed.
+// sacrifice creates a sandbox and waits to be killed.
 func sacrifice(t *testing.T) {
 	s, mc := open(t)
 	nap := os.Getenv(victim)

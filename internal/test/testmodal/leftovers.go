@@ -14,11 +14,10 @@ import (
 	"go.uber.org/goleak"
 )
 
-// dirPrefix begins the name of the directory of each server; the number of its
-// process follows.
+// dirPrefix is the prefix of the names of servers' directories; the process ID follows.
 const dirPrefix = "testmodal-"
 
-// Main runs the tests of a package. It fails them if their servers leak goroutines,
+// Main runs the tests of a package and exits. It fails if their servers leak goroutines,
 // processes, mounts or directories.
 func Main(m *testing.M) {
 	code := Check(m.Run())
@@ -41,8 +40,8 @@ func leaked() error {
 	}
 }
 
-// Check is Main for packages whose TestMain does more. It takes the exit status of the tests
-// and returns 1 if servers leak processes, mounts or directories.
+// Check is for packages whose TestMain does more than Main. It takes the exit status of the
+// tests and returns 1 if servers leak processes, mounts or directories.
 func Check(code int) int {
 	if code != 0 {
 		return code
@@ -70,7 +69,7 @@ func leftBehind() error {
 	}
 	children, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", os.Getpid()))
 	for _, file := range children {
-		list, _ := os.ReadFile(file) // of a thread that may have ended
+		list, _ := os.ReadFile(file) // the thread may have ended
 		for child := range strings.FieldsSeq(string(list)) {
 			if name, _ := os.ReadFile("/proc/" + child + "/cmdline"); !strings.HasPrefix(string(name), "agentenv-collector\x00") {
 				errs = append(errs, fmt.Errorf("the process %s, %q", child, name))
@@ -80,11 +79,11 @@ func leftBehind() error {
 	return errors.Join(errs...)
 }
 
-// memoryDir is in memory, on Linux. There the many small files of a root's lowest
-// layer take no time.
+// memoryDir is a directory in memory, on Linux. It makes the many small files of the lowest
+// layer of root file systems fast.
 const memoryDir = "/dev/shm"
 
-// baseParent is where the lowest layer of roots is made.
+// baseParent returns where to create the lowest layer of root file systems.
 func baseParent(dir string) string {
 	if info, err := os.Stat(memoryDir); err == nil && info.IsDir() && isolated() {
 		return memoryDir
@@ -92,7 +91,7 @@ func baseParent(dir string) string {
 	return dir
 }
 
-// newDir makes a directory that says whose it is.
+// newDir creates a directory whose name contains the process ID.
 func newDir(parent string) (string, error) {
 	return os.MkdirTemp(parent, fmt.Sprintf("%s%d-", dirPrefix, os.Getpid()))
 }
@@ -105,7 +104,7 @@ func removeStale(dir string) {
 			number, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(d), dirPrefix), "-")
 			pid, err := strconv.Atoi(number)
 			if err == nil && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
-				_ = os.RemoveAll(d) // another process may be at it, too
+				_ = os.RemoveAll(d) // another process may remove it, too
 			}
 		}
 	}

@@ -43,7 +43,7 @@ func TestACommandKeepsASandboxFromBeingIdle(t *testing.T) {
 		sb := create(t, mc, &modal.SandboxCreateParams{IdleTimeout: idle})
 		p, err := sb.Exec(t.Context(), []string{"sh", "-c", fmt.Sprintf("sleep %v; echo done", 1.5*idle.Seconds())}, nil)
 		if err != nil && idle < time.Minute {
-			continue // on a busy machine it was idle for too long already
+			continue // on a busy machine the sandbox was already idle for too long
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -65,7 +65,7 @@ func TestTerminateEndsTheWholeTree(t *testing.T) {
 	if out, _ := run(t, sb, "sh", "-c", script, nap()); out != "started\n" {
 		t.Fatalf("the script said %q", out)
 	}
-	for began := time.Now(); running(t, nap()) == 0; { // the shells have forked, and not begun them yet
+	for began := time.Now(); running(t, nap()) == 0; { // the forked shells may not run sleep yet
 		if time.Since(began) > time.Minute {
 			t.Fatal("nothing runs")
 		}

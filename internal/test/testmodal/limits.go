@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// The limits of a sandbox, near enough to Modal's.
+// The limits of a sandbox, similar to Modal's.
 const (
 	maxMilliCPU    = 64_000
 	maxMemoryMB    = 344_064
@@ -28,12 +28,12 @@ var (
 	knownName    = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,63}$`)
 )
 
-// invalid is the answer to what cannot be done.
+// invalid returns the error for an invalid request.
 func invalid(format string, args ...any) error {
 	return status.Errorf(codes.InvalidArgument, format, args...)
 }
 
-// checkDefinition refuses what Modal would refuse.
+// checkDefinition returns an error for a definition that Modal would refuse.
 func checkDefinition(def *pb.Sandbox, tags []*pb.SandboxTag) error {
 	timeout := def.GetTimeoutSecs()
 	placement := def.GetSchedulerPlacement()

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// network is the listener of a server whose connections a test can cut.
+// network is a server's listener. A test can cut its connections.
 type network struct {
 	net.Listener
 
@@ -14,7 +14,7 @@ type network struct {
 	down  bool
 }
 
-// cutConn is a connection that is known until it is closed.
+// cutConn is a connection that removes itself from its network when it is closed.
 type cutConn struct {
 	net.Conn
 	network *network
@@ -24,7 +24,7 @@ func newNetwork(l net.Listener) *network {
 	return &network{Listener: l, conns: map[net.Conn]struct{}{}}
 }
 
-// Accept waits for a connection. While the network is down it is closed at once.
+// Accept waits for a connection. While the network is down, it closes new connections at once.
 func (n *network) Accept() (net.Conn, error) {
 	conn, err := n.Listener.Accept()
 	if err != nil {
@@ -40,7 +40,7 @@ func (n *network) Accept() (net.Conn, error) {
 	return &cutConn{conn, n}, nil
 }
 
-// Close forgets the connection and closes it.
+// Close removes the connection from the network and closes it.
 func (c *cutConn) Close() error {
 	c.network.mu.Lock()
 	delete(c.network.conns, c.Conn)
@@ -48,11 +48,11 @@ func (c *cutConn) Close() error {
 	return c.Conn.Close()
 }
 
-// CutConnections cuts all connections in the middle of what they do. Clients can
-// come back at once. What they have asked for goes on.
+// CutConnections closes all connections, even in the middle of a call. Clients can reconnect at
+// once. Calls that were received continue.
 func (s *Server) CutConnections() { s.network.cut() }
 
-// SetDown cuts all connections and, until it is called with false, each new one.
+// SetDown closes all connections and, until it is called with false, each new one.
 func (s *Server) SetDown(down bool) {
 	s.network.mu.Lock()
 	s.network.down = down

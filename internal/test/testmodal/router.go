@@ -10,13 +10,13 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// router is the service that runs commands in the sandboxes.
+// router is the command router, the service that runs commands in the sandboxes.
 type router struct {
 	pb.UnimplementedTaskCommandRouterServer
 	*Server
 }
 
-// task finds a task for a caller who holds its token.
+// task returns the sandbox of a task. The call must carry a token of the task.
 func (r *router) task(ctx context.Context, id string) (*sandbox, error) {
 	for _, sb := range r.list() {
 		if sb.task == id && sb.admits(ctx) {
@@ -26,7 +26,7 @@ func (r *router) task(ctx context.Context, id string) (*sandbox, error) {
 	return nil, status.Error(codes.Unauthenticated, "the token is not one of this task, or has expired")
 }
 
-// execution finds a command.
+// execution returns a command by its ID.
 func (r *router) execution(ctx context.Context, task, id string) (*execution, error) {
 	sb, err := r.task(ctx, task)
 	if err != nil {
@@ -40,7 +40,7 @@ func (r *router) execution(ctx context.Context, task, id string) (*execution, er
 	return nil, status.Errorf(codes.NotFound, "exec %s not found", id)
 }
 
-// live finds a task that has not ended.
+// live returns the sandbox of a task that has not ended.
 func (r *router) live(ctx context.Context, id string) (*sandbox, error) {
 	sb, err := r.task(ctx, id)
 	if err == nil && !sb.runs() {
@@ -111,7 +111,7 @@ func (r *router) TaskExecPoll(ctx context.Context, req *pb.TaskExecPollRequest) 
 	return answer.Build(), nil
 }
 
-// exit is an end as the protocol says it: a code or a signal.
+// exit returns the exit code or the signal of a command, in the protocol's format.
 func (e *execution) exit() (code, signal *int32) {
 	if e.signal != 0 {
 		return nil, &e.signal

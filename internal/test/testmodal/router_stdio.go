@@ -39,8 +39,8 @@ func (r *router) TaskExecStdinWrite(ctx context.Context, req *pb.TaskExecStdinWr
 	return &pb.TaskExecStdinWriteResponse{}, nil
 }
 
-// TaskExecStdinWriteStream writes until the message that says it is the end. A stream
-// that breaks before leaves stdin open.
+// TaskExecStdinWriteStream writes until the message that marks the end. A stream that breaks
+// before leaves stdin open.
 func (r *router) TaskExecStdinWriteStream(stream grpc.ClientStreamingServer[pb.TaskExecStdinWriteStreamRequest, pb.TaskExecStdinWriteStreamResponse]) error {
 	first, err := stream.Recv()
 	if err != nil {
@@ -87,7 +87,7 @@ func (r *router) SandboxStdioReadV2(req *pb.SandboxStdioReadV2Request, stream gr
 	if err != nil {
 		return err
 	}
-	if sb.entrypoint == nil { // it writes nothing, for as long as it lives
+	if sb.entrypoint == nil { // a sandbox without an entrypoint writes nothing while it lives
 		select {
 		case <-sb.ended:
 			return nil

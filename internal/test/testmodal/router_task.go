@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// probeInterval is the time between two tries of a readiness probe that says none.
+// probeInterval is the default interval of readiness probes.
 const probeInterval = 100 * time.Millisecond
 
 // SandboxWaitUntilReady tries the sandbox's probe until it succeeds.
@@ -50,7 +50,8 @@ func (r *router) SandboxWaitUntilReady(ctx context.Context, req *pb.SandboxWaitU
 	}
 }
 
-// probe tries once; the time is that of the first success, and zero if there is none.
+// probe runs the probe once, unless it has succeeded before. It returns the time of the first
+// success, or zero.
 func (sb *sandbox) probe(ctx context.Context, probe *pb.Probe) (time.Time, error) {
 	sb.mu.Lock()
 	at := sb.ready
@@ -71,7 +72,7 @@ func (sb *sandbox) probe(ctx context.Context, probe *pb.Probe) (time.Time, error
 	return sb.ready, nil
 }
 
-// tryPort says whether something listens in the sandbox, whose network is this
+// tryPort reports whether a process listens on a port of the sandbox, whose network is this
 // machine's.
 func (sb *sandbox) tryPort(ctx context.Context, port uint32) bool {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(int(port))))
@@ -82,7 +83,7 @@ func (sb *sandbox) tryPort(ctx context.Context, port uint32) bool {
 	return true
 }
 
-// tryCommand says whether a command succeeds.
+// tryCommand reports whether a command succeeds.
 func (sb *sandbox) tryCommand(ctx context.Context, args []string) (bool, error) {
 	var e *execution
 	err := sb.alive(func() (err error) {
@@ -105,7 +106,7 @@ func (sb *sandbox) tryCommand(ctx context.Context, args []string) (bool, error) 
 	}
 }
 
-// once makes an image, or finds the one that was made for the same key.
+// once saves an image, or returns the image that was saved with the same key.
 func (sb *sandbox) once(key string, save func() (*image, error)) (string, error) {
 	sb.saving.Lock()
 	defer sb.saving.Unlock()
@@ -144,7 +145,7 @@ func (r *router) TaskSnapshotDirectory(ctx context.Context, req *pb.TaskSnapshot
 	return pb.TaskSnapshotDirectoryResponse_builder{ImageId: id}.Build(), nil
 }
 
-// TaskSnapshotMemory refuses: processes of this machine cannot be stored.
+// TaskSnapshotMemory returns an error: processes of this machine cannot be stored.
 func (r *router) TaskSnapshotMemory(ctx context.Context, req *pb.TaskSnapshotMemoryRequest) (*pb.TaskSnapshotMemoryResponse, error) {
 	sb, err := r.live(ctx, req.GetTaskId())
 	if err != nil {
@@ -214,7 +215,7 @@ func (r *router) TaskReloadVolumes(ctx context.Context, req *pb.TaskReloadVolume
 	return &pb.TaskReloadVolumesResponse{}, err
 }
 
-// TaskSetNetworkAccess notes a policy; the network stays as it is.
+// TaskSetNetworkAccess stores a policy but does not enforce it.
 func (r *router) TaskSetNetworkAccess(ctx context.Context, req *pb.TaskSetNetworkAccessRequest) (*pb.TaskSetNetworkAccessResponse, error) {
 	sb, err := r.live(ctx, req.GetTaskId())
 	if err != nil {
@@ -229,7 +230,7 @@ func (r *router) TaskSetNetworkAccess(ctx context.Context, req *pb.TaskSetNetwor
 	})
 }
 
-// TaskSetOutboundPolicy accepts a policy and does nothing with it.
+// TaskSetOutboundPolicy accepts a policy and ignores it.
 func (r *router) TaskSetOutboundPolicy(ctx context.Context, req *pb.TaskSetExperimentalOutboundPolicyRequest) (*pb.TaskSetExperimentalOutboundPolicyResponse, error) {
 	_, err := r.live(ctx, req.GetTaskId())
 	return &pb.TaskSetExperimentalOutboundPolicyResponse{}, err

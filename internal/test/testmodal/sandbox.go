@@ -12,40 +12,40 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// defaultWorkdir is the working directory of commands that name none.
+// defaultWorkdir is the default working directory of commands.
 const defaultWorkdir = "/root"
 
-// sandbox is one sandbox and the one task that it has.
+// sandbox is a sandbox and its only task.
 type sandbox struct {
 	server     *Server
 	id, task   string
 	app        string
-	dir        string // its own, removed at its end
+	dir        string // removed when the sandbox ends
 	definition *pb.Sandbox
 	image      *image
-	env        map[string]string // of all that runs in it
+	env        map[string]string // of all its commands
 	created    time.Time
 	space      *space
 	volumes    []*mountedVolume
-	entrypoint *execution     // nil is none
-	running    sync.WaitGroup // what goes on in it
-	saving     sync.Mutex     // by who makes an image of it, or writes by an index
+	entrypoint *execution     // nil means none
+	running    sync.WaitGroup // goroutines of its commands
+	saving     sync.Mutex     // held while taking a snapshot or writing by an index
 	stdinIndex uint32         // of the last write
-	gone       chan struct{}  // closed when nothing of it is left
-	atExit     string         // after gone: the image made at its end
+	gone       chan struct{}  // closed after the sandbox has been cleaned up
+	atExit     string         // after gone: the image of the exit snapshot
 
 	mu      sync.Mutex
 	name    string
 	tags    map[string]string
 	execs   map[string]*execution
-	busy    int // commands that run
+	busy    int // number of running commands
 	idle    *time.Timer
 	life    *time.Timer
-	ready   time.Time                 // when the probe succeeded; zero is not yet
+	ready   time.Time                 // when the probe succeeded; zero means not yet
 	mounted map[string]bool           // images, by path
-	saved   map[string]string         // images that were made, by the caller's key
-	network *pb.NetworkAccess         // as it was set last
-	tokens  map[string]time.Time      // that are accepted, with their ends
+	saved   map[string]string         // IDs of saved images, by the caller's key
+	network *pb.NetworkAccess         // the last policy set
+	tokens  map[string]time.Time      // valid tokens and when they expire
 	result  *pb.GenericResult         // nil while it runs
 	ended   chan struct{}             // closed with result
 	tunnels map[uint32]*pb.TunnelData // by port
@@ -75,7 +75,7 @@ func (s *Server) newSandbox(id string, req *pb.SandboxCreateV2Request, img *imag
 	return sb, nil
 }
 
-// open makes the space and starts what runs in it.
+// open creates the space and starts the sandbox's commands in it.
 func (sb *sandbox) open() error {
 	mounts, err := sb.mountVolumes()
 	if err != nil {
@@ -112,7 +112,8 @@ func (sb *sandbox) open() error {
 	return err
 }
 
-// begin starts the entrypoint and the clocks; an end of either waits for both.
+// begin starts the entrypoint and the timers. It holds sb.mu, so that neither can end the
+// sandbox before both have started.
 func (sb *sandbox) begin() error {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
@@ -125,7 +126,7 @@ func (sb *sandbox) begin() error {
 	return nil
 }
 
-// workdir returns the working directory of commands that name none.
+// workdir returns the default working directory of commands.
 func (sb *sandbox) workdir() string {
 	for _, dir := range []string{sb.definition.GetWorkdir(), sb.image.workdir} {
 		if dir != "" {
@@ -138,7 +139,7 @@ func (sb *sandbox) workdir() string {
 	return defaultWorkdir
 }
 
-// startEntrypoint starts the command whose end is the sandbox's.
+// startEntrypoint starts the entrypoint. The sandbox ends with it.
 func (sb *sandbox) startEntrypoint() error {
 	e, err := sb.start(command{
 		args: sb.definition.GetEntrypointArgs(), env: maps.Clone(sb.env), dir: sb.workdir(), stdout: true, stderr: true,
@@ -163,7 +164,7 @@ func (sb *sandbox) startEntrypoint() error {
 	return nil
 }
 
-// startClocks starts the clocks that end the sandbox.
+// startClocks starts the timers that end the sandbox.
 func (sb *sandbox) startClocks() {
 	sb.life = time.AfterFunc(time.Duration(sb.definition.GetTimeoutSecs())*time.Second, func() {
 		sb.end(result(pb.GenericResult_GENERIC_STATUS_TIMEOUT))
@@ -172,7 +173,7 @@ func (sb *sandbox) startClocks() {
 		sb.idle = time.AfterFunc(sb.idleTimeout(), func() {
 			sb.mu.Lock()
 			defer sb.mu.Unlock()
-			if sb.busy == 0 { // else since just now: the timer could not be stopped any more
+			if sb.busy == 0 { // a command may have started after the timer fired
 				sb.endNow(result(pb.GenericResult_GENERIC_STATUS_TIMEOUT))
 			}
 		})
@@ -183,14 +184,14 @@ func (sb *sandbox) idleTimeout() time.Duration {
 	return time.Duration(sb.definition.GetIdleTimeoutSecs()) * time.Second
 }
 
-// active notes that commands have begun or ended: none running is idleness.
+// active adds change to the number of running commands. Without one the sandbox is idle.
 func (sb *sandbox) active(change int) {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
 	sb.busyNow(change)
 }
 
-// busyNow is active for a caller who holds the lock.
+// busyNow is like active. The caller holds sb.mu.
 func (sb *sandbox) busyNow(change int) {
 	sb.busy += change
 	switch {
@@ -202,7 +203,7 @@ func (sb *sandbox) busyNow(change int) {
 	}
 }
 
-// execute runs a command under an id; the same id twice is the same command.
+// execute starts a command under an ID. A second call with the same ID has no effect.
 func (sb *sandbox) execute(id string, c command) error {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
@@ -225,10 +226,10 @@ func (sb *sandbox) execute(id string, c command) error {
 	return nil
 }
 
-// errEnded is the answer to those who want something of a sandbox that has ended.
+// errEnded is the error of calls for a sandbox that has ended.
 var errEnded = status.Error(codes.FailedPrecondition, "the Sandbox has already finished")
 
-// alive runs f unless the sandbox has ended, which it does not meanwhile.
+// alive runs f unless the sandbox has ended. The sandbox cannot end while f runs.
 func (sb *sandbox) alive(f func() error) error {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
@@ -238,14 +239,14 @@ func (sb *sandbox) alive(f func() error) error {
 	return f()
 }
 
-// end ends the sandbox with a result, unless it has one. It does not wait.
+// end ends the sandbox with a result, unless it has already ended. It does not wait.
 func (sb *sandbox) end(result *pb.GenericResult) {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
 	sb.endNow(result)
 }
 
-// endNow is end for a caller who holds the lock.
+// endNow is like end. The caller holds sb.mu.
 func (sb *sandbox) endNow(result *pb.GenericResult) {
 	if sb.result != nil {
 		return
@@ -259,7 +260,7 @@ func (sb *sandbox) endNow(result *pb.GenericResult) {
 	sb.server.running.Go(sb.clear)
 }
 
-// clear ends all that runs in the sandbox and removes what it has written.
+// clear kills all commands of the sandbox and removes its files.
 func (sb *sandbox) clear() {
 	defer close(sb.gone)
 	for _, e := range sb.all() {
@@ -281,7 +282,7 @@ func (sb *sandbox) clear() {
 	}
 }
 
-// all are the sandbox's commands.
+// all returns the sandbox's commands.
 func (sb *sandbox) all() []*execution {
 	var all []*execution
 	for _, e := range sb.execs {
@@ -293,12 +294,12 @@ func (sb *sandbox) all() []*execution {
 	return all
 }
 
-// result is one that says no more than its status.
+// result returns a result that has only a status.
 func result(kind pb.GenericResult_GenericStatus) *pb.GenericResult {
 	return pb.GenericResult_builder{Status: kind}.Build()
 }
 
-// terminal is what the protocol says of a terminal, and nil if none is wanted.
+// terminal returns info if it requests a terminal, else nil.
 func terminal(info *pb.PTYInfo) *pb.PTYInfo {
 	if !info.GetEnabled() {
 		return nil

@@ -20,19 +20,20 @@ import (
 	"google.golang.org/grpc/keepalive"
 )
 
-// environmentName is the one environment that the server has.
+// environmentName is the server's default environment.
 const environmentName = "main"
 
-// maxMessage is the SDK's own limit of a message, in bytes.
+// maxMessage is the SDK's own message size limit, in bytes.
 const maxMessage = 100 << 20
 
-// Options are the choices of a server; the zero value is usable.
+// Options configure a server. The zero value is useful.
 type Options struct {
-	// Dir is where sandboxes and images are kept, in a directory of its own that is
-	// removed by Close; empty is the system's directory for temporary files.
+	// Dir is the parent of the server's directory, which contains sandboxes and images and is
+	// removed by Close. Empty means the system's directory for temporary files.
 	Dir string
-	// Programs are more directories of this machine that sandboxes see, by the same
-	// path, and cannot change. They need roots of their own, see the package comment.
+	// Programs are additional directories of this machine that sandboxes see under the same
+	// path and cannot change. Sandboxes need their own root file systems for that, see the
+	// package comment.
 	Programs []string
 }
 
@@ -51,18 +52,18 @@ type Server struct {
 	closing   sync.Once
 	closed    error
 
-	creating sync.Mutex // by who takes a name
+	creating sync.Mutex // held while a sandbox gets its name
 
 	mu        sync.Mutex
 	problems  []error
-	apps      map[string]string // ids by name
-	sandboxes []*sandbox        // in the order they were made
+	apps      map[string]string // IDs by name
+	sandboxes []*sandbox        // in the order of creation
 	secrets   map[string]*secret
 	volumes   map[string]*volume
-	names     map[string]string // ids of what has a name, by kind and name
+	names     map[string]string // IDs of named objects, by kind and name
 }
 
-// New starts a server that ends with the test, and with it everything that runs in it.
+// New starts a server. The server and everything in it end with the test.
 func New(t testing.TB) *Server {
 	t.Helper()
 	s, err := Start(context.WithoutCancel(t.Context()), Options{})
@@ -77,7 +78,7 @@ func New(t testing.TB) *Server {
 	return s
 }
 
-// Start starts a server. What runs in it ends with ctx; Close must be called in any case.
+// Start starts a server. Its sandboxes end with ctx. The caller must call Close in any case.
 func Start(ctx context.Context, opts Options) (*Server, error) {
 	if opts.Dir == "" {
 		opts.Dir = os.TempDir()
@@ -129,8 +130,8 @@ func open(ctx context.Context, dir, base string) (*Server, error) {
 	return s, nil
 }
 
-// Close ends every sandbox and the server, and removes all that it kept. A second
-// call returns what the first one did.
+// Close ends all sandboxes and the server, and removes all its files. Further calls return the
+// first call's result.
 func (s *Server) Close() error {
 	s.closing.Do(func() { s.closed = s.close() })
 	return s.closed
@@ -158,7 +159,7 @@ func (s *Server) close() error {
 	return errors.Join(append(s.problems, os.RemoveAll(s.dir), os.RemoveAll(s.base))...)
 }
 
-// report keeps errors that no call could return, for Close.
+// report stores errors that no call can return. Close returns them.
 func (s *Server) report(what string, errs ...error) {
 	if err := errors.Join(errs...); err != nil {
 		s.mu.Lock()
@@ -167,17 +168,18 @@ func (s *Server) report(what string, errs ...error) {
 	}
 }
 
-// URL is the address for MODAL_SERVER_URL.
+// URL returns the address for MODAL_SERVER_URL.
 func (s *Server) URL() string { return "http://" + s.network.Addr().String() }
 
-// routerURL is the address for clients. They demand https of it, and
-// then use plain text because the control plane is on the loopback interface.
+// routerURL returns the router's address for clients. The SDK requires https in it, but then
+// uses plain text because the control plane is on the loopback interface.
 func (s *Server) routerURL() string { return "https://" + s.network.Addr().String() }
 
-// Credentials are the only token that the server accepts.
+// Credentials returns the only token that the server accepts.
 func (s *Server) Credentials() (id, secret string) { return s.tokens.id, s.tokens.secret }
 
-// Definition is what a sandbox was made from; nil if there is none with this id.
+// Definition returns the definition that a sandbox was created with, or nil if the ID is
+// unknown.
 func (s *Server) Definition(id string) *pb.Sandbox {
 	sb, err := s.sandbox(id)
 	if err != nil {
@@ -186,8 +188,8 @@ func (s *Server) Definition(id string) *pb.Sandbox {
 	return sb.definition
 }
 
-// NetworkAccess is the policy that was last set for a sandbox; nil if there is none
-// with this id. Only the one that blocks the network from the start is enforced.
+// NetworkAccess returns the policy that was last set for a sandbox, or nil if the ID is
+// unknown. Only a policy that blocks the network from the start is enforced.
 func (s *Server) NetworkAccess(id string) *pb.NetworkAccess {
 	sb, err := s.sandbox(id)
 	if err != nil {
@@ -198,8 +200,8 @@ func (s *Server) NetworkAccess(id string) *pb.NetworkAccess {
 	return sb.network
 }
 
-// Environ are the variables, as "NAME=value", that lead a client of a process of its
-// own to the server. config is the path of an empty file.
+// Environ returns the variables, as "NAME=value", with which a client in another process finds
+// the server. config is the path of an empty file.
 func (s *Server) Environ(config string) []string {
 	return []string{
 		"MODAL_CONFIG_PATH=" + config, "MODAL_SERVER_URL=" + s.URL(), "MODAL_TOKEN_ID=" + s.tokens.id,
@@ -207,8 +209,8 @@ func (s *Server) Environ(config string) []string {
 	}
 }
 
-// Setenv lets the SDK's clients that are made in this test find the server, and
-// nothing of the user's.
+// Setenv points the SDK's clients of this test at the server, and hides the user's own
+// settings.
 func (s *Server) Setenv(t testing.TB) {
 	t.Helper()
 	config := filepath.Join(t.TempDir(), "modal.toml")
@@ -217,7 +219,7 @@ func (s *Server) Setenv(t testing.TB) {
 	}
 	for _, entry := range os.Environ() {
 		if name, _, _ := strings.Cut(entry, "="); strings.HasPrefix(name, "MODAL_") {
-			t.Setenv(name, "") // which notes what it was
+			t.Setenv(name, "") // registers the restore of the old value
 			_ = os.Unsetenv(name)
 		}
 	}
@@ -227,8 +229,8 @@ func (s *Server) Setenv(t testing.TB) {
 	}
 }
 
-// newID mints an id of Modal's newer shape, "sb-01" and 24 characters, by which the
-// SDK knows which methods to call.
+// newID returns a new ID in Modal's newer format, "sb-01" and 24 characters. The SDK chooses
+// methods by the format.
 func newID(prefix string) string {
 	var b [15]byte
 	_, _ = rand.Read(b[:]) // never fails

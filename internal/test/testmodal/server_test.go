@@ -13,14 +13,14 @@ import (
 
 func TestMain(m *testing.M) { testmodal.Main(m) }
 
-// open makes a client of a server of the test's own.
+// open starts a server for the test and returns it with a client.
 func open(t testing.TB) (*testmodal.Server, *modal.Client) {
 	t.Helper()
 	s := testmodal.New(t)
 	return s, connect(t, s)
 }
 
-// connect makes a client.
+// connect returns a client of s.
 func connect(t testing.TB, s *testmodal.Server) *modal.Client {
 	t.Helper()
 	s.Setenv(t)
@@ -32,7 +32,7 @@ func connect(t testing.TB, s *testmodal.Server) *modal.Client {
 	return mc
 }
 
-// app is the one that all tests use.
+// app returns the app that all tests use.
 func app(t testing.TB, mc *modal.Client) *modal.App {
 	t.Helper()
 	app, err := mc.Apps.FromName(t.Context(), "test", &modal.AppFromNameParams{CreateIfMissing: true})
@@ -42,7 +42,7 @@ func app(t testing.TB, mc *modal.Client) *modal.App {
 	return app
 }
 
-// create makes a sandbox, which ends with the server.
+// create creates a sandbox. It ends with the server.
 func create(t testing.TB, mc *modal.Client, params *modal.SandboxCreateParams) *modal.Sandbox {
 	t.Helper()
 	sb, err := mc.Sandboxes.Create(t.Context(), app(t, mc), mc.Images.FromRegistry("debian:12", nil), params)
@@ -53,12 +53,12 @@ func create(t testing.TB, mc *modal.Client, params *modal.SandboxCreateParams) *
 	return sb
 }
 
-// detach gives a sandbox's connection back with the test.
+// detach closes a sandbox's connection when the test ends.
 func detach(t testing.TB, sb *modal.Sandbox) {
 	t.Cleanup(func() { _ = sb.Detach() })
 }
 
-// run runs a command to its end.
+// run runs a command and returns its standard output and exit code.
 func run(t testing.TB, sb *modal.Sandbox, args ...string) (stdout string, code int) {
 	t.Helper()
 	p, err := sb.Exec(t.Context(), args, nil)
@@ -76,14 +76,15 @@ func run(t testing.TB, sb *modal.Sandbox, args ...string) (stdout string, code i
 	return string(out), code
 }
 
-// workdir is where the sandbox's commands run, which is its own in any case.
+// workdir returns the working directory of the sandbox's commands, which no other sandbox
+// shares.
 func workdir(t testing.TB, sb *modal.Sandbox) string {
 	t.Helper()
 	out, _ := run(t, sb, "pwd")
 	return strings.TrimSpace(out)
 }
 
-// needRoot is for a test of what sandboxes have only for root on Linux.
+// needRoot skips or fails a test of features that sandboxes have only as root on Linux.
 func needRoot(t testing.TB) {
 	t.Helper()
 	testneed.Require(t, testmodal.Isolated(), "run this as root on Linux: only then have sandboxes namespaces")
@@ -129,7 +130,7 @@ func TestOutputNeverHoldsTheCommandUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if code, err := p.Wait(t.Context(), nil); err != nil || code != 0 { // nobody has read
+	if code, err := p.Wait(t.Context(), nil); err != nil || code != 0 { // its output is unread
 		t.Fatalf("exit %d, %v", code, err)
 	}
 	n, err := io.Copy(io.Discard, p.Stdout)

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// snapshot makes a layer of what has been written in the sandbox.
+// snapshot creates an image with a new layer: the files written in the sandbox.
 func (sb *sandbox) snapshot() (*image, error) {
 	layer, err := sb.server.images.newLayer()
 	if err != nil {
@@ -24,7 +24,7 @@ func (sb *sandbox) snapshot() (*image, error) {
 	}), nil
 }
 
-// snapshotDirectory makes an image of what is in one directory.
+// snapshotDirectory creates an image of the content of one directory.
 func (sb *sandbox) snapshotDirectory(path string) (*image, error) {
 	layer, err := sb.server.images.newLayer()
 	if err != nil {
@@ -47,7 +47,7 @@ func (sb *sandbox) snapshotDirectory(path string) (*image, error) {
 	return sb.server.images.add(&image{layers: []string{layer}, partial: true}), nil
 }
 
-// mountImage mounts an image at a path of the sandbox; nil is an empty directory.
+// mountImage mounts an image at a path of the sandbox. Nil means an empty directory.
 func (sb *sandbox) mountImage(path string, img *image) error {
 	if !isolated() {
 		return fmt.Errorf("mounting needs root")
@@ -98,7 +98,7 @@ func (sb *sandbox) unmountImage(path string) error {
 	return sb.space.inside(func() error { return unix.Unmount(path, unix.MNT_DETACH) })
 }
 
-// attach mounts a tree at a path of the thread's root.
+// attach mounts a tree at a path in the thread's root.
 func attach(tree int, path string) error {
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		return err

@@ -7,28 +7,28 @@ import (
 	"strings"
 )
 
-// parts are the trees that a root is put together from, each of them layers with a
-// directory on top that takes what is written. Programs are a tree of their own
-// because those of this machine lie under them.
+// parts are the trees of a root file system. Each is an overlay of layers with a writable
+// directory on top. Programs are a separate tree, on top of this machine's own programs.
 var parts = [...]string{"root", "usr"}
 
-// mount is one more directory in a sandbox.
+// mount is an additional directory in a sandbox.
 type mount struct {
 	source   string // a directory of this machine
 	target   string // its path in the sandbox
 	readOnly bool
 }
 
-// spaceOptions are how a space is made.
+// spaceOptions configure a space.
 type spaceOptions struct {
-	dir       string   // what is written goes there, by part
-	layers    []string // directories with parts, the upper first
+	dir       string   // for written files, by part
+	layers    []string // directories with parts, uppermost first
 	base      string   // the lowest layer of the part "root"
 	mounts    []mount
 	noNetwork bool
 }
 
-// upper is where what is written to a part goes, in a space's directory or a layer.
+// upper returns the directory for the written files of a part, in a space's directory or a
+// layer.
 func upper(dir, part string) string { return filepath.Join(dir, part) }
 
 // baseDirs are the directories of every root, with their modes.
@@ -38,10 +38,10 @@ var baseDirs = map[string]os.FileMode{
 	"var/cache": 0o755, "var/lib": 0o755, "var/log": 0o755, "var/tmp": 0o777 | os.ModeSticky,
 }
 
-// baseFiles are what a root takes from this machine besides its programs: nothing
-// that is a secret.
+// baseFiles are the files of this machine in every root file system besides its programs. None
+// is a secret.
 var baseFiles = []string{
-	"bin", "sbin", "lib", "lib32", "lib64", "libx32", // where they are links into usr
+	"bin", "sbin", "lib", "lib32", "lib64", "libx32", // if they are links into usr
 	"etc/alternatives", "etc/bash.bashrc", "etc/ca-certificates", "etc/debian_version", "etc/group", "etc/gitconfig",
 	"etc/host.conf", "etc/hosts", "etc/ld.so.cache", "etc/ld.so.conf", "etc/ld.so.conf.d", "etc/localtime", "etc/login.defs",
 	"etc/mime.types", "etc/nsswitch.conf", "etc/os-release", "etc/passwd", "etc/perl", "etc/profile", "etc/profile.d",
@@ -49,7 +49,7 @@ var baseFiles = []string{
 	"etc/ssl/openssl.cnf", "etc/terminfo", "etc/timezone", "var/lib/dpkg/status",
 }
 
-// makeBase puts the lowest layer of a root together.
+// makeBase assembles the lowest layer of root file systems.
 func makeBase(dir string) error {
 	for name, mode := range baseDirs {
 		if err := os.MkdirAll(filepath.Join(dir, name), 0o755); err != nil {
@@ -71,8 +71,7 @@ func makeBase(dir string) error {
 	return nil
 }
 
-// takeOver copies files, directories and links of this machine, those of them that
-// everybody may read.
+// takeOver copies files, directories and links of this machine that all users may read.
 func takeOver(from, to string) error {
 	return filepath.WalkDir(from, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// isolated says that spaces have namespaces and a root of their own, which takes root
-// with all its rights, and a file system for overlays.
+// isolated reports whether spaces have their own namespaces and root file system. That requires
+// root with all capabilities, and a file system that supports overlays.
 var isolated = sync.OnceValue(func() bool {
 	if os.Geteuid() != 0 {
 		return false
@@ -38,23 +38,23 @@ var isolated = sync.OnceValue(func() bool {
 	}) == nil
 })
 
-// space is where a sandbox's processes live: namespaces for mounts and processes,
-// held by a first process. All of it ends with that process, which ends with ours,
-// however that ends: it reads from a pipe.
+// space contains a sandbox's processes: mount and PID namespaces, held by a first process. When
+// that process ends, the kernel kills all others. It ends when this program does, even if this
+// program is killed, because it reads from a pipe until EOF.
 type space struct {
 	init   *exec.Cmd
 	pidfd  int
-	alive  *os.File // the pipe
+	alive  *os.File // the pipe of the first process
 	flags  int      // namespaces
 	opened spaceOptions
 }
 
-// initScript is the first process of a space: it mounts what only a process of the
-// space can, and then lives as long as its standard input. As it ignores the ends of
-// its children, the system collects those of orphans.
+// initScript runs as the first process of a space. It mounts what only a process of the space
+// can mount, and then waits for EOF on its standard input. It ignores SIGCHLD, so that the
+// kernel reaps orphans.
 const initScript = `mount -t proc proc /proc && trap "" CHLD && echo ready && exec cat >/dev/null`
 
-// newSpace makes a space.
+// newSpace creates a space.
 func newSpace(opts spaceOptions) (*space, error) {
 	if err := opts.makeDirs(); err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ func newSpace(opts spaceOptions) (*space, error) {
 	return s, nil
 }
 
-// makeDirs makes the directories that mounts need.
+// makeDirs creates the directories that the mounts need.
 func (o spaceOptions) makeDirs() error {
 	dirs := []string{filepath.Join(o.dir, "merged")}
 	for _, part := range parts {
@@ -100,8 +100,8 @@ func privateMounts() error {
 	return unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
 }
 
-// enterRoot gives the thread a namespace for mounts with a root that is put together
-// from layers, and makes it the thread's.
+// enterRoot gives the thread its own mount namespace with a root file system assembled from
+// layers, and makes that the thread's root.
 func (o spaceOptions) enterRoot() error {
 	if err := privateMounts(); err != nil {
 		return err
@@ -124,7 +124,7 @@ func (o spaceOptions) enterRoot() error {
 		}
 		defer func() { _ = unix.Close(trees[i]) }()
 	}
-	if err := os.Chdir(root); err != nil { // of this thread alone
+	if err := os.Chdir(root); err != nil { // changes only this thread
 		return err
 	}
 	if err := unix.PivotRoot(".", "."); err != nil {
@@ -133,7 +133,7 @@ func (o spaceOptions) enterRoot() error {
 	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
 		return err
 	}
-	for i, m := range o.mounts { // only now, so links lead nowhere else
+	for i, m := range o.mounts { // only now, so that links resolve inside the root
 		if err := m.attach(trees[i]); err != nil {
 			return err
 		}
@@ -141,7 +141,7 @@ func (o spaceOptions) enterRoot() error {
 	return nil
 }
 
-// mountLayers mounts one part.
+// mountLayers mounts the overlay of one part.
 func (o spaceOptions) mountLayers(target, part, base string) error {
 	err := unix.Mount("overlay", target, "overlay", 0, fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s,index=off,metacopy=off",
 		strings.Join(lowers(o.layers, part, base), ":"), upper(o.dir, part), filepath.Join(o.dir, "work-"+part)))
@@ -151,7 +151,7 @@ func (o spaceOptions) mountLayers(target, part, base string) error {
 	return nil
 }
 
-// lowers are the directories below a part, the upper first.
+// lowers returns the lower directories of a part's overlay, uppermost first.
 func lowers(layers []string, part, base string) []string {
 	var all []string
 	for _, layer := range layers {
@@ -168,7 +168,7 @@ func (m mount) attach(tree int) error {
 	return unix.Mount("", m.target, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, "")
 }
 
-// mountDevices fills a /dev with what every program may expect.
+// mountDevices mounts a /dev with the devices that programs expect.
 func mountDevices(dev string) error {
 	if err := unix.Mount("tmpfs", dev, "tmpfs", unix.MS_NOSUID, "mode=755,size=64k"); err != nil {
 		return err
@@ -201,8 +201,8 @@ func mountDevices(dev string) error {
 	return nil
 }
 
-// startInit starts the first process, on a thread that is in the root, and waits
-// until it has done its part.
+// startInit starts the first process, on a thread that is in the root, and waits until it is
+// ready.
 func (s *space) startInit() error {
 	stdin, alive, err := os.Pipe()
 	if err != nil {
@@ -235,8 +235,8 @@ func (s *space) startInit() error {
 	return nil
 }
 
-// inside runs f on a thread that sees the space's root, and whose children are the
-// space's processes.
+// inside runs f on a thread that has entered the space: it sees the space's root, and its
+// children are processes of the space.
 func (s *space) inside(f func() error) error {
 	if s.init == nil {
 		return f()
@@ -252,8 +252,8 @@ func (s *space) inside(f func() error) error {
 	})
 }
 
-// close kills all processes of the space and waits for the first one, which is the
-// last to go. No other process may be inside.
+// close kills all processes of the space. It waits for the first process, which ends last. No
+// other process may be inside.
 func (s *space) close() error {
 	if s.init == nil {
 		return nil
@@ -264,13 +264,13 @@ func (s *space) close() error {
 	return errors.Join(err, unix.Close(s.pidfd))
 }
 
-// onThread runs f on a thread that is thrown away, so f may change what is its own.
+// onThread runs f on a thread that then ends, so f may change the thread's own state.
 func onThread(f func() error) error {
 	ended := make(chan error, 1)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with this function
+		runtime.LockOSThread() // never unlocked: the thread ends with this function
 		if unix.Gettid() == os.Getpid() {
-			// The first thread stands for the process in /proc: it stays as it is.
+			// /proc shows the first thread as the process, so do not change it.
 			ended <- onThread(f)
 			runtime.UnlockOSThread()
 			return

@@ -7,13 +7,13 @@ import (
 	"path/filepath"
 )
 
-// isolated says that spaces have namespaces and a root of their own: never here.
+// isolated returns false: spaces have their own namespaces and root file system only on Linux.
 func isolated() bool { return false }
 
-// space is where a sandbox's processes live: only a directory.
+// space is the directory of a sandbox.
 type space struct{ opened spaceOptions }
 
-// newSpace makes a space.
+// newSpace creates a space.
 func newSpace(opts spaceOptions) (*space, error) {
 	for _, part := range parts {
 		if err := os.MkdirAll(filepath.Join(opts.dir, part), 0o755); err != nil {

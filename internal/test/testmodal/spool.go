@@ -7,26 +7,25 @@ import (
 	"sync"
 )
 
-// spoolMemory is how much of a stream is kept in memory, in bytes, before a file
-// takes it.
+// spoolMemory is how many bytes of a stream are kept in memory. Longer streams move to a file.
 const spoolMemory = 64 << 10
 
-// spool keeps a stream of output, from where it can be read at any offset and more
-// than once: a writer is never held up by those who read.
+// spool stores a stream of output. It can be read from any offset, repeatedly. A writer never
+// waits for readers.
 type spool struct {
-	dir string // where a file is made
+	dir string // where the file is created
 
 	mu    sync.Mutex
 	data  []byte
-	file  *os.File // has all, unless nil
+	file  *os.File // nil, or has the whole stream
 	size  int64
 	ended bool
-	grown chan struct{} // closed when there is more, or the end
+	grown chan struct{} // closed on new data or EOF
 }
 
 func newSpool(dir string) *spool { return &spool{dir: dir, grown: make(chan struct{})} }
 
-// Write adds to the end.
+// Write appends b.
 func (s *spool) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -36,7 +35,7 @@ func (s *spool) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// add stores b, in a file from some size on.
+// add stores b, in memory or in the file.
 func (s *spool) add(b []byte) (int, error) {
 	if s.file == nil && len(s.data)+len(b) <= spoolMemory {
 		s.data = append(s.data, b...)
@@ -56,8 +55,8 @@ func (s *spool) add(b []byte) (int, error) {
 	return s.file.WriteAt(b, s.size)
 }
 
-// nameless makes a file without a name. The caller may be on a thread that is in a
-// sandbox, where dir is not: it is made on another one.
+// nameless creates a file without a name. It uses another thread, because the caller's may be
+// inside a sandbox, where dir does not exist.
 func nameless(dir string) (f *os.File, err error) {
 	made := make(chan struct{})
 	go func() {
@@ -70,7 +69,7 @@ func nameless(dir string) (f *os.File, err error) {
 	return f, err
 }
 
-// finish says that there is no more to come.
+// finish marks the end of the stream.
 func (s *spool) finish() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,7 +77,7 @@ func (s *spool) finish() {
 	s.wake()
 }
 
-// free gives the file back; the stream must not be read any more.
+// free closes the file. The stream must not be read any more.
 func (s *spool) free() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,14 +86,14 @@ func (s *spool) free() {
 	}
 }
 
-// wake tells those who wait for more; the caller holds the lock.
+// wake wakes the readers that wait for more. The caller holds s.mu.
 func (s *spool) wake() {
 	close(s.grown)
 	s.grown = make(chan struct{})
 }
 
-// next reads what there is at an offset, and waits for it. It returns io.EOF at the
-// end of a stream that is finished.
+// next reads at an offset, and waits for data if necessary. It returns io.EOF at the end of a
+// finished stream.
 func (s *spool) next(ctx context.Context, offset int64, b []byte) (int, error) {
 	for {
 		n, grown, err := s.read(offset, b)
@@ -109,8 +108,8 @@ func (s *spool) next(ctx context.Context, offset int64, b []byte) (int, error) {
 	}
 }
 
-// read reads what there is at an offset. If there is nothing yet, it returns what
-// tells that there is more.
+// read reads at an offset without waiting. If there is no data yet, it returns a channel that
+// is closed on new data or EOF.
 func (s *spool) read(offset int64, b []byte) (n int, grown <-chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -127,17 +126,17 @@ func (s *spool) read(offset int64, b []byte) (n int, grown <-chan struct{}, err 
 	}
 }
 
-// tail is the end of what there is, at most n bytes of it.
+// tail returns the last n bytes of the stream, or less.
 func (s *spool) tail(n int64) string {
 	s.mu.Lock()
 	offset := max(0, s.size-n)
 	s.mu.Unlock()
 	b := make([]byte, n)
-	read, _, _ := s.read(offset, b) // what cannot be read is not there
+	read, _, _ := s.read(offset, b) // on an error, return what was read
 	return string(b[:read])
 }
 
-// drain passes everything from an offset to send, to the end of the stream.
+// drain passes the stream from an offset to send, until EOF.
 func (s *spool) drain(ctx context.Context, offset int64, send func(data []byte, offset int64) error) error {
 	b := make([]byte, 256<<10)
 	for {

@@ -13,11 +13,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// tokens are what clients prove themselves with.
+// tokens are the credentials of clients.
 type tokens struct {
 	id, secret, auth string
 	mu               *sync.Mutex
-	life             *time.Duration // of the tokens of sandboxes
+	life             *time.Duration // of sandbox tokens
 }
 
 func newTokens() tokens {
@@ -28,7 +28,7 @@ func newTokens() tokens {
 	}
 }
 
-// newJWT mints a token of three parts. The server compares tokens as secrets and does not
+// newJWT returns a new token of three parts. The server compares tokens as secrets and does not
 // verify the signature, which is random.
 func newJWT(subject string, expires time.Time) string {
 	part := base64.RawURLEncoding.EncodeToString
@@ -39,7 +39,7 @@ func newJWT(subject string, expires time.Time) string {
 	}, ".")
 }
 
-// header is the first value of a call's header.
+// header returns the first value of a call's header.
 func header(ctx context.Context, name string) string {
 	if values := metadata.ValueFromIncomingContext(ctx, name); len(values) > 0 {
 		return values[0]
@@ -47,8 +47,8 @@ func header(ctx context.Context, name string) string {
 	return ""
 }
 
-// check refuses calls of the control plane without the server's token. The router's
-// calls are checked against their sandbox.
+// check refuses calls of the control plane without the server's token. Calls of the router are
+// checked against the tokens of their sandbox.
 func (t tokens) check(ctx context.Context, method string) error {
 	if !strings.HasPrefix(method, "/modal.client.ModalClient/") {
 		return nil
@@ -59,15 +59,15 @@ func (t tokens) check(ctx context.Context, method string) error {
 	return nil
 }
 
-// SetTokenLife is how long the tokens of sandboxes last that are given out from now
-// on. The SDK asks for a new one only if the last has less than 30 seconds to live.
+// SetTokenLife sets the lifetime of sandbox tokens that are issued from now on. The SDK
+// requests a new token only if the last one expires in less than 30 seconds.
 func (s *Server) SetTokenLife(life time.Duration) {
 	s.tokens.mu.Lock()
 	defer s.tokens.mu.Unlock()
 	*s.tokens.life = life
 }
 
-// ExpireTokens ends all tokens of sandboxes that have been given out.
+// ExpireTokens revokes all sandbox tokens issued up to now.
 func (s *Server) ExpireTokens() {
 	for _, sb := range s.list() {
 		sb.mu.Lock()
@@ -76,7 +76,7 @@ func (s *Server) ExpireTokens() {
 	}
 }
 
-// token gives out a token of the sandbox.
+// token issues a token of the sandbox.
 func (sb *sandbox) token() string {
 	t := sb.server.tokens
 	t.mu.Lock()
@@ -89,7 +89,7 @@ func (sb *sandbox) token() string {
 	return jwt
 }
 
-// admits says whether a call has one of the sandbox's tokens.
+// admits reports whether a call has a valid token of the sandbox.
 func (sb *sandbox) admits(ctx context.Context) bool {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()

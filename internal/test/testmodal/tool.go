@@ -5,10 +5,10 @@ import (
 	"os/exec"
 )
 
-// cpPath is the program that copies.
+// cpPath is the path of cp.
 const cpPath = "/bin/cp"
 
-// runTool runs a program of this machine; its output is part of the error.
+// runTool runs a program of this machine. The error contains its output.
 func runTool(cmd *exec.Cmd) error {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w: %s", cmd.Path, err, out)
@@ -16,8 +16,8 @@ func runTool(cmd *exec.Cmd) error {
 	return nil
 }
 
-// copyTree copies what is in a directory into another one that exists, with owners,
-// modes, times, and the marks by which layers say what is gone.
+// copyTree copies the content of a directory into another existing one, with owners, modes,
+// times, and the overlay's marks for deleted files.
 func copyTree(from, to string) error {
 	return runTool(&exec.Cmd{Path: cpPath, Args: []string{"cp", "-au", from + "/.", to}})
 }

@@ -6,9 +6,8 @@ import (
 	pb "github.com/modal-labs/modal-client/go/proto/modal_proto"
 )
 
-// openTunnels returns the addresses of a sandbox's ports. Those without encryption work,
-// because the sandbox shares this machine's network; the names of the others do not
-// resolve.
+// openTunnels returns the addresses of a sandbox's ports. Unencrypted ports work, because the
+// sandbox shares this machine's network. The host names of encrypted ports do not resolve.
 func openTunnels(ports []*pb.PortSpec) map[uint32]*pb.TunnelData {
 	all := map[uint32]*pb.TunnelData{}
 	for i, spec := range ports {
@@ -23,7 +22,7 @@ func openTunnels(ports []*pb.PortSpec) map[uint32]*pb.TunnelData {
 	return all
 }
 
-// tunnelData is what is said of the tunnels.
+// tunnelData returns the tunnels in the protocol's format.
 func (sb *sandbox) tunnelData(encryptedOnly bool) []*pb.TunnelData {
 	var all []*pb.TunnelData
 	for _, data := range sb.tunnels {

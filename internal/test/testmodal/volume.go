@@ -8,24 +8,24 @@ import (
 	"sync"
 )
 
-// volume keeps files beyond sandboxes. A sandbox has a copy of its own, and what it
-// writes is committed when it asks for it, and at its end.
+// volume keeps files beyond the life of sandboxes. Each sandbox has its own copy. Its changes
+// are committed when it requests that, and when it ends.
 type volume struct {
 	id, dir string
 
 	mu sync.Mutex // held while copying
 }
 
-// mountedVolume is a sandbox's copy.
+// mountedVolume is a sandbox's copy of a volume.
 type mountedVolume struct {
 	*volume
 	source   string // in the volume's directory
 	copy     string
 	readOnly bool
-	known    map[string]bool // files when last in step
+	known    map[string]bool // files at the last commit or reload
 }
 
-// mountVolumes makes the sandbox's copies.
+// mountVolumes creates the sandbox's copies of volumes.
 func (sb *sandbox) mountVolumes() ([]mount, error) {
 	var mounts []mount
 	for i, def := range sb.definition.GetVolumeMounts() {
@@ -51,7 +51,7 @@ func (sb *sandbox) mountVolumes() ([]mount, error) {
 	return mounts, nil
 }
 
-// commitVolumes commits what the sandbox has written.
+// commitVolumes commits the sandbox's changes.
 func (sb *sandbox) commitVolumes() {
 	for _, m := range sb.volumes {
 		if err := m.commit(); err != nil {
@@ -60,8 +60,8 @@ func (sb *sandbox) commitVolumes() {
 	}
 }
 
-// commit puts what is new in the copy into the volume, and removes there what the
-// copy had and has no more.
+// commit copies new and newer files of the copy into the volume, and removes from the volume
+// the files that were deleted from the copy.
 func (m *mountedVolume) commit() error {
 	if m.readOnly {
 		return nil
@@ -71,14 +71,15 @@ func (m *mountedVolume) commit() error {
 	return m.step(m.copy, m.source)
 }
 
-// reload puts what is new in the volume into the copy.
+// reload copies new and newer files of the volume into the copy, and removes from the copy the
+// files that were deleted from the volume.
 func (m *mountedVolume) reload() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.step(m.source, m.copy)
 }
 
-// step copies what is newer, and removes what was known and is no more.
+// step copies newer files, and removes files that were known and no longer exist.
 func (m *mountedVolume) step(from, to string) error {
 	now, err := names(from)
 	if err != nil {
@@ -98,7 +99,7 @@ func (m *mountedVolume) step(from, to string) error {
 	return err
 }
 
-// names are the paths of all that is in a directory.
+// names returns the paths of everything in a directory.
 func names(dir string) (map[string]bool, error) {
 	all := map[string]bool{}
 	err := fs.WalkDir(os.DirFS(dir), ".", func(path string, _ fs.DirEntry, err error) error {

@@ -1,5 +1,4 @@
-// Package testneed says what tests need of the machine that they run on. It is for tests
-// only.
+// Package testneed checks the prerequisites of tests. It is for tests only.
 package testneed
 
 import (
@@ -7,11 +6,12 @@ import (
 	"testing"
 )
 
-// NoSkip is the variable by which CI asks for everything: a test that lacks something
-// fails there, and is skipped elsewhere.
+// NoSkip is the variable that CI sets to run all tests: there, a test without its prerequisites
+// fails instead of being skipped.
 const NoSkip = "AGENTENV_TEST_NO_SKIP"
 
-// Require ends a test unless met. instruction says what to do about it.
+// Require skips a test unless met is true. With NoSkip or CI set, the test fails instead.
+// instruction says how to fix it.
 func Require(t testing.TB, met bool, instruction string) {
 	t.Helper()
 	switch {
@@ -23,7 +23,7 @@ func Require(t testing.TB, met bool, instruction string) {
 	}
 }
 
-// Root ends a test unless root runs it.
+// Root skips or fails a test, like Require, unless it runs as root.
 func Root(t testing.TB, why string) {
 	t.Helper()
 	Require(t, os.Geteuid() == 0, "run this as root: "+why)

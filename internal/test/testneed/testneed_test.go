@@ -7,7 +7,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/testneed"
 )
 
-// ended notes how a test would have ended.
+// ended records how a test would have ended.
 type ended struct {
 	testing.TB
 	how string

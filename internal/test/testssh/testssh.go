@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Alias is a name by which the ssh command knows the server.
+// Alias is the server's name for the ssh command.
 const Alias = "agentenv-test-machine"
 
 // Server is a running sshd.
@@ -24,7 +24,7 @@ type Server struct {
 	log string
 }
 
-// Logins counts the connections that the server has accepted.
+// Logins returns how many connections the server has accepted.
 func (s *Server) Logins(t testing.TB) int {
 	t.Helper()
 	text, err := os.ReadFile(s.log)
@@ -34,8 +34,8 @@ func (s *Server) Logins(t testing.TB) int {
 	return strings.Count(string(text), "Accepted publickey")
 }
 
-// Start starts a real sshd on the loopback device, with keys of its own, and puts an ssh
-// command that knows them first in PATH. The user is the one that runs the test.
+// Start starts a real sshd on the loopback interface, with its own keys. It puts an ssh command
+// that knows these keys first in PATH. The login user is the user who runs the test.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	dir := t.TempDir()
@@ -44,8 +44,8 @@ func Start(t testing.TB) *Server {
 			t.Fatalf("ssh-keygen: %v: %s", err, out)
 		}
 	}
-	// What this user's shell does at a login is not tested: it may take long, or wait for that of
-	// another test.
+	// Do not run the user's own login scripts: they may be slow, or wait for those of another
+	// test.
 	home := filepath.Join(dir, "home")
 	if err := os.Mkdir(home, 0o700); err != nil {
 		t.Fatal(err)
@@ -73,7 +73,7 @@ func Start(t testing.TB) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sshd, err := exec.LookPath("/usr/sbin/sshd") // it insists on its absolute path
+	sshd, err := exec.LookPath("/usr/sbin/sshd") // sshd requires an absolute path
 	if err != nil {
 		t.Fatal("run the set-up first: ", err)
 	}
@@ -83,7 +83,7 @@ func Start(t testing.TB) *Server {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", filepath.Dir(wrapper)+":"+os.Getenv("PATH"))
-	if err := os.MkdirAll("/run/sshd", 0o755); err != nil { // where a boot would make it
+	if err := os.MkdirAll("/run/sshd", 0o755); err != nil { // normally created at boot
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), sshd, "-D", "-e", "-f", filepath.Join(dir, "sshd_config"))

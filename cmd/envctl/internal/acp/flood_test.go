@@ -18,7 +18,7 @@ import (
 	"github.com/agentenv-dev/agentenv/session"
 )
 
-// flood prints 50 MB of texts and tool calls, 500 of them with an ID each.
+// flood is a script that prints 50 MB of texts and tool calls, 500 in all, each with its own ID.
 const flood = `
 echo '{"type":"query_started"}'
 awk 'BEGIN {

@@ -11,8 +11,8 @@ import (
 	"github.com/agentenv-dev/agentenv/session"
 )
 
-// FuzzServe: whatever an editor sends, it is served to the end, and each answer is one
-// JSON object a line.
+// FuzzServe checks that Serve ends for any input, and that each answer is one JSON object on a
+// line.
 func FuzzServe(f *testing.F) {
 	f.Add([]byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}` + "\n" +
 		`{"jsonrpc":"2.0","id":2,"method":"session/new","params":{"cwd":"/","mcpServers":[]}}`))

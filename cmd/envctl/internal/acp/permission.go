@@ -14,7 +14,7 @@ import (
 	"github.com/agentenv-dev/agentenv/session"
 )
 
-// questions are what the editor was asked and has not answered.
+// questions are the permission requests that the editor has not answered.
 type questions struct {
 	waiting sync.WaitGroup
 
@@ -22,7 +22,8 @@ type questions struct {
 	open map[string]context.CancelFunc // by the id of the request
 }
 
-// add notes a question. Its context ends when the question is withdrawn.
+// add registers a question. It returns a context that is cancelled when the question is
+// withdrawn.
 func (q *questions) add(ctx context.Context, id string) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	q.mu.Lock()
@@ -34,7 +35,7 @@ func (q *questions) add(ctx context.Context, id string) (context.Context, contex
 	return ctx, cancel
 }
 
-// resolved withdraws a question that has been answered otherwise.
+// resolved withdraws a question that was resolved without the editor.
 func (q *questions) resolved(ev runnerscripts.Event) {
 	r, err := runnerscripts.Payload[runnerscripts.PermissionResolved](ev)
 	if err != nil {
@@ -48,7 +49,7 @@ func (q *questions) resolved(ev runnerscripts.Event) {
 	}
 }
 
-// withdraw withdraws all that is open and waits for those who ask.
+// withdraw withdraws all open questions and waits for the goroutines that ask them.
 func (q *questions) withdraw() {
 	q.mu.Lock()
 	for _, cancel := range q.open {
@@ -59,7 +60,8 @@ func (q *questions) withdraw() {
 	q.waiting.Wait()
 }
 
-// ask asks the editor for permission, beside what the agent does meanwhile.
+// ask asks the editor for permission in a goroutine, so that the agent's other events are sent
+// meanwhile.
 func (c *conversation) ask(ctx context.Context, ev runnerscripts.Event) {
 	s := c.server
 	req, err := runnerscripts.Payload[runnerscripts.PermissionRequest](ev)
@@ -75,7 +77,7 @@ func (c *conversation) ask(ctx context.Context, ev runnerscripts.Event) {
 		if ctx.Err() != nil {
 			return // withdrawn, or answered otherwise
 		}
-		// That it is answered withdraws the question, and so ends ctx.
+		// Respond resolves the request, which cancels ctx.
 		err = c.agent.Respond(context.WithoutCancel(ctx), req.ID, decision(req, res.Outcome, err))
 		if err != nil && !errors.Is(err, session.ErrNotPending) && !errors.Is(err, session.ErrClosed) {
 			s.log.Warn("the answer had no effect", "session", c.id, "error", err)
@@ -97,7 +99,8 @@ func options(all []runnerscripts.PermissionOption) []acp.PermissionOption {
 	return list
 }
 
-// optionName begins with what an option does, whatever the agent calls it.
+// optionName returns a name that starts with the effect of an option, whatever the agent calls
+// it.
 func optionName(o runnerscripts.PermissionOption) string {
 	effect := o.Kind.Effect()
 	effect = strings.ToUpper(effect[:1]) + effect[1:]
@@ -108,8 +111,8 @@ func optionName(o runnerscripts.PermissionOption) string {
 	return fmt.Sprintf("%s (%q)", effect, name)
 }
 
-// decision is what the editor has chosen. An editor that cannot ask has not allowed
-// anything, and neither has one whose answer could mean several options.
+// decision returns the editor's decision. It rejects the request if the editor could not ask, or
+// if the answer could mean several options.
 func decision(req runnerscripts.PermissionRequest, o acp.RequestPermissionOutcome, err error) runnerscripts.PermissionDecision {
 	switch {
 	case err != nil:

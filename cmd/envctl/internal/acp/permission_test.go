@@ -13,7 +13,7 @@ import (
 func TestAnOptionIsNamedByItsEffect(t *testing.T) {
 	for _, tt := range []struct {
 		kind       rs.PermissionKind
-		name, want string // no want: it is not offered
+		name, want string // empty want: not offered
 	}{
 		{rs.AllowOnce, "Allow", "Allow once"},
 		{rs.AllowOnce, "", "Allow once"},

@@ -17,7 +17,7 @@ import (
 	"github.com/agentenv-dev/agentenv/session"
 )
 
-// prompt takes a prompt in. From here on it can be cancelled.
+// prompt accepts a prompt, which can be cancelled from then on.
 func (s *server) prompt(ctx context.Context, params json.RawMessage) (work, error) {
 	req, err := decode[acp.PromptRequest](params)
 	if err != nil {
@@ -49,7 +49,7 @@ func (s *server) prompt(ctx context.Context, params json.RawMessage) (work, erro
 	}, nil
 }
 
-// begin makes a prompt the one that is worked on, if there is none.
+// begin makes a prompt the running one. It returns false if another prompt runs.
 func (c *conversation) begin(cancel context.CancelFunc) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -66,7 +66,7 @@ func (c *conversation) end() {
 	c.cancel = nil
 }
 
-// cancelPrompt stops the prompt that is worked on, if there is one.
+// cancelPrompt cancels the running prompt, if there is one.
 func (c *conversation) cancelPrompt() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,9 +104,9 @@ func (s *server) converse(ctx context.Context, c *conversation, text string) (ac
 	return ending(ctx.Err() != nil, result, err)
 }
 
-// ending is the answer to a prompt. One that was cancelled before it ended is said to
-// be cancelled, as the protocol demands, also when the agent was done or failed before
-// the interruption reached it.
+// ending returns the answer to a prompt. A prompt that was cancelled before its end is answered
+// as cancelled, as the protocol demands, even if the agent completed or failed before the
+// interrupt reached it.
 func ending(cancelled bool, result runnerscripts.QueryCompleted, err error) (acp.PromptResponse, error) {
 	if q := new(session.QueryError); err != nil && (!cancelled || !errors.As(err, &q)) {
 		return acp.PromptResponse{}, err
@@ -117,7 +117,7 @@ func ending(cancelled bool, result runnerscripts.QueryCompleted, err error) (acp
 	return acp.PromptResponse{StopReason: stopReason(result.StopReason), Usage: usage(result.Usage)}, nil
 }
 
-// take tells the editor an event. The agent waits for it.
+// take sends an event to the editor. The agent waits for it.
 func (c *conversation) take(ctx context.Context, ev runnerscripts.Event) error {
 	switch ev.Type {
 	case runnerscripts.TypePermissionRequest:
@@ -136,7 +136,7 @@ func stopReason(r runnerscripts.StopReason) acp.StopReason {
 	return acp.StopReason(cmp.Or(r, runnerscripts.StopEndTurn))
 }
 
-// usage counts the tokens of a prompt; nil if the agent does not.
+// usage returns the token counts of a prompt; nil if the agent does not report them.
 func usage(u runnerscripts.Usage) *acp.Usage {
 	if u == (runnerscripts.Usage{}) {
 		return nil
@@ -149,8 +149,8 @@ func usage(u runnerscripts.Usage) *acp.Usage {
 	}
 }
 
-// text makes one text of a prompt: links are named where they stand, and what is
-// embedded follows at the end.
+// text joins the blocks of a prompt into one text. Links are named in their place, and embedded
+// texts follow at the end.
 func (p *paths) text(blocks []acp.ContentBlock) (string, error) {
 	var text, context strings.Builder
 	for i, b := range blocks {
@@ -175,7 +175,7 @@ func (p *paths) text(blocks []acp.ContentBlock) (string, error) {
 	return text.String() + context.String(), nil
 }
 
-// link names a resource in a prompt.
+// link returns the Markdown link to a resource in a prompt.
 func (p *paths) link(name, uri string) string {
 	ref := p.reference(uri)
 	if name == "" {
@@ -184,8 +184,8 @@ func (p *paths) link(name, uri string) string {
 	return "[@" + name + "](" + ref + ")"
 }
 
-// reference is how the agent finds a resource. A file in the editor's folder is
-// named by its path in there, which is the same in the workspace.
+// reference returns the name by which the agent finds a resource. For a file in the editor's
+// folder it is the path in the folder, which is the same in the workspace.
 func (p *paths) reference(uri string) string {
 	u, err := url.Parse(uri)
 	if err != nil || u.Scheme != "file" {

@@ -38,8 +38,8 @@ const (
 // cancelRequest withdraws a request of either side.
 const cancelRequest = "$/cancel_request"
 
-// read takes what the editor sends, in its order, until it sends no more. Answers
-// are for the connection, which gets them through feed.
+// read handles the messages of the editor in order, until EOF. It passes answers to the
+// connection, through feed.
 func (s *server) read(ctx context.Context, in io.Reader, feed io.Writer) error {
 	handlers := s.handlers()
 	lines := runnerscripts.NewLineReader(in, maxMessage)
@@ -61,7 +61,7 @@ func (s *server) read(ctx context.Context, in io.Reader, feed io.Writer) error {
 		}
 		switch {
 		case m.Method == "" && len(m.ID) > 0:
-			// It fails when the connection has ended; then no request waits for it.
+			// Write fails if the connection has ended; then no request waits for an answer.
 			_, _ = feed.Write(append(bytes.Clone(line), '\n'))
 		case len(m.ID) > 0:
 			s.request(ctx, handlers[m.Method], m)
@@ -71,7 +71,7 @@ func (s *server) read(ctx context.Context, in io.Reader, feed io.Writer) error {
 	}
 }
 
-// request accepts a request, and works on it beside the others.
+// request accepts a request, and runs its work in a goroutine.
 func (s *server) request(ctx context.Context, h handler, m message) {
 	if h == nil {
 		s.reply(m.ID, nil, &acp.RequestError{Code: codeNoMethod, Message: fmt.Sprintf("agentenv has no method %q", m.Method)})
@@ -87,7 +87,7 @@ func (s *server) request(ctx context.Context, h handler, m message) {
 	id := string(m.ID)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed { // and the calls are waited for
+	if s.closed { // Serve may wait for the calls already
 		cancel()
 		return
 	}
@@ -102,7 +102,7 @@ func (s *server) request(ctx context.Context, h handler, m message) {
 	})
 }
 
-// notification does what needs no answer. Unknown ones are none of its business.
+// notification handles a message that needs no answer. It ignores unknown ones.
 func (s *server) notification(m message) {
 	switch m.Method {
 	case acp.AgentMethodSessionCancel:
@@ -133,7 +133,7 @@ func (s *server) notification(m message) {
 	}
 }
 
-// answer is what the editor gets for a request.
+// answer is the response to a request of the editor.
 type answer struct {
 	JSONRPC string            `json:"jsonrpc"`
 	ID      json.RawMessage   `json:"id"`
@@ -154,13 +154,13 @@ func (s *server) reply(id json.RawMessage, result any, err error) {
 	line, err := json.Marshal(a)
 	if err != nil {
 		a.Result, a.Error = nil, &acp.RequestError{Code: codeInternal, Message: err.Error()}
-		line, _ = json.Marshal(a) // of nothing but strings and a number
+		line, _ = json.Marshal(a) // a struct of strings and a number cannot fail
 	}
 	_, _ = s.out.Write(append(line, '\n')) // the writer ends the connection if it fails
 }
 
-// tell sends a notification about a session. An editor that does not read it holds
-// the session up until the connection ends.
+// tell sends a notification about a session. It blocks while the editor does not read, at most
+// until silent is closed.
 func (s *server) tell(ctx context.Context, id acp.SessionId, u acp.SessionUpdate) error {
 	select {
 	case <-s.silent:
@@ -202,12 +202,12 @@ func requestError(err error) *acp.RequestError {
 	return e
 }
 
-// invalid is an error in what the editor has sent.
+// invalid returns an error about what the editor has sent.
 func invalid(format string, args ...any) error {
 	return &acp.RequestError{Code: codeInvalidParams, Message: fmt.Sprintf(format, args...)}
 }
 
-// decode reads the parameters of a request.
+// decode decodes the parameters of a request.
 func decode[T any](params json.RawMessage) (T, error) {
 	var v T
 	if len(params) == 0 {
@@ -219,7 +219,7 @@ func decode[T any](params json.RawMessage) (T, error) {
 	return v, nil
 }
 
-// lineWriter writes one message a call, and ends the connection when it is not read.
+// lineWriter writes one message a call. If a write fails, it ends the connection.
 type lineWriter struct {
 	broken context.CancelCauseFunc
 

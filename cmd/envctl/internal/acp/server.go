@@ -25,19 +25,19 @@ import (
 	"github.com/agentenv-dev/agentenv/session"
 )
 
-// Config says what is served. Configure is required.
+// Config configures a server. Configure is required.
 type Config struct {
 	// Name, Title and Version identify the server to the editor.
 	Name, Title, Version string
-	// Configure returns the configuration of a new session for a folder, which
-	// exists and whose path is absolute. The OnPermission of its environment and its
-	// Store do not count: the editor is asked, and gets the events, which are not kept.
+	// Configure returns the configuration of a new session for a folder, which exists and whose
+	// path is absolute. The server replaces the Store of the configuration and the OnPermission
+	// of its environment: it asks the editor, sends it the events, and stores none.
 	Configure func(ctx context.Context, folder string, servers []runnerscripts.MCPServer) (session.Config, error)
-	// Modes are the permission modes that the editor may choose from, Mode is the
-	// one at the start. None means that they are not known: the agent judges.
+	// Modes are the permission modes that the editor may choose from, and Mode is the initial
+	// one. Without Modes the server passes any mode to the agent.
 	Modes []string
 	Mode  string
-	// Logger takes what the editor is not told; nil means silence.
+	// Logger receives events and errors that the editor does not get; nil means no logging.
 	Logger hclog.Logger
 }
 
@@ -51,10 +51,9 @@ const farewell = 5 * time.Second
 // errGone: the editor has closed its end.
 var errGone = errors.New("the editor has gone")
 
-// Serve reads requests from in and writes answers to out until in ends, which is no
-// error, ctx is done or out cannot be written; then it ends all sessions and returns
-// when nothing is left of them. A read of in that has begun is not broken off: it
-// lasts until in ends.
+// Serve reads requests from in and writes answers to out until in ends, which is no error, until
+// ctx is done, or until a write to out fails. Then it ends all sessions and waits for their end.
+// A pending read of in cannot be cancelled: its goroutine lasts until in ends.
 func Serve(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -86,7 +85,7 @@ func Serve(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
 	return err
 }
 
-// giveUp lets what waits for an editor that has gone go on after a while.
+// giveUp unblocks, after a while, goroutines that wait for a disconnected editor.
 func (s *server) giveUp() {
 	time.AfterFunc(farewell, func() { close(s.silent) })
 }
@@ -98,8 +97,8 @@ type server struct {
 	out  *lineWriter
 	conn *acp.Connection // sends updates and requests to the editor
 
-	calls  sync.WaitGroup // requests that are worked on
-	silent chan struct{}  // closed when nothing is written any more to an editor that has disconnected
+	calls  sync.WaitGroup // running requests
+	silent chan struct{}  // closed when writes to a disconnected editor are given up
 
 	mu       sync.Mutex
 	closed   bool
@@ -107,8 +106,8 @@ type server struct {
 	inflight map[string]context.CancelFunc // by the id of the request
 }
 
-// handler takes a request in, in the order of the requests, and returns the work to
-// do for it, which takes its time.
+// handler accepts a request and returns the work for it. Handlers are called in the order of the
+// requests; their work runs concurrently.
 type handler func(ctx context.Context, params json.RawMessage) (work, error)
 
 // work answers a request.
@@ -126,7 +125,7 @@ func (s *server) handlers() map[string]handler {
 	}
 }
 
-// initialize tells what is served. There is one version of the protocol.
+// initialize returns the capabilities of the server. There is one version of the protocol.
 func (s *server) initialize(_ context.Context, params json.RawMessage) (work, error) {
 	req, err := decode[acp.InitializeRequest](params)
 	if err != nil {
@@ -154,7 +153,8 @@ func (s *server) authenticate(context.Context, json.RawMessage) (work, error) {
 	return nil, invalid("agentenv itself needs no authentication; give the agent its key in its environment, for example with --env")
 }
 
-// add makes a session known, unless the connection has ended meanwhile.
+// add registers a session. If the connection has ended meanwhile, it closes the session and
+// returns an error.
 func (s *server) add(c *conversation) error {
 	s.mu.Lock()
 	closed := s.closed
@@ -196,7 +196,7 @@ func (s *server) closeSession(_ context.Context, params json.RawMessage) (work, 
 	return func() (any, error) { return acp.CloseSessionResponse{}, c.agent.Close() }, nil
 }
 
-// closeAll ends all sessions, each with its sandbox, and lets no more begin.
+// closeAll ends all sessions, each with its sandbox. No session can be added afterwards.
 func (s *server) closeAll() error {
 	s.mu.Lock()
 	s.closed = true
@@ -219,8 +219,8 @@ func (s *server) closeAll() error {
 	return errors.Join(slices.DeleteFunc(errs, func(err error) bool { return err == nil })...)
 }
 
-// sayFarewell waits until the last requests are answered, but not for an editor that
-// reads no more.
+// sayFarewell waits until the last requests are answered, at most as long as farewell: the
+// editor may not read any more.
 func (s *server) sayFarewell() {
 	answered := make(chan struct{})
 	go func() { s.calls.Wait(); close(answered) }()

@@ -23,8 +23,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience ends a server that hangs. A flood takes a busy machine more than a minute with
-// the race detector.
+// patience bounds how long a server may hang. A flood takes a busy machine more than a minute
+// with the race detector.
 const patience = 5 * time.Minute
 
 // wire is the editor's end of a connection, line by line.
@@ -45,7 +45,7 @@ type reply struct {
 	Error *acp.RequestError
 }
 
-// serve serves sessions whose sandboxes are made by create.
+// serve serves sessions that create their sandboxes with create.
 func serve(t *testing.T, create func(context.Context) error) *wire {
 	t.Helper()
 	return serveSessions(t, session.Config{
@@ -56,7 +56,7 @@ func serve(t *testing.T, create func(context.Context) error) *wire {
 	})
 }
 
-// serveSessions serves sessions of one configuration.
+// serveSessions serves sessions with one configuration.
 func serveSessions(t *testing.T, of session.Config) *wire {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -155,7 +155,7 @@ func TestAMessageThatIsNoRequestDoesNotEndTheConnection(t *testing.T) {
 		{`[]`, codeParse},
 		{`"x"`, codeParse},
 		{`{}`, 0},
-		{`{"id":7,"result":{}}`, 0}, // of nothing that was asked
+		{`{"id":7,"result":{}}`, 0}, // the answer to no request
 		{`{"method":"session/cancel"}`, 0},
 		{`{"method":"session/cancel","params":{"sessionId":"none"}}`, 0},
 		{`{"method":"$/cancel_request","params":7}`, 0},

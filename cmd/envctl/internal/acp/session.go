@@ -24,22 +24,22 @@ type conversation struct {
 	id     acp.SessionId
 	agent  *session.AgentSession
 	paths  *paths
-	teller *teller   // for the one who appends an event
-	asking questions // of the prompt that is worked on
+	teller *teller   // used by the goroutine that appends an event
+	asking questions // of the running prompt
 
 	mu     sync.Mutex
-	cancel context.CancelFunc // of the prompt that is worked on; nil without one
+	cancel context.CancelFunc // of the running prompt; nil if there is none
 }
 
-// newSessionRequest is session/new. The servers are read here, because
-// acp-go-sdk takes one that lacks a field for one of another kind.
+// newSessionRequest is the request session/new. It decodes the servers itself, because
+// acp-go-sdk takes a server that lacks a field for one of another kind.
 type newSessionRequest struct {
 	Cwd                   string      `json:"cwd"`
 	MCPServers            []mcpServer `json:"mcpServers"`
 	AdditionalDirectories []string    `json:"additionalDirectories"`
 }
 
-// mcpServer is any of the kinds of servers.
+// mcpServer is a server of any kind.
 type mcpServer struct {
 	Type    string            `json:"type"`
 	Name    string            `json:"name"`
@@ -50,8 +50,7 @@ type mcpServer struct {
 	Headers []acp.HttpHeader  `json:"headers"`
 }
 
-// newSession begins a session for a folder. Its sandbox is made with the first
-// prompt.
+// newSession starts a session for a folder. The first prompt creates its sandbox.
 func (s *server) newSession(ctx context.Context, params json.RawMessage) (work, error) {
 	req, err := decode[newSessionRequest](params)
 	if err != nil {
@@ -86,14 +85,14 @@ func checkFolder(cwd string) error {
 	case !info.IsDir():
 		return invalid("cwd: %s is not a folder; give one", cwd)
 	}
-	// What a session may change must not say which folder the next one gets.
+	// A session could change a symbolic link, and so the folder of the next session.
 	if resolved, err := filepath.EvalSymlinks(cwd); err != nil || resolved != filepath.Clean(cwd) {
 		return invalid("cwd: symbolic links lead from %s to %s; give the folder's real path", cwd, resolved)
 	}
 	return nil
 }
 
-// server is the server as a profile has it.
+// server returns the server in the form of a profile.
 func (m mcpServer) server(i int) (runnerscripts.MCPServer, error) {
 	out := runnerscripts.MCPServer{Name: m.Name}
 	switch {
@@ -129,7 +128,7 @@ func with(m map[string]string, key, value string) map[string]string {
 	return m
 }
 
-// open begins the session.
+// open opens the session and registers it.
 func (s *server) open(ctx context.Context, folder string, servers []runnerscripts.MCPServer) (any, error) {
 	cfg, err := s.cfg.Configure(ctx, folder, servers)
 	if err != nil {
@@ -150,10 +149,11 @@ func (s *server) open(ctx context.Context, folder string, servers []runnerscript
 		}
 		return env, err
 	}
-	cfg.Environment.OnPermission, cfg.Environment.PermissionTimeout = environment.AnswerLater, -1 // the editor's person has time
+	// The editor asks the user, who may take any time.
+	cfg.Environment.OnPermission, cfg.Environment.PermissionTimeout = environment.AnswerLater, -1
 	cfg.RejectBusy = true
 	c := &conversation{server: s, paths: p, teller: newTeller(p, s.log, s.cfg.Mode)}
-	telling := context.WithoutCancel(ctx) // also after the session was cancelled
+	telling := context.WithoutCancel(ctx) // events are sent even after a cancellation
 	cfg.Store = store.NewStream(func(ev runnerscripts.Event) error { return c.take(telling, ev) })
 	if c.agent, err = session.Open(ctx, cfg); err != nil {
 		return nil, err
@@ -165,7 +165,7 @@ func (s *server) open(ctx context.Context, folder string, servers []runnerscript
 	return acp.NewSessionResponse{SessionId: c.id, Modes: s.modes()}, nil
 }
 
-// modes are what the editor may choose from.
+// modes returns the modes that the editor may choose from; nil if they are unknown.
 func (s *server) modes() *acp.SessionModeState {
 	if len(s.cfg.Modes) == 0 {
 		return nil
@@ -225,15 +225,15 @@ type paths struct {
 	workspace string
 }
 
-// found takes the workspace of a new sandbox.
+// found sets the workspace of a new sandbox.
 func (p *paths) found(workspace string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.workspace = workspace
 }
 
-// editor is the path of the editor for one of the sandbox. What is outside of the
-// workspace has no other.
+// editor returns the editor's path for a path of the sandbox. Paths outside the workspace stay
+// the same.
 func (p *paths) editor(name string) string {
 	p.mu.Lock()
 	workspace := p.workspace

@@ -14,23 +14,23 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// teller makes updates for the editor of the events of a session. It is for one
-// goroutine at a time, but for setMode.
+// teller converts the events of a session to updates for the editor. It must be used by one
+// goroutine at a time, except for setMode.
 type teller struct {
 	paths *paths
 	log   hclog.Logger
 
-	// The text sent of each block, and the tool calls sent. The editor may get again
-	// what these maps have dropped.
+	// The sent text of each block, and the sent tool calls. Entries that these maps drop may be
+	// sent again.
 	blocks boundedmap.Map[*strings.Builder]
 	tools  boundedmap.Map[struct{}]
-	last   place // where the last text stands
+	last   place // the block of the last text
 
 	mu   sync.Mutex
-	mode string // that the editor knows of
+	mode string // the last mode that the editor knows of
 }
 
-// maxTold is how many bytes a teller remembers of each kind.
+// maxTold is how many bytes a teller remembers in each map.
 const maxTold = 16 << 20
 
 // place is a block of text; the zero value is none.
@@ -77,7 +77,7 @@ func (t *teller) update(ev runnerscripts.Event) (acp.SessionUpdate, bool) {
 	return acp.SessionUpdate{}, false
 }
 
-// note logs what the protocol has no word for.
+// note logs an event that the protocol has no update for.
 func (t *teller) note(ev runnerscripts.Event) {
 	switch ev.Type {
 	case runnerscripts.TypeUserMessage, runnerscripts.TypeTranscriptChanged:
@@ -96,13 +96,13 @@ func payload[T any](t *teller, ev runnerscripts.Event) (T, bool) {
 	return v, err == nil
 }
 
-// isMain reports whether an event is of the agent's own conversation. What its
-// subagents say to each other the result of their tool call tells.
+// isMain reports whether an event belongs to the agent's own conversation. The conversation of a
+// subagent is not sent: the result of its tool call reports it.
 func isMain(ev runnerscripts.Event) bool {
 	return ev.ConversationID == "" || ev.ConversationID == runnerscripts.MainConversation
 }
 
-// setMode takes the mode that is in force and reports whether that is news.
+// setMode sets the current mode and reports whether it has changed.
 func (t *teller) setMode(mode string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -113,8 +113,8 @@ func (t *teller) setMode(mode string) bool {
 	return news
 }
 
-// text tells what is new of a message or thought. The editor joins all chunks, so
-// a block that follows another one directly begins a paragraph.
+// text returns the new part of a message or thought. The editor joins all chunks, so a block
+// that directly follows another one starts a paragraph.
 func (t *teller) text(ev runnerscripts.Event) (acp.SessionUpdate, bool) {
 	c, ok := payload[runnerscripts.ContentChunk](t, ev)
 	if !ok || !isMain(ev) {
@@ -157,14 +157,15 @@ func (t *teller) news(c runnerscripts.ContentChunk) string {
 		return rest
 	}
 	if strings.HasPrefix(before, text) {
-		return "" // taken back, some of it or all
+		return "" // some or all of the text was withdrawn
 	}
 	told.Reset()
 	told.WriteString(text)
 	return "\n\n" + text
 }
 
-// toolCall tells of a tool call, the first time what the protocol wants to know.
+// toolCall returns the update for a tool call. The first update has all fields that the protocol
+// requires.
 func (t *teller) toolCall(ev runnerscripts.Event) (acp.SessionUpdate, bool) {
 	c, ok := payload[runnerscripts.ToolCall](t, ev)
 	if !ok || c.ToolCallID == "" {
@@ -189,7 +190,7 @@ func (t *teller) toolCall(ev runnerscripts.Event) (acp.SessionUpdate, bool) {
 	}}, true
 }
 
-// question is the tool call that the editor is asked about.
+// question returns the tool call of a permission request.
 func (t *teller) question(c runnerscripts.ToolCall) acp.ToolCallUpdate {
 	if _, told := t.tools.Get(c.ToolCallID); c.Title == "" && c.Name != "" && !told {
 		c.Title = c.Name
@@ -197,7 +198,7 @@ func (t *teller) question(c runnerscripts.ToolCall) acp.ToolCallUpdate {
 	return t.call(c)
 }
 
-// call is a tool call in the editor's words; what did not change is left out.
+// call converts a tool call to the protocol's form. It leaves out fields that are not set.
 func (t *teller) call(c runnerscripts.ToolCall) acp.ToolCallUpdate {
 	u := acp.ToolCallUpdate{
 		ToolCallId: acp.ToolCallId(c.ToolCallID), Title: given(visible.Text(c.Title)), Kind: given(acp.ToolKind(c.Kind)),
@@ -220,7 +221,7 @@ func (t *teller) call(c runnerscripts.ToolCall) acp.ToolCallUpdate {
 	return u
 }
 
-// given is nil for what is not set.
+// given returns a pointer to v; nil if v is the zero value.
 func given[T comparable](v T) *T {
 	var zero T
 	if v == zero {
@@ -229,7 +230,7 @@ func given[T comparable](v T) *T {
 	return &v
 }
 
-// raw is nil for no JSON.
+// raw returns m; nil if it is empty.
 func raw(m json.RawMessage) any {
 	if len(m) == 0 {
 		return nil
@@ -237,7 +238,8 @@ func raw(m json.RawMessage) any {
 	return m
 }
 
-// contentBlock is content that editors know.
+// contentBlock converts content to the protocol's form. It returns false if the protocol has no
+// form for it.
 func contentBlock(c runnerscripts.Content) (acp.ContentBlock, bool) {
 	switch c.Type {
 	case "text":

@@ -110,7 +110,7 @@ func TestUpdatesAreOfTheProtocol(t *testing.T) {
 			event(t, rs.TypeCommands, map[string]any{"availableCommands": []any{map[string]string{"name": "go", "description": "goes"}}}),
 			`{"availableCommands":[{"description":"goes","name":"go"}],"sessionUpdate":"available_commands_update"}`,
 		},
-		{event(t, rs.TypeModeUpdate, rs.ModeUpdate{CurrentModeID: "default"}), ""}, // no news
+		{event(t, rs.TypeModeUpdate, rs.ModeUpdate{CurrentModeID: "default"}), ""}, // no change
 		{event(t, rs.TypeModeUpdate, rs.ModeUpdate{CurrentModeID: "plan"}), `{"currentModeId":"plan","sessionUpdate":"current_mode_update"}`},
 		{event(t, rs.TypeUsageUpdate, rs.UsageUpdate{Used: 5, Size: 10}), `{"sessionUpdate":"usage_update","size":10,"used":5}`},
 		{
