@@ -52,7 +52,7 @@ func (e *Environment) Changes(ctx context.Context) ([]Change, error) {
 	defer leave()
 	var changes []workspace.Change
 	err = e.base.use(ctx, func(old *workspace.Snapshot) error {
-		current, err := workspace.Take(ctx, e.prim, e.cfg.notCounted(), false, nil)
+		current, err := workspace.Take(ctx, e.prim, e.cfg.ignorePatterns(), false, nil)
 		if err != nil {
 			return err
 		}
@@ -105,7 +105,7 @@ func (e *Environment) Patch(ctx context.Context, w io.Writer) error {
 	}
 	defer leave()
 	err = e.base.use(ctx, func(old *workspace.Snapshot) (err error) {
-		current, err := workspace.Take(ctx, e.prim, e.cfg.notCounted(), true, old)
+		current, err := workspace.Take(ctx, e.prim, e.cfg.ignorePatterns(), true, old)
 		if err != nil {
 			return err
 		}
@@ -146,7 +146,7 @@ func (e *Environment) Apply(ctx context.Context, to Folder) (_ []Change, err err
 	defer leave()
 	var made []workspace.Change
 	err = e.base.use(ctx, func(old *workspace.Snapshot) (err error) {
-		current, err := workspace.Take(ctx, e.prim, e.cfg.notCounted(), true, old)
+		current, err := workspace.Take(ctx, e.prim, e.cfg.ignorePatterns(), true, old)
 		if err != nil {
 			return err
 		}
@@ -197,9 +197,9 @@ func leaveOut(ctx context.Context, from Source, changes []workspace.Change) ([]w
 	return slices.DeleteFunc(changes, func(c workspace.Change) bool { name, ok := within(c); return ok && out[name] }), nil
 }
 
-// notCounted returns the patterns that Changes, Patch and Apply ignore: git's own files, which
+// ignorePatterns returns the patterns that Changes, Patch and Apply ignore: git's own files, which
 // git cannot patch, and Config.IgnoreChanges. leaveOut skips what a copied folder ignored.
-func (c Config) notCounted() []string { return append([]string{".git"}, c.IgnoreChanges...) }
+func (c Config) ignorePatterns() []string { return append([]string{".git"}, c.IgnoreChanges...) }
 
 // baseline is the workspace as it was when the sources were placed.
 type baseline struct {

@@ -39,7 +39,7 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 	if err != nil {
 		return nil, errors.Join(err, terminate())
 	}
-	if err := e.leaveRecord(ctx); err != nil {
+	if err := e.writeRecord(ctx); err != nil {
 		return nil, errors.Join(err, e.Terminate(ctx))
 	}
 	if err := e.logActivity(ctx); err != nil {
@@ -103,7 +103,7 @@ func Remove(ctx context.Context, s Sandbox, id string) error {
 		markEnding(s.Type, id)
 		err := p.Remove(ctx, id)
 		if err == nil {
-			forget(s.Type, id)
+			removeRecords(s.Type, id)
 		}
 		return err
 	}

@@ -45,8 +45,8 @@ type Environment struct {
 	prepared bool          // guarded by setup
 	first    Setup         // the Setup of a session that the caller does not prepare; never changes
 
-	pausing sync.Mutex
-	thaw    func() (freeze func()) // set while this environment has paused the sandbox: see wake
+	pausing       sync.Mutex
+	resumeOnClose func() (freeze func()) // set while this environment has paused the sandbox: see wake
 
 	mu     sync.Mutex
 	closed bool
@@ -144,7 +144,7 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 		}
 		e.owner.folders = foldersOf(cfg.Workspace)
 	}
-	if err := e.base.take(ctx, p, cfg.notCounted(), own); err != nil {
+	if err := e.base.take(ctx, p, cfg.ignorePatterns(), own); err != nil {
 		return nil, errors.Join(fmt.Errorf("remember the workspace: %w", err), gate.close())
 	}
 	return e, nil
@@ -173,7 +173,7 @@ func (e *Environment) Healthy(ctx context.Context) error {
 		return err
 	}
 	defer leave()
-	err = e.gone(ctx)
+	err = e.checkAlive(ctx)
 	if ctx.Err() != nil {
 		return fmt.Errorf("health: %w", context.Cause(ctx)) // the sandbox itself may be healthy
 	}
@@ -209,7 +209,7 @@ func (e *Environment) Close() error {
 		e.mu.Unlock()
 		freeze := func() {}
 		if agent != nil || len(procs) > 0 {
-			freeze = e.thawed()
+			freeze = e.resumeForClose()
 		}
 		switch {
 		case agent == nil:
@@ -243,7 +243,7 @@ func (e *Environment) end() error {
 	e.activity.change(func(a *activity) { a.Ending = now() })
 	err := e.owner.release()
 	if err == nil {
-		forget(e.cfg.Sandbox.Type, e.ID())
+		removeRecords(e.cfg.Sandbox.Type, e.ID())
 	}
 	return err
 }

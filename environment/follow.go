@@ -59,7 +59,7 @@ func (r *queryRun) watch(ctx context.Context) error {
 	e.agent = p
 	e.mu.Unlock()
 	r.begin()
-	r.goOn(last, far)
+	r.continueQuery(last, far)
 	ctx, withdraw := context.WithCancel(ctx)
 	err = r.follow(ctx, p)
 	cause := context.Cause(ctx)
@@ -80,8 +80,8 @@ func (r *queryRun) watch(ctx context.Context) error {
 	return err
 }
 
-// goOn makes the run continue a query that was begun before.
-func (r *queryRun) goOn(at prompted, far progress) {
+// continueQuery makes the run continue a query that was begun before.
+func (r *queryRun) continueQuery(at queryRecord, far progress) {
 	r.seen, r.began, r.index = at.Seen, at.Time, at.Index
 	r.env.mu.Lock()
 	defer r.env.mu.Unlock()
@@ -121,7 +121,7 @@ func (r *queryRun) rejoin(ctx context.Context) (p *process, has bool, err error)
 }
 
 // rejoinAfter returns the agent that had another prompt; nil if the agent is gone.
-func (e *Environment) rejoinAfter(ctx context.Context, last prompted) (*process, error) {
+func (e *Environment) rejoinAfter(ctx context.Context, last queryRecord) (*process, error) {
 	far, err := e.progressOf(ctx, last)
 	var p *process
 	if err == nil {
@@ -137,7 +137,7 @@ func (e *Environment) rejoinAfter(ctx context.Context, last prompted) (*process,
 // has not started the query, recover withdraws the prompt: the runner then ends, and the prompt
 // goes to the next runner. Only a prompt whose query_started was printed can have reached the
 // agent, and a line may still be in transit.
-func (r *queryRun) recover(ctx context.Context, last prompted) (*process, error) {
+func (r *queryRun) recover(ctx context.Context, last queryRecord) (*process, error) {
 	e := r.env
 	far, err := e.progressOf(ctx, last)
 	if err == nil && far.running != "" && !far.started {
@@ -159,13 +159,13 @@ func (r *queryRun) recover(ctx context.Context, last prompted) (*process, error)
 	if err != nil {
 		return nil, fmt.Errorf("go on with query %s: %w", last.QueryID, err)
 	}
-	r.goOn(last, far)
+	r.continueQuery(last, far)
 	return p, nil
 }
 
 // reattach returns the process of a prompt, with its output from a position on. The process may
 // have ended. The caller closes it.
-func (e *Environment) reattach(ctx context.Context, at prompted, from int64) (*process, error) {
+func (e *Environment) reattach(ctx context.Context, at queryRecord, from int64) (*process, error) {
 	args, err := e.command(ctx, runnerscripts.ExecuteQuery)
 	if err != nil {
 		return nil, err
@@ -225,9 +225,9 @@ func (e *Environment) Working(ctx context.Context) (bool, error) {
 	return e.working(ctx)
 }
 
-// letsGo reports whether the query continues without this program: it is detached, the caller
+// detaches reports whether the query continues without this program: it is detached, the caller
 // has left it, and the gateway has not ended it.
-func (r *queryRun) letsGo(ctx context.Context) bool {
+func (r *queryRun) detaches(ctx context.Context) bool {
 	return r.query.Detach && (r.left || ctx.Err() != nil) && endedBy(ctx) == nil
 }
 

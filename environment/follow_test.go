@@ -208,7 +208,7 @@ func TestAnInterruptLeavesTheQueryOfAnotherProgramAlone(t *testing.T) {
 }
 
 // promptsOf returns the records of the sandbox's queries.
-func promptsOf(t *testing.T, env *Environment) []prompted {
+func promptsOf(t *testing.T, env *Environment) []queryRecord {
 	t.Helper()
 	all, err := env.prompts(t.Context())
 	if err != nil {

@@ -94,7 +94,7 @@ func (e *Environment) copyOn(ctx context.Context, p primitives.EnvironmentPrimit
 		return nil, errors.Join(err, c.gate.close(), c.base.close())
 	}
 	if own.kept {
-		if err := errors.Join(c.leaveNote(ctx), c.forgetQueries(ctx)); err != nil {
+		if err := errors.Join(c.writeNote(ctx), c.forgetQueries(ctx)); err != nil {
 			return nil, errors.Join(err, c.gate.close(), c.base.close())
 		}
 	}
@@ -106,7 +106,7 @@ func (e *Environment) copyOn(ctx context.Context, p primitives.EnvironmentPrimit
 func (e *Environment) Terminate(ctx context.Context) error {
 	_, err := e.prim.Terminate(context.WithoutCancel(ctx))
 	if err == nil {
-		forget(e.cfg.Sandbox.Type, e.ID())
+		removeRecords(e.cfg.Sandbox.Type, e.ID())
 	}
 	return errors.Join(err, e.Close())
 }
@@ -164,7 +164,7 @@ func (e *Environment) Pause(ctx context.Context) error {
 		return err
 	}
 	outlives := context.WithoutCancel(ctx)
-	e.thaw = func() (freeze func()) { return e.wake(outlives) }
+	e.resumeOnClose = func() (freeze func()) { return e.wake(outlives) }
 	return nil
 }
 
@@ -180,16 +180,16 @@ func (e *Environment) Resume(ctx context.Context) error {
 	if err := primitives.Resume(ctx, e.prim); err != nil {
 		return err
 	}
-	e.thaw = nil
+	e.resumeOnClose = nil
 	return nil
 }
 
-// awake returns an error if the sandbox is paused: a live agent in it could neither work nor
+// checkNotPaused returns an error if the sandbox is paused: a live agent in it could neither work nor
 // end.
-func (e *Environment) awake(ctx context.Context) error {
+func (e *Environment) checkNotPaused(ctx context.Context) error {
 	e.pausing.Lock()
 	defer e.pausing.Unlock()
-	if e.thaw == nil {
+	if e.resumeOnClose == nil {
 		return nil
 	}
 	paused, err := e.isPaused(ctx)
@@ -199,7 +199,7 @@ func (e *Environment) awake(ctx context.Context) error {
 	case paused:
 		return fmt.Errorf("%w: it is paused; resume it", primitives.ErrUnavailable)
 	}
-	e.thaw = nil
+	e.resumeOnClose = nil
 	return nil
 }
 
@@ -209,15 +209,15 @@ func (e *Environment) isPaused(ctx context.Context) (bool, error) {
 	return state.Status == primitives.StatusPaused, err
 }
 
-// thawed resumes a paused sandbox, so that processes in it can end. The function it returns
+// resumeForClose resumes a paused sandbox, so that processes in it can end. The function it returns
 // pauses the sandbox again if the sandbox outlives the environment.
-func (e *Environment) thawed() (freeze func()) {
+func (e *Environment) resumeForClose() (freeze func()) {
 	e.pausing.Lock()
 	defer e.pausing.Unlock()
-	if e.thaw == nil {
+	if e.resumeOnClose == nil {
 		return func() {}
 	}
-	return e.thaw()
+	return e.resumeOnClose()
 }
 
 // wake resumes the sandbox so that Close can shut processes down. ctx is that of Pause, because

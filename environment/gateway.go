@@ -40,11 +40,11 @@ type (
 	ModelPolicy = gateway.ModelPolicy
 )
 
-// handover is how long the address of a dead program may still be in use; openGate retries after
+// addressReuseTimeout is how long the address of a dead program may still be in use; openGate retries after
 // each handoverPause.
 const (
-	handover      = 2 * time.Second
-	handoverPause = 50 * time.Millisecond
+	addressReuseTimeout = 2 * time.Second
+	handoverPause       = 50 * time.Millisecond
 )
 
 // gate is the environment's gateway to the models and to allowed hosts; its zero value is none.
@@ -143,7 +143,7 @@ func openGate(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	l, err := primitives.Listen(ctx, p, "tcp", address)
-	for began := time.Now(); errors.Is(err, syscall.EADDRINUSE) && time.Since(began) < handover && !patience.Wait(ctx.Done(), handoverPause); {
+	for began := time.Now(); errors.Is(err, syscall.EADDRINUSE) && time.Since(began) < addressReuseTimeout && !patience.Wait(ctx.Done(), handoverPause); {
 		l, err = primitives.Listen(ctx, p, "tcp", address)
 	}
 	if errors.Is(err, syscall.EADDRINUSE) { // another program serves it

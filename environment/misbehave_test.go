@@ -40,7 +40,7 @@ func TestMisbehavingScripts(t *testing.T) {
 		},
 		"an end before query_started is an error": {
 			`exit 0`, "query_failed",
-			func(e *ScriptError) bool { return errors.Is(e, errNotTaken) },
+			func(e *ScriptError) bool { return errors.Is(e, errNotStarted) },
 		},
 		"a result does not replace query_completed": {
 			started + `echo '{"type":"result","ok":true}'`, failed,

@@ -78,7 +78,7 @@ func (e *Environment) copyTo(ctx context.Context, to Config) (*Environment, erro
 	} else if working {
 		return nil, fmt.Errorf("%w: one that another program has begun; follow it to its end first", ErrBusy)
 	}
-	start, err := e.memory(ctx)
+	start, err := e.readSetup(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("read the conversation: %w", err)
 	}
@@ -186,8 +186,8 @@ func relativeTo(dir, target, workspace string) string {
 	return filepath.ToSlash(relative)
 }
 
-// memory returns the Setup from which the agent resumes in another sandbox.
-func (e *Environment) memory(ctx context.Context) (Setup, error) {
+// readSetup returns the Setup from which the agent resumes in another sandbox.
+func (e *Environment) readSetup(ctx context.Context) (Setup, error) {
 	start, err := e.conversation(ctx)
 	if err != nil || start.Transcript != nil || e.cfg.Agent.Name == "" {
 		return start, err
@@ -270,10 +270,10 @@ func (e *Environment) takeOverRecord(ctx context.Context) error {
 		return nil
 	}
 	err := e.base.use(ctx, func(began *workspace.Snapshot) error {
-		return archive.Pipe(began.Pack, func(r io.Reader) error { return e.leaveBaseline(ctx, r) })
+		return archive.Pipe(began.Pack, func(r io.Reader) error { return e.writeBaseline(ctx, r) })
 	})
 	if err != nil {
 		return err
 	}
-	return e.leaveNote(ctx)
+	return e.writeNote(ctx)
 }

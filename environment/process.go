@@ -22,8 +22,8 @@ const (
 	// quietDelay is how long the output of an exited script must be silent before cutQuiet
 	// closes it, though children of the script may still hold it open.
 	quietDelay = 250 * time.Millisecond
-	// mostChatter is how often cutQuiet waits again for output that continues.
-	mostChatter = 8
+	// maxQuietChecks is how often cutQuiet waits again for output that continues.
+	maxQuietChecks = 8
 	// queuedControls is how many lines may wait for a script that does not read.
 	queuedControls = 16
 )
@@ -141,7 +141,7 @@ func (p *process) write() {
 }
 
 // cutQuiet closes the output of an exited script once nothing more comes, even if an orphan of
-// the script still holds it open. If an orphan keeps printing, cutQuiet waits mostChatter times:
+// the script still holds it open. If an orphan keeps printing, cutQuiet waits maxQuietChecks times:
 // what the script itself printed is read without waiting.
 func (p *process) cutQuiet(ended <-chan struct{}) {
 	select {
@@ -162,7 +162,7 @@ func (p *process) cutQuiet(ended <-chan struct{}) {
 		if waiting {
 			waits++
 		}
-		if waiting && (reads == last || waits > mostChatter) {
+		if waiting && (reads == last || waits > maxQuietChecks) {
 			p.cut.Store(true)
 			_ = p.proc.Stdout().Close()
 			return

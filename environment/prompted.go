@@ -15,8 +15,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// prompted says where a kept sandbox stores the events of a query. It does not hold the prompts.
-type prompted struct {
+// queryRecord says where a kept sandbox stores the events of a query. It does not hold the prompts.
+type queryRecord struct {
 	Time    time.Time `json:"time"`
 	QueryID string    `json:"query_id"`
 	Process string    `json:"process"` // the durable command that has the prompt
@@ -36,7 +36,7 @@ func (r *queryRun) notePrompt(ctx context.Context, p *process) error {
 	if !ok {
 		return nil
 	}
-	return r.env.note(ctx, prompted{
+	return r.env.note(ctx, queryRecord{
 		Time: now(), QueryID: r.query.ID, Process: d.ID(), Input: d.input, Offset: p.taken, Index: r.index,
 	})
 }
@@ -47,12 +47,12 @@ func (e *Environment) noteEnd(ctx context.Context, p *process, id string) {
 		return
 	}
 	// If it fails, the query counts as unattended once more.
-	if err := e.note(ctx, prompted{Time: now(), QueryID: id, Seen: true}); err != nil {
+	if err := e.note(ctx, queryRecord{Time: now(), QueryID: id, Seen: true}); err != nil {
 		e.log.Debug("cannot write down that a query has ended", "error", err)
 	}
 }
 
-func (e *Environment) note(ctx context.Context, p prompted) error {
+func (e *Environment) note(ctx context.Context, p queryRecord) error {
 	line, err := json.Marshal(p)
 	if err != nil {
 		return err
@@ -66,19 +66,19 @@ func (e *Environment) note(ctx context.Context, p prompted) error {
 }
 
 // lastPrompt returns the record of the latest query.
-func (e *Environment) lastPrompt(ctx context.Context) (prompted, error) {
+func (e *Environment) lastPrompt(ctx context.Context) (queryRecord, error) {
 	all, err := e.prompts(ctx)
 	if err != nil {
-		return prompted{}, err
+		return queryRecord{}, err
 	}
 	if len(all) == 0 {
-		return prompted{}, ErrNoQuery
+		return queryRecord{}, ErrNoQuery
 	}
 	return all[len(all)-1], nil
 }
 
 // prompts returns the records of all queries, oldest first.
-func (e *Environment) prompts(ctx context.Context) ([]prompted, error) {
+func (e *Environment) prompts(ctx context.Context) ([]queryRecord, error) {
 	name := path.Join(e.prim.Paths().App, queriesFile)
 	data, err := primitives.ReadFile(ctx, e.prim, name, maxRecord)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -87,14 +87,14 @@ func (e *Environment) prompts(ctx context.Context) ([]prompted, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the list of queries: %w", err)
 	}
-	var all []prompted
+	var all []queryRecord
 	lines := runnerscripts.NewLineReader(bytes.NewReader(data), 0)
 	for {
 		line, err := lines.Next()
 		if errors.Is(err, io.EOF) || err == nil && lines.Unterminated() {
 			return all, nil
 		}
-		var one prompted
+		var one queryRecord
 		if err == nil {
 			err = json.Unmarshal(line, &one)
 		}
@@ -130,7 +130,7 @@ type progress struct {
 }
 
 // progressOf returns how far a query is, according to the stored events.
-func (e *Environment) progressOf(ctx context.Context, at prompted) (progress, error) {
+func (e *Environment) progressOf(ctx context.Context, at queryRecord) (progress, error) {
 	proc, err := primitives.Reattach(ctx, e.prim, at.Process, primitives.Offset{Stdout: at.Offset, NoFollow: true})
 	if err != nil {
 		return progress{}, err

@@ -126,7 +126,7 @@ func (r *queryRun) run(ctx context.Context) error {
 	r.used = e.meter.Query(withdraw, func(limit *BudgetError) bool { return r.askForMore(ctx, limit) })
 	defer r.used()
 	err = r.ask(ctx)
-	goesOn := !r.ended && r.letsGo(ctx)
+	goesOn := !r.ended && r.detaches(ctx)
 	withdraw(nil)
 	r.asks.Wait()
 	if goesOn {
@@ -142,7 +142,7 @@ func (r *queryRun) run(ctx context.Context) error {
 
 // ask sends the prompt to an agent and follows the query to its end.
 func (r *queryRun) ask(ctx context.Context) error {
-	if err := r.env.awake(ctx); err != nil {
+	if err := r.env.checkNotPaused(ctx); err != nil {
 		return err
 	}
 	if err := r.prepare(ctx); err != nil {
@@ -165,7 +165,7 @@ func (r *queryRun) ask(ctx context.Context) error {
 }
 
 var (
-	errNotTaken      = errors.New("the script ended before it took up the prompt")
+	errNotStarted    = errors.New("the script ended before it took up the prompt")
 	errNotCompleted  = errors.New("the script ended without query_completed or query_failed")
 	errNotStopped    = errors.New("the runner did not end the query after an interrupt and was killed")
 	errResultTooSoon = errors.New("the script reported its result before the query was completed")
@@ -198,7 +198,7 @@ func (r *queryRun) follow(ctx context.Context, p *process) error {
 		case text := <-r.env.gate.refusals:
 			r.refused(text)
 		case <-done:
-			if r.letsGo(ctx) {
+			if r.detaches(ctx) {
 				return context.Cause(ctx)
 			}
 			done = nil
@@ -341,7 +341,7 @@ func (r *queryRun) completed(ctx context.Context, ev runnerscripts.Event) (done 
 	case err != nil:
 		return done, fmt.Errorf("its query_completed is malformed: %w", err)
 	case done.StopReason == runnerscripts.StopCancelled && !r.env.isClosed():
-		return done, r.env.lost(ctx)
+		return done, r.env.checkAliveDetached(ctx)
 	}
 	return done, nil
 }
@@ -403,7 +403,7 @@ func (r *queryRun) died(ctx context.Context, p *process, result *runnerscripts.R
 	r.untaken = !r.started
 	switch {
 	case !r.started:
-		cause = errNotTaken
+		cause = errNotStarted
 	case result != nil && result.OK:
 		cause = errResultTooSoon
 	}

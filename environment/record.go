@@ -43,28 +43,28 @@ const (
 // sessionPattern matches a session ID that is read from a sandbox.
 var sessionPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$`)
 
-// leaveRecord stores what [Attach] needs. For a sandbox that is not kept it leaves out the state
+// writeRecord stores what [Attach] needs. For a sandbox that is not kept it leaves out the state
 // of the workspace, which takes long.
-func (e *Environment) leaveRecord(ctx context.Context) error {
+func (e *Environment) writeRecord(ctx context.Context) error {
 	if !e.owner.kept {
-		return e.leaveNote(ctx)
+		return e.writeNote(ctx)
 	}
-	packed, err := primitives.Pack(ctx, e.prim, ".", primitives.PackOptions{Ignore: e.cfg.notCounted()})
+	packed, err := primitives.Pack(ctx, e.prim, ".", primitives.PackOptions{Ignore: e.cfg.ignorePatterns()})
 	switch {
 	case errors.Is(err, errors.ErrUnsupported):
 	case err != nil:
 		return fmt.Errorf("leave the workspace's state in the sandbox: %w", err)
 	default:
-		if err := errors.Join(e.leaveBaseline(ctx, packed), packed.Close()); err != nil {
+		if err := errors.Join(e.writeBaseline(ctx, packed), packed.Close()); err != nil {
 			return err
 		}
 	}
-	return e.leaveNote(ctx)
+	return e.writeNote(ctx)
 }
 
-// leaveBaseline stores the state that changes are counted from. The caller must call leaveNote
+// writeBaseline stores the state that changes are counted from. The caller must call writeNote
 // afterwards.
-func (e *Environment) leaveBaseline(ctx context.Context, packed io.Reader) error {
+func (e *Environment) writeBaseline(ctx context.Context, packed io.Reader) error {
 	sum := sha256.New()
 	err := e.prim.WriteFile(ctx, path.Join(e.prim.Paths().App, baselineFile), io.TeeReader(packed, sum), private())
 	if err != nil {
@@ -77,10 +77,10 @@ func (e *Environment) leaveBaseline(ctx context.Context, packed io.Reader) error
 // private returns the options for files that other users must not read.
 func private() primitives.WriteOptions { return primitives.WriteOptions{Mode: 0o600} }
 
-// leaveNote writes the note in the sandbox and the record on this machine. Neither contains
+// writeNote writes the note in the sandbox and the record on this machine. Neither contains
 // Agent.Env, which may hold secrets. The record on this machine contains the whole profile, so a
 // profile should name variables instead of secrets.
-func (e *Environment) leaveNote(ctx context.Context) error {
+func (e *Environment) writeNote(ctx context.Context) error {
 	n := e.ownNote()
 	data, err := json.Marshal(n)
 	if err != nil {
@@ -105,7 +105,7 @@ func (e *Environment) rememberOnHost(n note) {
 	e.mu.Lock()
 	k.AllowHosts = e.hosts
 	e.mu.Unlock()
-	if err := remember(e.cfg.Sandbox.Type, e.ID(), k); err != nil && e.owner.kept {
+	if err := saveRecord(e.cfg.Sandbox.Type, e.ID(), k); err != nil && e.owner.kept {
 		e.cfg.tell(fmt.Sprintf("name the agent when you attach to %s: this machine cannot remember it: %v", e.ID(), err))
 	}
 }
@@ -140,7 +140,7 @@ func readRecord(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Conf
 	if err != nil {
 		return cfg, fmt.Errorf("the record of what the sandbox was made with is damaged: %w; delete %s in it, or end the sandbox with Remove", err, name)
 	}
-	k, err := recall(cfg.Sandbox.Type, p.ID())
+	k, err := loadRecord(cfg.Sandbox.Type, p.ID())
 	switch {
 	case err != nil:
 		own.unknown = fmt.Errorf("what this machine remembers of the sandbox cannot be used: %w", err)
@@ -247,8 +247,8 @@ func knownName(typ, id string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// remember replaces the record of a sandbox.
-func remember(typ, id string, k known) (err error) {
+// saveRecord replaces the record of a sandbox.
+func saveRecord(typ, id string, k known) (err error) {
 	data, err := json.Marshal(k)
 	if err != nil {
 		return err
@@ -264,8 +264,8 @@ func remember(typ, id string, k known) (err error) {
 	return statedir.Prune(root, maxKnown, math.MaxInt64)
 }
 
-// recall returns the record of a sandbox; nil for none.
-func recall(typ, id string) (_ *known, err error) {
+// loadRecord returns the record of a sandbox; nil for none.
+func loadRecord(typ, id string) (_ *known, err error) {
 	root, err := knownFolder()
 	if err != nil {
 		return nil, err
@@ -298,9 +298,9 @@ func recall(typ, id string) (_ *known, err error) {
 	return k, nil
 }
 
-// forget removes the records of a sandbox that has ended. A record that cannot be removed is
+// removeRecords removes the records of a sandbox that has ended. A record that cannot be removed is
 // pruned later as the oldest one.
-func forget(typ, id string) {
+func removeRecords(typ, id string) {
 	for _, open := range []func() (*os.Root, error){knownFolder, activityFolder} {
 		if root, err := open(); err == nil {
 			_ = root.Remove(knownName(typ, id))

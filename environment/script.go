@@ -156,22 +156,22 @@ func (e *Environment) diagnose(ctx context.Context, err *ScriptError) error {
 		err.Err = errors.Join(ErrClosed, err.Err)
 		return err
 	}
-	if lost := e.lost(ctx); lost != nil {
+	if lost := e.checkAliveDetached(ctx); lost != nil {
 		err.Err = errors.Join(err.Err, lost)
 	}
 	return err
 }
 
-// lost is gone for a ctx that may be done already: the sandbox gets a timeout of its own to
+// checkAliveDetached is gone for a ctx that may be done already: the sandbox gets a timeout of its own to
 // answer.
-func (e *Environment) lost(ctx context.Context) error {
+func (e *Environment) checkAliveDetached(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.probe)
 	defer cancel()
-	return e.gone(ctx)
+	return e.checkAlive(ctx)
 }
 
-// gone returns why the sandbox accepts no more calls; nil if it does.
-func (e *Environment) gone(ctx context.Context) error {
+// checkAlive returns why the sandbox accepts no more calls; nil if it does.
+func (e *Environment) checkAlive(ctx context.Context) error {
 	state, err := e.prim.Poll(ctx)
 	switch {
 	case errors.Is(err, primitives.ErrTerminated), errors.Is(err, primitives.ErrUnavailable):
@@ -190,12 +190,12 @@ func (e *Environment) gone(ctx context.Context) error {
 // the source and what the event belongs to, and does not trust the script's own query ID. An
 // event that a script may not send becomes a log event.
 func (e *Environment) fromScript(ev runnerscripts.Event, queryID string, source runnerscripts.Source) runnerscripts.Event {
-	ev = e.hidden(ev)
+	ev = e.redactEvent(ev)
 	switch {
 	case runnerscripts.HostOnly(ev.Type):
-		ev = e.disowned(ev, "the sandbox sent an event of a type that only the host makes")
+		ev = e.untrustedAsLog(ev, "the sandbox sent an event of a type that only the host makes")
 	case ev.QueryID != "" && queryID != "" && ev.QueryID != queryID:
-		ev = e.disowned(ev, "the sandbox sent an event of another query")
+		ev = e.untrustedAsLog(ev, "the sandbox sent an event of another query")
 	}
 	ev.QueryID, ev.Source = queryID, source
 	return e.enrich(ev)
@@ -204,8 +204,8 @@ func (e *Environment) fromScript(ev runnerscripts.Event, queryID string, source 
 // maxDisowned limits how much of each part of a refused event its log event shows: 4 KiB.
 const maxDisowned = 4 << 10
 
-// disowned returns the log event that replaces an untrusted event.
-func (e *Environment) disowned(ev runnerscripts.Event, why string) runnerscripts.Event {
+// untrustedAsLog returns the log event that replaces an untrusted event.
+func (e *Environment) untrustedAsLog(ev runnerscripts.Event, why string) runnerscripts.Event {
 	part := func(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxDisowned)], "") }
 	data, err := json.Marshal(map[string]any{
 		"type": part(string(ev.Type)), "source": part(e.hide.Text(string(ev.Source))), "query_id": part(e.hide.Text(ev.QueryID)),
@@ -240,12 +240,12 @@ func (e *Environment) event(typ runnerscripts.EventType, queryID string, payload
 	if err != nil {
 		data = []byte("{}") // no payload type of this package can fail
 	}
-	return e.enrich(e.hidden(runnerscripts.Event{Type: typ, Payload: data, QueryID: queryID, Source: runnerscripts.SourceEnvironment}))
+	return e.enrich(e.redactEvent(runnerscripts.Event{Type: typ, Payload: data, QueryID: queryID, Source: runnerscripts.SourceEnvironment}))
 }
 
 // logEvent logs a script's event that belongs to no query.
 func (e *Environment) logEvent(script string, ev runnerscripts.Event) {
-	eventlog.Write(e.log.With("script", script), e.hidden(ev))
+	eventlog.Write(e.log.With("script", script), e.redactEvent(ev))
 }
 
 // runnerName is the prefix of the runner's file name in the sandbox. The rest is part of the

@@ -180,8 +180,8 @@ func wordsOf(name string) []string {
 	return strings.Fields(b.String())
 }
 
-// quietLogger redacts secrets in log records.
-type quietLogger struct {
+// redactingLogger redacts secrets in log records.
+type redactingLogger struct {
 	hclog.Logger
 	hide redact.Redactor
 }
@@ -211,14 +211,14 @@ func (c Config) withQuietLogger() Config {
 	if c.Logger == nil {
 		return c
 	}
-	if quiet, ok := c.Logger.(quietLogger); ok {
+	if quiet, ok := c.Logger.(redactingLogger); ok {
 		c.Logger = quiet.Logger // the configuration may have more secrets now
 	}
-	c.Logger = quietLogger{c.Logger, redact.New(secretsOfConfig(c))}
+	c.Logger = redactingLogger{c.Logger, redact.New(secretsOfConfig(c))}
 	return c
 }
 
-func (l quietLogger) safe(args []any) []any {
+func (l redactingLogger) safe(args []any) []any {
 	safe := make([]any, len(args))
 	for i, arg := range args {
 		text := fmt.Sprint(arg)
@@ -229,32 +229,32 @@ func (l quietLogger) safe(args []any) []any {
 	return safe
 }
 
-func (l quietLogger) Log(level hclog.Level, msg string, args ...any) {
+func (l redactingLogger) Log(level hclog.Level, msg string, args ...any) {
 	if level >= l.GetLevel() {
 		l.Logger.Log(level, l.hide.Text(msg), l.safe(args)...)
 	}
 }
 
-func (l quietLogger) Trace(msg string, args ...any) { l.Log(hclog.Trace, msg, args...) }
-func (l quietLogger) Debug(msg string, args ...any) { l.Log(hclog.Debug, msg, args...) }
-func (l quietLogger) Info(msg string, args ...any)  { l.Log(hclog.Info, msg, args...) }
-func (l quietLogger) Warn(msg string, args ...any)  { l.Log(hclog.Warn, msg, args...) }
-func (l quietLogger) Error(msg string, args ...any) { l.Log(hclog.Error, msg, args...) }
+func (l redactingLogger) Trace(msg string, args ...any) { l.Log(hclog.Trace, msg, args...) }
+func (l redactingLogger) Debug(msg string, args ...any) { l.Log(hclog.Debug, msg, args...) }
+func (l redactingLogger) Info(msg string, args ...any)  { l.Log(hclog.Info, msg, args...) }
+func (l redactingLogger) Warn(msg string, args ...any)  { l.Log(hclog.Warn, msg, args...) }
+func (l redactingLogger) Error(msg string, args ...any) { l.Log(hclog.Error, msg, args...) }
 
-func (l quietLogger) With(args ...any) hclog.Logger {
-	return quietLogger{l.Logger.With(l.safe(args)...), l.hide}
+func (l redactingLogger) With(args ...any) hclog.Logger {
+	return redactingLogger{l.Logger.With(l.safe(args)...), l.hide}
 }
 
-func (l quietLogger) Named(name string) hclog.Logger {
-	return quietLogger{l.Logger.Named(name), l.hide}
+func (l redactingLogger) Named(name string) hclog.Logger {
+	return redactingLogger{l.Logger.Named(name), l.hide}
 }
 
-func (l quietLogger) ResetNamed(name string) hclog.Logger {
-	return quietLogger{l.Logger.ResetNamed(name), l.hide}
+func (l redactingLogger) ResetNamed(name string) hclog.Logger {
+	return redactingLogger{l.Logger.ResetNamed(name), l.hide}
 }
 
 // StandardLogger returns a logger for libraries that log with package log. opts may be nil.
-func (l quietLogger) StandardLogger(opts *hclog.StandardLoggerOptions) *log.Logger {
+func (l redactingLogger) StandardLogger(opts *hclog.StandardLoggerOptions) *log.Logger {
 	if opts == nil {
 		opts = &hclog.StandardLoggerOptions{}
 	}
@@ -262,7 +262,7 @@ func (l quietLogger) StandardLogger(opts *hclog.StandardLoggerOptions) *log.Logg
 }
 
 // StandardWriter returns a writer that takes one record with each Write.
-func (l quietLogger) StandardWriter(opts *hclog.StandardLoggerOptions) io.Writer {
+func (l redactingLogger) StandardWriter(opts *hclog.StandardLoggerOptions) io.Writer {
 	return quietWriter{l.Logger.StandardWriter(opts), l.hide}
 }
 
@@ -279,8 +279,8 @@ func (w quietWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// hidden returns the event with the secrets in its strings redacted.
-func (e *Environment) hidden(ev runnerscripts.Event) runnerscripts.Event {
+// redactEvent returns the event with the secrets in its strings redacted.
+func (e *Environment) redactEvent(ev runnerscripts.Event) runnerscripts.Event {
 	if e.hide.Empty() {
 		return ev
 	}

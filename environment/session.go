@@ -68,7 +68,7 @@ func (e *Environment) stopAgent(ctx context.Context) error {
 	if agent == nil {
 		return nil
 	}
-	if err := e.awake(ctx); err != nil {
+	if err := e.checkNotPaused(ctx); err != nil {
 		return err
 	}
 	agent.shutdown()

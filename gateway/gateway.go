@@ -4,7 +4,7 @@
 // passes the request on.
 //
 // Where to look: gateway.go serves and checks tokens; proxy.go has the allowed methods and
-// paths and adds the key (sign); call.go applies the policy to a call and counts it; meter.go
+// paths and adds the key (sign); call.go applies the policy to a call and counts it; budget.go
 // has the budgets; credential.go reads keys; replay.go records and replays calls; outward.go is
 // the proxy to allowed hosts, package internal/egress its rules. internal/policy changes calls,
 // internal/meter reads usage from answers, internal/prices has the prices, and internal/replay

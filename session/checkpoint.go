@@ -65,9 +65,9 @@ func (s *AgentSession) head() Checkpoint {
 	return s.state.checkpoint(s.state.Checkpoint)
 }
 
-// numbered returns the checkpoint with this number. It fails if the files of the workspace are
+// checkpointWithFiles returns the checkpoint with this number. It fails if the files of the workspace are
 // not stored.
-func (s *AgentSession) numbered(number int) (Checkpoint, error) {
+func (s *AgentSession) checkpointWithFiles(number int) (Checkpoint, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.state.withFiles(number)

@@ -37,7 +37,7 @@ func (s *AgentSession) readopt(ctx context.Context) error {
 		return err
 	}
 	open := s.state.Queued
-	asked := slices.Clone(s.state.hosts)
+	asked := slices.Clone(s.state.hostRequests)
 	for _, id := range asked { // requests of the earlier program itself: no caller waits for them
 		if err := s.append(ctx, event(runnerscripts.TypePermissionResolved, "", runnerscripts.PermissionResolved{ID: id, Reason: "cancelled"})); err != nil {
 			return err
@@ -231,15 +231,15 @@ func (s *AgentSession) staysOpen() bool {
 	return s.durable && s.closing && !s.destroy
 }
 
-// letsGo reports whether an unfinished query continues without this program.
-func (s *AgentSession) letsGo(a *activeTurn) bool {
+// detachesFrom reports whether an unfinished query continues without this program.
+func (s *AgentSession) detachesFrom(a *activeTurn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return a.detached && s.closing && !s.destroy && a.stopped == nil
 }
 
-// leaveTurn detaches from a query. It stores nothing, because the query has not ended.
-func (s *AgentSession) leaveTurn(a *activeTurn, err error) {
+// detachTurn detaches from a query. It stores nothing, because the query has not ended.
+func (s *AgentSession) detachTurn(a *activeTurn, err error) {
 	s.mu.Lock()
 	s.active = nil
 	broken := s.broken
@@ -250,8 +250,8 @@ func (s *AgentSession) leaveTurn(a *activeTurn, err error) {
 	a.turn.finish(runnerscripts.QueryCompleted{}, err)
 }
 
-// leaveSandbox detaches from the sandbox.
-func (s *AgentSession) leaveSandbox() error {
+// detachSandbox detaches from the sandbox.
+func (s *AgentSession) detachSandbox() error {
 	s.mu.Lock()
 	live := s.sandbox
 	s.sandbox = nil

@@ -19,7 +19,7 @@ func (s *AgentSession) Files(ctx context.Context, opts environment.FilesOptions)
 		return nil, err
 	}
 	files, err := live.WorkspaceFiles(ctx, opts)
-	return files, s.lost("files", live, err)
+	return files, s.wrapSandboxErr("files", live, err)
 }
 
 // OpenFile reads a file of the sandbox; a relative path is relative to the
@@ -31,7 +31,7 @@ func (s *AgentSession) OpenFile(ctx context.Context, name string) (io.ReadCloser
 		return nil, err
 	}
 	r, err := live.Files().Open(ctx, name)
-	return r, s.lost("open file", live, err)
+	return r, s.wrapSandboxErr("open file", live, err)
 }
 
 // WriteFile writes a file of the sandbox as primitives.Files does. Without a
@@ -41,7 +41,7 @@ func (s *AgentSession) WriteFile(ctx context.Context, name string, r io.Reader, 
 	if err != nil {
 		return err
 	}
-	return s.lost("write file", live, live.Files().WriteFile(ctx, name, r, opts))
+	return s.wrapSandboxErr("write file", live, live.Files().WriteFile(ctx, name, r, opts))
 }
 
 // SetOptions changes the model or the permission mode, now and for later sandboxes. It does not
@@ -59,7 +59,7 @@ func (s *AgentSession) SetOptions(ctx context.Context, o Options) error {
 	defer s.optionsMu.Unlock()
 	if live := s.live(); live != nil {
 		if err := set(ctx, live, o); err != nil {
-			return s.lost("set options", live, err)
+			return s.wrapSandboxErr("set options", live, err)
 		}
 	}
 	return s.append(ctx, event(runnerscripts.TypeOptionsChanged, "",
@@ -93,9 +93,9 @@ func (s *AgentSession) running(op string) (*liveSandbox, error) {
 	return live, nil
 }
 
-// lost adds op to err, and replaces an error of a sandbox that was ended meanwhile with
+// wrapSandboxErr adds op to err, and replaces an error of a sandbox that was ended meanwhile with
 // ErrNoEnvironment.
-func (s *AgentSession) lost(op string, live *liveSandbox, err error) error {
+func (s *AgentSession) wrapSandboxErr(op string, live *liveSandbox, err error) error {
 	switch {
 	case err == nil:
 		return nil

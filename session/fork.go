@@ -99,9 +99,9 @@ func (s *AgentSession) copySandbox(ctx context.Context, n int) ([]sandbox, error
 	copies, err := live.Fork(ctx, n)
 	if errors.Is(err, errors.ErrUnsupported) && s.cfg.MaxWorkspace >= 0 {
 		_, err := s.Sync(ctx)
-		return make([]sandbox, n), s.lost("fork: store the workspace", live, err)
+		return make([]sandbox, n), s.wrapSandboxErr("fork: store the workspace", live, err)
 	}
-	return copies, s.lost("fork", live, err)
+	return copies, s.wrapSandboxErr("fork", live, err)
 }
 
 // branch is a session that Fork has added to the store, or one whose sandbox was moved.

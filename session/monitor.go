@@ -17,8 +17,8 @@ const unhealthyAfter = 3
 // probeTimeout is how long a sandbox may take to answer.
 const probeTimeout = 10 * time.Second
 
-// look starts the goroutines that monitor a sandbox. They end with the sandbox.
-func (s *AgentSession) look(ctx context.Context, live *liveSandbox) {
+// startMonitors starts the goroutines that monitor a sandbox. They end with the sandbox.
+func (s *AgentSession) startMonitors(ctx context.Context, live *liveSandbox) {
 	ctx, live.cancel = context.WithCancel(ctx)
 	if s.cfg.HealthInterval > 0 {
 		live.wg.Go(func() { s.probe(ctx, live) })

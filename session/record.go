@@ -154,7 +154,7 @@ func (s *State) load(ctx context.Context, st store.Store, rec store.Record) erro
 	if rec.StateSeq != 0 && rec.StateSeq <= rec.LastSeq && json.Unmarshal(rec.State, &saved) == nil && saved.LastSeq == rec.StateSeq {
 		*s = saved.State
 		s.Environment.readySeq, s.Environment.creating = saved.ReadySeq, saved.Creating
-		s.hosts, s.failed = saved.Hosts, saved.Failed
+		s.hostRequests, s.failed = saved.Hosts, saved.Failed
 	} else {
 		s.ID, s.Agent = rec.ID, rec.Agent
 	}
@@ -167,12 +167,12 @@ func (s *State) load(ctx context.Context, st store.Store, rec store.Record) erro
 	return nil
 }
 
-// note writes the current state into the record.
-func (s *AgentSession) note(ctx context.Context, status string) {
+// saveRecord writes the current state into the record.
+func (s *AgentSession) saveRecord(ctx context.Context, status string) {
 	s.mu.Lock()
 	st := s.state.clone()
 	s.mu.Unlock()
-	saved := savedState{st, st.Environment.readySeq, st.Environment.creating, st.hosts, st.failed}
+	saved := savedState{st, st.Environment.readySeq, st.Environment.creating, st.hostRequests, st.failed}
 	data, err := json.Marshal(saved)
 	if err == nil {
 		err = s.store.Update(context.WithoutCancel(ctx), s.id, func(r *store.Record) {

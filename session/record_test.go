@@ -96,8 +96,8 @@ func TestTheStoredStateIsTheFoldOfTheEvents(t *testing.T) {
 // savedOf formats a state with its unexported fields. If hosts, Pending and Queued are all
 // empty, it formats them as nil.
 func savedOf(st State) string {
-	if len(st.hosts)+len(st.Pending)+len(st.Queued) == 0 {
-		st.hosts, st.Pending, st.Queued = nil, nil, nil
+	if len(st.hostRequests)+len(st.Pending)+len(st.Queued) == 0 {
+		st.hostRequests, st.Pending, st.Queued = nil, nil, nil
 	}
 	return fmt.Sprintf("%+v", st)
 }

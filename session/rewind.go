@@ -31,7 +31,7 @@ func (s *AgentSession) Rewind(ctx context.Context, number int) error {
 }
 
 func (s *AgentSession) rewind(ctx context.Context, number int) error {
-	if _, err := s.numbered(number); err != nil {
+	if _, err := s.checkpointWithFiles(number); err != nil {
 		return err
 	}
 	if err := s.idle(); err != nil {
@@ -58,7 +58,7 @@ func (s *AgentSession) ForkFrom(ctx context.Context, number, n int) ([]*AgentSes
 	if err := s.check(); err != nil {
 		return nil, fmt.Errorf("fork: %w", err)
 	}
-	c, err := s.numbered(number)
+	c, err := s.checkpointWithFiles(number)
 	if err != nil {
 		return nil, fmt.Errorf("fork: %w", err)
 	}

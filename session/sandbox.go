@@ -218,11 +218,11 @@ func (s *AgentSession) take(ctx context.Context, sb sandbox, typ runnerscripts.E
 	if err := s.append(ctx, event(typ, "", info)); err != nil {
 		return err
 	}
-	s.look(context.WithoutCancel(ctx), live)
+	s.startMonitors(context.WithoutCancel(ctx), live)
 	s.mu.Lock()
 	s.sandbox = live
 	s.mu.Unlock()
-	s.note(ctx, s.statusNow()) // record the sandbox now, in case this program dies
+	s.saveRecord(ctx, s.statusNow()) // record the sandbox now, in case this program dies
 	return nil
 }
 
@@ -287,7 +287,7 @@ func (s *AgentSession) endSandbox(ctx context.Context, reason string) error {
 	var events []runnerscripts.Event
 	if reason != reasonUnhealthy && !destroy {
 		s.saving.Lock()
-		events = s.saveLastWords(ctx, live)
+		events = s.saveFinalTranscript(ctx, live)
 		events = append(events, s.checkpointEvents(ctx, live, runnerscripts.CheckpointEnd)...)
 		_ = s.append(ctx, events...) // if append fails the session has ended and reports it
 		s.saving.Unlock()
@@ -320,9 +320,9 @@ func failure(err error) runnerscripts.QueryFailed {
 	return runnerscripts.QueryFailed{Code: failureCode(err), Message: err.Error()}
 }
 
-// misnamed reports whether a sandbox cannot be created because its configuration names
+// isNameError reports whether a sandbox cannot be created because its configuration names
 // something that is missing, such as an image or a user, or that already exists.
-func misnamed(err error) bool {
+func isNameError(err error) bool {
 	failed, ok := errors.AsType[*primitives.Error](err)
 	if !ok || failed.Op != "create" {
 		return false
@@ -335,7 +335,7 @@ func failureCode(err error) runnerscripts.FailureCode {
 	switch {
 	case gone(err):
 		return runnerscripts.FailUnavailable
-	case errors.Is(err, environment.ErrConfig), errors.Is(err, environment.ErrTrust), errors.Is(err, fs.ErrInvalid), misnamed(err):
+	case errors.Is(err, environment.ErrConfig), errors.Is(err, environment.ErrTrust), errors.Is(err, fs.ErrInvalid), isNameError(err):
 		return runnerscripts.FailInvalidRequest
 	case errors.Is(err, errors.ErrUnsupported):
 		return runnerscripts.FailUnsupported

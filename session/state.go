@@ -56,9 +56,9 @@ type State struct {
 	// Unsaved says that a query has started since that checkpoint.
 	Unsaved bool `json:"unsaved,omitempty"`
 
-	// hosts are the pending permission requests that the program itself made, not the agent.
+	// hostRequests are the pending permission requests that the program itself made, not the agent.
 	// They end with the program.
-	hosts []string
+	hostRequests []string
 	// failed says that the last query failed.
 	failed bool
 }
@@ -116,7 +116,7 @@ func newState() State {
 // clone returns a copy that shares no mutable data.
 func (s State) clone() State {
 	s.Queued = slices.Clone(s.Queued)
-	s.Pending, s.hosts = slices.Clone(s.Pending), slices.Clone(s.hosts)
+	s.Pending, s.hostRequests = slices.Clone(s.Pending), slices.Clone(s.hostRequests)
 	s.Checkpoints = slices.Clip(s.Checkpoints)
 	if s.Query != nil {
 		q := *s.Query
@@ -158,7 +158,7 @@ func (s *State) apply(ev runnerscripts.Event) {
 			s.dropPending(p.ID)
 			s.Pending = append(s.Pending, p)
 			if ev.Source == runnerscripts.SourceEnvironment {
-				s.hosts = append(s.hosts, p.ID)
+				s.hostRequests = append(s.hostRequests, p.ID)
 			}
 		}
 	case runnerscripts.TypePermissionResolved:
@@ -288,7 +288,7 @@ func (s *State) dropQuery(id string) {
 
 func (s *State) dropPending(id string) {
 	s.Pending = slices.DeleteFunc(s.Pending, func(p runnerscripts.PermissionRequest) bool { return p.ID == id })
-	s.hosts = slices.DeleteFunc(s.hosts, func(h string) bool { return h == id })
+	s.hostRequests = slices.DeleteFunc(s.hostRequests, func(h string) bool { return h == id })
 }
 
 func (e *EnvironmentState) apply(ev runnerscripts.Event) {

@@ -49,7 +49,7 @@ func (s *AgentSession) saveTranscript(ctx context.Context, live *liveSandbox, pr
 	ctx, cancel := context.WithTimeout(ctx, transcriptTimeout)
 	defer cancel()
 	t, err := live.ReadTranscript(ctx)
-	for i := 0; i < lateTranscripts && err == nil && !recalls(t, prompt) && pause(ctx, lateTranscript<<i); i++ {
+	for i := 0; i < lateTranscripts && err == nil && !containsPrompt(t, prompt) && pause(ctx, lateTranscript<<i); i++ {
 		t, err = live.ReadTranscript(ctx)
 	}
 	var changed runnerscripts.Event
@@ -60,7 +60,7 @@ func (s *AgentSession) saveTranscript(ctx context.Context, live *liveSandbox, pr
 		return []runnerscripts.Event{unsaved(err)}, err
 	}
 	events := []runnerscripts.Event{changed}
-	if !recalls(t, prompt) {
+	if !containsPrompt(t, prompt) {
 		events = append(events, event(runnerscripts.TypeLog, "", runnerscripts.Log{
 			Level: "warn",
 			Message: "the agent's history lacks the last prompt: if it does not write it before the sandbox ends, " +
@@ -70,10 +70,10 @@ func (s *AgentSession) saveTranscript(ctx context.Context, live *liveSandbox, pr
 	return events, nil
 }
 
-// saveLastWords ends the agent, which may write its last records then, and stores its
+// saveFinalTranscript ends the agent, which may write its last records then, and stores its
 // transcript if it has grown since the last query. The caller holds saving, and takes a
 // checkpoint afterwards.
-func (s *AgentSession) saveLastWords(ctx context.Context, live *liveSandbox) []runnerscripts.Event {
+func (s *AgentSession) saveFinalTranscript(ctx context.Context, live *liveSandbox) []runnerscripts.Event {
 	if live.saved == 0 {
 		return nil // no query was saved, so there is nothing to add
 	}
@@ -113,10 +113,10 @@ func sizeOf(t runnerscripts.Transcript) int64 {
 	return int64(size)
 }
 
-// recalls reports whether a transcript contains a prompt. Agents escape and wrap text in
+// containsPrompt reports whether a transcript contains a prompt. Agents escape and wrap text in
 // different ways, so recalls searches only for the longest word of ASCII letters and digits;
 // without such a word any transcript matches.
-func recalls(t runnerscripts.Transcript, prompt string) bool {
+func containsPrompt(t runnerscripts.Transcript, prompt string) bool {
 	if prompt == "" {
 		return true
 	}

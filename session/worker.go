@@ -106,7 +106,7 @@ func (s *AgentSession) next(ctx context.Context) (context.Context, *activeTurn) 
 // runTurn runs one query to its last event.
 func (s *AgentSession) runTurn(ctx context.Context, a *activeTurn) {
 	defer a.cancel(nil)
-	s.note(ctx, statusRunning)
+	s.saveRecord(ctx, statusRunning)
 	live, last, err := s.attempt(ctx, a)
 	if live != nil && gone(err) && !a.taken && !s.isStopped(a) {
 		// The sandbox ended after the last query, and the agent has not seen the prompt: try
@@ -114,8 +114,8 @@ func (s *AgentSession) runTurn(ctx context.Context, a *activeTurn) {
 		_ = s.endSandbox(ctx, reasonUnhealthy)
 		live, last, err = s.attempt(ctx, a)
 	}
-	if last == nil && s.letsGo(a) {
-		s.leaveTurn(a, err)
+	if last == nil && s.detachesFrom(a) {
+		s.detachTurn(a, err)
 		return
 	}
 	s.conclude(context.WithoutCancel(ctx), a, live, last, err)
@@ -238,7 +238,7 @@ func (s *AgentSession) conclude(
 		_ = s.endSandbox(ctx, reasonUnhealthy)
 	}
 	s.lookForUnfinished(ctx)
-	s.note(ctx, s.statusNow())
+	s.saveRecord(ctx, s.statusNow())
 	if waiting == 0 {
 		_ = s.append(ctx, event(runnerscripts.TypeSessionIdle, "", struct{}{}))
 	}
@@ -300,12 +300,12 @@ func (s *AgentSession) shutdown(ctx context.Context, left error) {
 	}
 	var err error
 	if s.staysOpen() {
-		err = s.leaveSandbox()
+		err = s.detachSandbox()
 	} else {
 		err = s.endSandbox(ctx, reasonManual)
 	}
 	s.lookForUnfinished(ctx)
-	s.note(ctx, s.statusNow())
+	s.saveRecord(ctx, s.statusNow())
 	s.err = errors.Join(left, err, s.unlock())
 	s.log.Info("session closed")
 	s.mu.Lock()

@@ -101,7 +101,7 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 		sandbox = nil
 	}
 	resumed, err := resume(ctx, id, sandbox, func(st store.Store, state session.State, stored session.Config) error {
-		if err := f.over(&stored.Environment, cfg); err != nil {
+		if err := f.overrideStored(&stored.Environment, cfg); err != nil {
 			return err
 		}
 		if name := stored.Environment.Name; name != "" && sandbox == nil {
@@ -109,7 +109,7 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 				stored.Environment.Name = "" // another sandbox has the name now
 			}
 		}
-		err := w.goOn(ctx, state, stored, prompts)
+		err := w.resumeSession(ctx, state, stored, prompts)
 		if errors.Is(err, store.ErrLocked) && missing != nil {
 			_, found, missing = f.locate(ctx, state.Environment.ID)
 		}

@@ -42,19 +42,14 @@ type checkpointFlags struct {
 	copies int
 }
 
-// stored calls use with the session that withSession finds.
-func (f *checkpointFlags) stored(ctx context.Context, id string, use func(st store.Store, id string) error) error {
-	return f.app.withSession(ctx, id, func(st *sqlite.Store, rec store.Record) error { return use(st, rec.ID) })
-}
-
 // opened opens a stored session, calls use with it and closes it.
 func (f *checkpointFlags) opened(ctx context.Context, id string, use func(st store.Store, s *session.AgentSession) error) error {
-	return f.stored(ctx, id, func(st store.Store, id string) error {
+	return f.app.withSession(ctx, id, func(st *sqlite.Store, rec store.Record) error {
 		given, err := f.load(ctx)
 		if err != nil {
 			return err
 		}
-		cfg, err := session.Stored(ctx, st, id)
+		cfg, err := session.Stored(ctx, st, rec.ID)
 		if err != nil {
 			return err
 		}
@@ -82,8 +77,8 @@ after 'envctl rewind' is not the one above. A new sandbox starts from the one wi
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
-			return f.stored(ctx, args[0], func(st store.Store, id string) error {
-				state, err := session.ReadState(ctx, st, id)
+			return a.withSession(ctx, args[0], func(st *sqlite.Store, rec store.Record) error {
+				state, err := session.ReadState(ctx, st, rec.ID)
 				if err != nil {
 					return err
 				}
@@ -230,7 +225,7 @@ func (f *checkpointFlags) handOver(ctx context.Context, st store.Store, id strin
 	if err != nil {
 		return err
 	}
-	if err := f.over(&cfg.Environment, given); err != nil {
+	if err := f.overrideStored(&cfg.Environment, given); err != nil {
 		return err
 	}
 	s, err := session.Open(ctx, cfg)
@@ -280,8 +275,8 @@ type changed struct {
 func (f *checkpointFlags) compare(ctx context.Context, ids []string) error {
 	var list []comparison
 	for _, id := range ids {
-		err := f.stored(ctx, id, func(st store.Store, id string) error {
-			c, err := compareOne(ctx, st, id)
+		err := f.app.withSession(ctx, id, func(st *sqlite.Store, rec store.Record) error {
+			c, err := compareOne(ctx, st, rec.ID)
 			list = append(list, c)
 			return err
 		})
@@ -371,12 +366,11 @@ func (l *lineCounter) line(line []byte) {
 
 // diffCheckpoints prints the differences between two checkpoints of a session.
 func (f *diffFlags) diffCheckpoints(ctx context.Context, from point, to int) error {
-	c := checkpointFlags{target: f.target}
-	return c.stored(ctx, from.id, func(st store.Store, id string) error {
+	return f.app.withSession(ctx, from.id, func(st *sqlite.Store, rec store.Record) error {
 		if !f.stat && !f.asJSON {
-			return session.ReadPatch(ctx, st, id, f.app.out, from.number, to)
+			return session.ReadPatch(ctx, st, rec.ID, f.app.out, from.number, to)
 		}
-		changes, err := session.ReadChanges(ctx, st, id, from.number, to)
+		changes, err := session.ReadChanges(ctx, st, rec.ID, from.number, to)
 		if err != nil {
 			return err
 		}

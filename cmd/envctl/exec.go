@@ -107,21 +107,21 @@ func (f *execFlags) run(ctx context.Context, id string, args []string) (err erro
 		err = fmt.Errorf("%w; make the sandbox for that user (sandbox: {type: local, user: %s}) or give --workdir a folder that %[2]s may enter", err, f.user)
 	}
 	if err != nil {
-		return execFailure(besideSandbox(env.ID(), err))
+		return execFailure(adviseSandbox(env.ID(), err))
 	}
 	status, err := f.connect(ctx, proc)
 	switch {
 	case err != nil:
-		return execFailure(besideSandbox(env.ID(), err))
+		return execFailure(adviseSandbox(env.ID(), err))
 	case status.Reason == primitives.ReasonCancelled && ctx.Err() != nil:
 		return ctx.Err()
 	case status.Reason == primitives.ReasonCancelled:
 		// Only the end of the sandbox cancels the command here. The sandbox may take a while to
 		// end.
-		return execFailure(besideSandbox(env.ID(), primitives.ErrTerminated))
+		return execFailure(adviseSandbox(env.ID(), primitives.ErrTerminated))
 	case status.Signal != "" && status.Reason != primitives.ReasonTimeout && ctx.Err() == nil:
 		// A sandbox that ends kills its commands first, also by a signal.
-		if gone := besideSandbox(env.ID(), env.Healthy(ctx)); gone != nil {
+		if gone := adviseSandbox(env.ID(), env.Healthy(ctx)); gone != nil {
 			return execFailure(gone)
 		}
 	}
@@ -134,9 +134,9 @@ func (f *execFlags) run(ctx context.Context, id string, args []string) (err erro
 	return nil
 }
 
-// besideSandbox adds advice to the error of a command whose sandbox has ended or cannot be
+// adviseSandbox adds advice to the error of a command whose sandbox has ended or cannot be
 // reached. It returns other errors unchanged.
-func besideSandbox(id string, err error) error {
+func adviseSandbox(id string, err error) error {
 	switch {
 	case errors.Is(err, primitives.ErrTerminated), errors.Is(err, os.ErrProcessDone):
 		return fmt.Errorf("the sandbox ended before the command: %w; 'envctl logs %s' tells what happened", err, id)
@@ -251,7 +251,7 @@ func (f *execFlags) connect(ctx context.Context, proc primitives.Process) (primi
 	}()
 	enough := ctx.Done()
 	if ctx.Err() != nil {
-		enough = f.app.hurry // the whole process tree was killed; its last output may still arrive
+		enough = f.app.forceExit // the whole process tree was killed; its last output may still arrive
 	}
 	select {
 	case <-ended:

@@ -63,7 +63,7 @@ func TestLongTextsOfToolsAreCutWhereTheyBegin(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var out bytes.Buffer
-			p := newApp(nil, &out, &out).newPrinter(false).(*peoplePrinter)
+			p := newApp(nil, &out, &out).newPrinter(false).(*textPrinter)
 			call := runnerscripts.ToolCall{ToolCallID: "1", Title: "t", Status: runnerscripts.ToolCompleted, Content: parts}
 			testmemory.AtMost(t, 8<<20, func() {
 				if err := p.result(call, dim); err != nil {

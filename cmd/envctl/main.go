@@ -2,7 +2,8 @@
 //
 // Where to look: root.go lists the commands, most of them in the file of their name; create.go
 // also has rm, copy.go and copy_out.go are cp, list.go is ls. target.go, make.go, agent.go and
-// workspace.go have the flags that commands share; find.go finds a sandbox by its ID or name.
+// workspace.go have the flags that commands share; find.go finds a sandbox by its ID or name, and
+// find_session.go the session that a word means.
 // printer*.go show events, status.go the last line of a terminal, permission.go and form.go
 // ask the user; result.go brings changes out. internal/acp serves an editor.
 package main
@@ -27,7 +28,7 @@ func main() {
 	// ended its sandbox. Notify, not Ignore: commands would inherit the latter.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	a := newApp(os.Stdin, os.Stdout, os.Stderr)
-	a.hurry = hurry
+	a.forceExit = hurry
 	os.Exit(a.execute(ctx, os.Args[1:]))
 }
 

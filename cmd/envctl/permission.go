@@ -55,7 +55,7 @@ func (a *app) newAnswerer(policy string) (*answerer, error) {
 		return nil, usagef("--permission: there is no %q; choose ask, allow or deny", policy)
 	}
 	if policy == permissionAsk && a.err.terminal {
-		a.out.inBackground(a.hurry) // the reader of the output may wait for the answer, too
+		a.out.inBackground(a.forceExit) // the reader of the output may wait for the answer, too
 	}
 	answer := &answerer{app: a, policy: policy, lines: make(chan string)}
 	if isTerminal(a.in) {

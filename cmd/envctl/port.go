@@ -106,7 +106,7 @@ func (f *portFlags) serve(ctx context.Context, ln net.Listener, env *environment
 				refused.Do(func() { fmt.Fprintf(f.app.err, "warn: nothing listens on port %d of the sandbox (yet)\n", port) })
 			case ctx.Err() != nil:
 			case env.Healthy(ctx) != nil:
-				end(besideSandbox(env.ID(), err))
+				end(adviseSandbox(env.ID(), err))
 			default:
 				fmt.Fprintf(f.app.err, "warn: %v\n", err)
 			}

@@ -30,10 +30,10 @@ type printer interface {
 }
 
 func (a *app) newPrinter(asJSON bool) printer {
-	people := &peoplePrinter{out: a.out, err: a.err, said: said{out: a.out}, doing: doing{status: a.status}}
+	people := &textPrinter{out: a.out, err: a.err, said: said{out: a.out}, doing: doing{status: a.status}}
 	people.tools.Max, people.requests.Max = maxRemembered, maxRemembered
 	if asJSON {
-		return &jsonPrinter{peoplePrinter: people, enc: runnerscripts.NewEncoder(a.out)}
+		return &jsonPrinter{textPrinter: people, enc: runnerscripts.NewEncoder(a.out)}
 	}
 	a.status.beforeDrawing(people.showSaid)
 	return people
@@ -42,7 +42,7 @@ func (a *app) newPrinter(asJSON bool) printer {
 // newTranscriptPrinter returns a printer that also shows the user's messages.
 func (a *app) newTranscriptPrinter(asJSON bool) printer {
 	p := a.newPrinter(asJSON)
-	if people, ok := p.(*peoplePrinter); ok {
+	if people, ok := p.(*textPrinter); ok {
 		people.user = true
 	}
 	return p
@@ -50,7 +50,7 @@ func (a *app) newTranscriptPrinter(asJSON bool) printer {
 
 // jsonPrinter prints events as JSON lines. Its messages for the user go to standard error.
 type jsonPrinter struct {
-	*peoplePrinter
+	*textPrinter
 	enc *runnerscripts.Encoder
 }
 
@@ -58,9 +58,9 @@ func (p *jsonPrinter) event(ev runnerscripts.Event) error { return p.enc.Encode(
 
 func (p *jsonPrinter) finish() error { return nil }
 
-// peoplePrinter prints text for a user: the agent's messages to standard output, everything
+// textPrinter prints text for a user: the agent's messages to standard output, everything
 // about the run to standard error.
-type peoplePrinter struct {
+type textPrinter struct {
 	requests boundedmap.Map[string] // titles of pending permission requests
 	denying  bool                   // requests are denied without asking a user
 	mu       sync.Mutex
@@ -80,7 +80,7 @@ type peoplePrinter struct {
 // and of events that are held back.
 const maxRemembered = 16 << 20
 
-func (p *peoplePrinter) event(ev runnerscripts.Event) error {
+func (p *textPrinter) event(ev runnerscripts.Event) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.asked == nil {
@@ -99,7 +99,7 @@ func (p *peoplePrinter) event(ev runnerscripts.Event) error {
 }
 
 // show prints an event. The caller holds mu.
-func (p *peoplePrinter) show(ev runnerscripts.Event) error {
+func (p *textPrinter) show(ev runnerscripts.Event) error {
 	if ev.Type != runnerscripts.TypeQueryFailed {
 		p.printFailure()
 	}
@@ -128,7 +128,7 @@ func (p *peoplePrinter) show(ev runnerscripts.Event) error {
 }
 
 // restored prints how an agent got the conversation of another agent.
-func (p *peoplePrinter) restored(ev runnerscripts.Event) error {
+func (p *textPrinter) restored(ev runnerscripts.Event) error {
 	r, err := runnerscripts.Payload[runnerscripts.TranscriptRestored](ev)
 	if err != nil || r.From == "" {
 		return nil
@@ -152,7 +152,7 @@ func (p *peoplePrinter) restored(ev runnerscripts.Event) error {
 }
 
 // chunk prints a piece of a message as it comes.
-func (p *peoplePrinter) chunk(ev runnerscripts.Event) error {
+func (p *textPrinter) chunk(ev runnerscripts.Event) error {
 	c, err := runnerscripts.Payload[runnerscripts.ContentChunk](ev)
 	if err != nil || c.Content.Text == "" {
 		return nil
@@ -171,7 +171,7 @@ func (p *peoplePrinter) chunk(ev runnerscripts.Event) error {
 }
 
 // showSaid prints the text so far when the agent pauses.
-func (p *peoplePrinter) showSaid() {
+func (p *textPrinter) showSaid() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.asked == nil {
@@ -180,7 +180,7 @@ func (p *peoplePrinter) showSaid() {
 }
 
 // userMessage prints a message of the user, if p.user is set.
-func (p *peoplePrinter) userMessage(ev runnerscripts.Event) error {
+func (p *textPrinter) userMessage(ev runnerscripts.Event) error {
 	c, err := runnerscripts.Payload[runnerscripts.ContentChunk](ev)
 	if err != nil || !p.user {
 		return nil
@@ -189,7 +189,7 @@ func (p *peoplePrinter) userMessage(ev runnerscripts.Event) error {
 }
 
 // tool prints a tool call when it starts, and its result when it ends.
-func (p *peoplePrinter) tool(ev runnerscripts.Event) error {
+func (p *textPrinter) tool(ev runnerscripts.Event) error {
 	u, err := runnerscripts.Payload[runnerscripts.ToolCall](ev)
 	if err != nil {
 		return nil
@@ -234,7 +234,7 @@ func sizeOf(call runnerscripts.ToolCall) int {
 // resultLines is how many lines of a tool's output are shown.
 const resultLines = 12
 
-func (p *peoplePrinter) result(call runnerscripts.ToolCall, paint func(string) span) error {
+func (p *textPrinter) result(call runnerscripts.ToolCall, paint func(string) span) error {
 	shown, more := 0, 0
 	for _, c := range call.Content {
 		for l := range rows(c, paint) {
@@ -277,7 +277,7 @@ func rows(c runnerscripts.ToolCallContent, paint func(string) span) iter.Seq[spa
 	}
 }
 
-func (p *peoplePrinter) plan(ev runnerscripts.Event) error {
+func (p *textPrinter) plan(ev runnerscripts.Event) error {
 	plan, err := runnerscripts.Payload[runnerscripts.Plan](ev)
 	if err != nil {
 		return nil
@@ -298,7 +298,7 @@ func (p *peoplePrinter) plan(ev runnerscripts.Event) error {
 }
 
 // subagent prints what a subagent does, but not what it says.
-func (p *peoplePrinter) subagent(ev runnerscripts.Event) error {
+func (p *textPrinter) subagent(ev runnerscripts.Event) error {
 	if ev.Type != runnerscripts.TypeToolCall {
 		return nil
 	}
@@ -309,7 +309,7 @@ func (p *peoplePrinter) subagent(ev runnerscripts.Event) error {
 	return p.line(dim("  · " + indented(firstOf(u.Title, u.Name))))
 }
 
-func (p *peoplePrinter) end(ev runnerscripts.Event) error {
+func (p *textPrinter) end(ev runnerscripts.Event) error {
 	if err := p.endLine(); err != nil {
 		return err
 	}
@@ -346,7 +346,7 @@ func summary(c runnerscripts.QueryCompleted) string {
 	return s
 }
 
-func (p *peoplePrinter) diagnostic(ev runnerscripts.Event) error {
+func (p *textPrinter) diagnostic(ev runnerscripts.Event) error {
 	var d struct{ Level, Message string }
 	if json.Unmarshal(ev.Payload, &d) != nil || d.Message == "" || d.Level == "debug" || d.Level == "info" {
 		return nil
@@ -362,14 +362,14 @@ func (p *peoplePrinter) diagnostic(ev runnerscripts.Event) error {
 }
 
 // printFailure prints the error that was held back, if there is one.
-func (p *peoplePrinter) printFailure() {
+func (p *textPrinter) printFailure() {
 	if p.failure != "" {
 		_ = p.err.println(dim("error: " + p.failure))
 		p.failure = ""
 	}
 }
 
-func (p *peoplePrinter) finish() error {
+func (p *textPrinter) finish() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked = nil
@@ -380,7 +380,7 @@ func (p *peoplePrinter) finish() error {
 }
 
 // line prints a separate line.
-func (p *peoplePrinter) line(text ...span) error {
+func (p *textPrinter) line(text ...span) error {
 	if err := p.endLine(); err != nil {
 		return err
 	}
@@ -389,7 +389,7 @@ func (p *peoplePrinter) line(text ...span) error {
 }
 
 // endLine prints the agent's text so far and ends its last line.
-func (p *peoplePrinter) endLine() error { return p.said.end() }
+func (p *textPrinter) endLine() error { return p.said.end() }
 
 // indented indents all lines of a text but the first.
 func indented(text string) string { return strings.ReplaceAll(text, "\n", "\n  ") }

@@ -5,7 +5,7 @@ import (
 )
 
 // permission prints denied requests: the agent may have shown the tool call as if it were done.
-func (p *peoplePrinter) permission(ev runnerscripts.Event) error {
+func (p *textPrinter) permission(ev runnerscripts.Event) error {
 	if req, err := runnerscripts.Payload[runnerscripts.PermissionRequest](ev); err == nil && ev.Type == runnerscripts.TypePermissionRequest {
 		title := firstOf(req.ToolCall.Title, req.ToolCall.Name)
 		p.requests.Put(req.ID, title, len(title))

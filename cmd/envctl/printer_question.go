@@ -40,7 +40,7 @@ type prompt struct {
 
 // question shows a prompt and holds other events back until it is answered: the agent's output
 // below a question could look like another question.
-func (p *peoplePrinter) question(about prompt) {
+func (p *textPrinter) question(about prompt) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked = &about
@@ -49,7 +49,7 @@ func (p *peoplePrinter) question(about prompt) {
 }
 
 // again says why an answer is invalid, and shows the input line again.
-func (p *peoplePrinter) again(problem error) {
+func (p *textPrinter) again(problem error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	// Ignore the error: a question that is not shown gets no answer.
@@ -57,7 +57,7 @@ func (p *peoplePrinter) again(problem error) {
 }
 
 // answered prints the events that were held back since the question was shown.
-func (p *peoplePrinter) answered() {
+func (p *textPrinter) answered() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked = nil
@@ -66,14 +66,14 @@ func (p *peoplePrinter) answered() {
 }
 
 // denies makes the printer add to each denial the flag that would have allowed it.
-func (p *peoplePrinter) denies() {
+func (p *textPrinter) denies() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.denying = true
 }
 
 // release prints the events that were held back. The caller holds mu.
-func (p *peoplePrinter) release() error {
+func (p *textPrinter) release() error {
 	var errs []error
 	for _, ev := range p.held {
 		errs = append(errs, p.show(ev))
@@ -84,7 +84,7 @@ func (p *peoplePrinter) release() error {
 }
 
 // ask prints the open question. The caller holds mu.
-func (p *peoplePrinter) ask() {
+func (p *textPrinter) ask() {
 	_ = p.endLine()
 	q := &questionText{width: p.err.width() - utf8.RuneCountInString(mark) - 1, most: p.asked.most}
 	q.add(bold(p.asked.title))

@@ -28,10 +28,10 @@ const (
 
 // app is one run of the command line: its streams and little else.
 type app struct {
-	in       io.Reader
-	out, err *output
-	status   *status
-	hurry    <-chan struct{} // closed when an interrupted run must not wait any more; may be nil
+	in        io.Reader
+	out, err  *output
+	status    *status
+	forceExit <-chan struct{} // closed when an interrupted run must not wait any more; may be nil
 }
 
 // Execute runs envctl with the given arguments (without the program's name) and
@@ -59,7 +59,7 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	strictDefaults(root)
 	err := root.ExecuteContext(ctx)
 	a.status.off()
-	if ended := a.out.end(a.hurry); err == nil || errors.Is(ended, errNoReader) {
+	if ended := a.out.end(a.forceExit); err == nil || errors.Is(ended, errNoReader) {
 		err = ended
 	}
 	if err == nil {

@@ -353,10 +353,10 @@ func (a *app) interrupt(ctx context.Context, s *session.AgentSession, turn *sess
 // unhurried returns a context that outlives ctx and is cancelled when a.hurry is closed.
 func (a *app) unhurried(ctx context.Context) (unhurried context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	if a.hurry != nil {
+	if a.forceExit != nil {
 		go func() {
 			select {
-			case <-a.hurry:
+			case <-a.forceExit:
 				cancel()
 			case <-ctx.Done():
 			}

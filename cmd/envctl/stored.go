@@ -64,47 +64,8 @@ func (a *app) pointToSession(id string) {
 	}
 }
 
-// resume calls use with the stored session for id, and reports whether there is one. If found is
-// not nil, it is the session of that sandbox, unless the session now has another sandbox.
-func resume(ctx context.Context, id string, found *location, use func(store.Store, session.State, session.Config) error) (_ bool, err error) {
-	st, err := sessionstore.OpenExisting(ctx)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	defer func() { err = errors.Join(err, st.Close()) }()
-	if found != nil {
-		if err := found.alone(ctx, st, id); err != nil {
-			return false, err
-		}
-		id = found.session
-	} else if rec, err := findSession(ctx, st, id); err == nil {
-		id = rec.ID
-	} else {
-		return false, unlessMissing(err)
-	}
-	state, err := session.ReadState(ctx, st, id)
-	if err != nil || found != nil && state.Environment.ID != found.id {
-		return false, unlessMissing(err)
-	}
-	cfg, err := session.Stored(ctx, st, id)
-	if err != nil || found != nil && !cfg.Environment.Sandbox.Keep {
-		return false, err
-	}
-	return true, use(st, state, cfg)
-}
-
-func unlessMissing(err error) error {
-	if errors.Is(err, store.ErrNotFound) {
-		return nil
-	}
-	return err
-}
-
-// over overrides a stored configuration with the flags and the file.
-func (t *target) over(stored *environment.Config, given environment.Config) error {
+// overrideStored overrides a stored configuration with the flags and the file.
+func (t *target) overrideStored(stored *environment.Config, given environment.Config) error {
 	if typ := given.Sandbox.Type; typ != "" && given.Sandbox.Word() != stored.Sandbox.Word() {
 		return usagef("the session is of the sandbox %q; leave --sandbox out, or move a kept sandbox with 'envctl move'", stored.Sandbox.Word())
 	}
@@ -149,9 +110,9 @@ func (t *target) over(stored *environment.Config, given environment.Config) erro
 	return nil
 }
 
-// goOn continues a stored session with the prompts. Without prompts it prints the running query,
+// resumeSession continues a stored session with the prompts. Without prompts it prints the running query,
 // or the last one.
-func (w *attachment) goOn(ctx context.Context, state session.State, cfg session.Config, prompts []string) (err error) {
+func (w *attachment) resumeSession(ctx context.Context, state session.State, cfg session.Config, prompts []string) (err error) {
 	if len(prompts) == 0 && state.Query == nil && len(state.Queued) == 0 {
 		return w.last(ctx, cfg.Store, state)
 	}

@@ -28,23 +28,23 @@ func Self() Identity {
 	return Identity{Host: host, PID: strconv.Itoa(pid), PIDs: pidNamespace(), Started: startTime(pid), Boot: bootID()}
 }
 
-// Fate is the liveness of an owner.
-type Fate int
+// Liveness is the liveness of an owner.
+type Liveness int
 
 // The values of Fate.
 const (
 	// Unknown means that the owner is or was where this program cannot look: on another machine
 	// or in another container.
-	Unknown Fate = iota
+	Unknown Liveness = iota
 	Alive
 	Dead
 )
 
-// Fate reports whether the program is alive.
-func (i Identity) Fate() Fate {
+// Liveness reports whether the program is alive.
+func (i Identity) Liveness() Liveness {
 	boot := bootID()
 	switch {
-	case EndedWithTheMachine(i.Host, i.Boot, boot):
+	case EndedByReboot(i.Host, i.Boot, boot):
 		return Dead
 	case boot == "" || i.Boot != boot || i.PIDs != pidNamespace():
 		return Unknown
@@ -65,10 +65,10 @@ func (i Identity) Fate() Fate {
 	return Dead
 }
 
-// EndedWithTheMachine reports whether a program of the given host and boot ID ended with a
+// EndedByReboot reports whether a program of the given host and boot ID ended with a
 // reboot: the host is this machine, and its boot ID is now another one. Machines are identified
 // by their names.
-func EndedWithTheMachine(host, boot, now string) bool {
+func EndedByReboot(host, boot, now string) bool {
 	name, err := os.Hostname()
 	return err == nil && name != "" && host == name && boot != "" && now != "" && boot != now
 }

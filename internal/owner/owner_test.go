@@ -11,12 +11,12 @@ import (
 func TestAProgramThatRunsIsAliveAndOneThatHasEndedIsDead(t *testing.T) {
 	self := owner.Self()
 	if self.Boot == "" || self.Started == "" {
-		if got := self.Fate(); got != owner.Unknown {
+		if got := self.Liveness(); got != owner.Unknown {
 			t.Errorf("where the system tells nothing the fate is %v, want unknown", got)
 		}
 		return
 	}
-	if got := self.Fate(); got != owner.Alive {
+	if got := self.Liveness(); got != owner.Alive {
 		t.Errorf("the fate of this program is %v, want alive", got)
 	}
 	ended := exec.CommandContext(t.Context(), "true")
@@ -25,7 +25,7 @@ func TestAProgramThatRunsIsAliveAndOneThatHasEndedIsDead(t *testing.T) {
 	}
 	dead := self
 	dead.PID = strconv.Itoa(ended.Process.Pid)
-	if got := dead.Fate(); got != owner.Dead {
+	if got := dead.Liveness(); got != owner.Dead {
 		t.Errorf("the fate of a program that has ended is %v, want dead", got)
 	}
 }
@@ -36,7 +36,7 @@ func TestAnotherProgramWithTheNumberIsNotTheOwner(t *testing.T) {
 		return
 	}
 	self.Started += "0"
-	if got := self.Fate(); got != owner.Dead {
+	if got := self.Liveness(); got != owner.Dead {
 		t.Errorf("the fate is %v, want dead", got)
 	}
 }
@@ -47,7 +47,7 @@ func TestARestartOfTheMachineEndsItsPrograms(t *testing.T) {
 		return
 	}
 	before.Boot = "another"
-	if got := before.Fate(); got != owner.Dead {
+	if got := before.Liveness(); got != owner.Dead {
 		t.Errorf("the fate is %v, want dead", got)
 	}
 }
@@ -65,7 +65,7 @@ func TestWhereThisProgramCannotLookTheFateIsUnknown(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			i := owner.Self()
 			change(&i)
-			if got := i.Fate(); got != owner.Unknown {
+			if got := i.Liveness(); got != owner.Unknown {
 				t.Errorf("the fate is %v, want unknown", got)
 			}
 		})

@@ -1,5 +1,5 @@
-// Package permission answers the permission requests of a query, in the same way for packages
-// environment and session.
+// Package permission decides about the permission requests of a query and how long they wait for
+// an answer. Package environment starts the time when it gets a request (admit).
 package permission
 
 import (

@@ -248,23 +248,9 @@ func hostConfig(cfg config) (*container.HostConfig, error) {
 	if profile != "" {
 		h.SecurityOpt = append(h.SecurityOpt, "seccomp="+profile)
 	}
-	switch {
-	case cfg.Memory == 0:
-		h.Memory = defaultMemory
-	case cfg.Memory > 0:
-		h.Memory = int64(cfg.Memory)
+	if err := cfg.limit(h); err != nil {
+		return nil, err
 	}
-	h.MemorySwap = h.Memory
-	pids := cfg.Pids
-	switch {
-	case pids == 0:
-		pids = defaultPids
-	case pids < 0:
-		pids = -1
-	case pids > maxPids:
-		return nil, cfg.invalid("pids", fmt.Sprintf("%d are too many; give at most %d, or a negative number for no limit", pids, maxPids))
-	}
-	h.PidsLimit = &pids
 	if cfg.ReadOnly {
 		h.Tmpfs = map[string]string{"/tmp": "rw,exec,nosuid,nodev,mode=1777"}
 	}

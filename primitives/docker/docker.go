@@ -13,7 +13,7 @@
 //
 //	config, security                the settings and their checks; the seccomp filter
 //	container, install, program     create a container; put the runner and an agent into it
-//	limits                          limits of processors and disk, which the engine may lack
+//	limits                          defaults and limits of memory, processes, processors and disk
 //	mounts, folders, protect        what may be mounted; verify it; what is read-only in it
 //	network                         the network that sandboxes share; ports
 //	driver, pause, usage            connect to the guest; pause and resume; what a container uses

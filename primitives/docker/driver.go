@@ -162,7 +162,7 @@ func gone(state primitives.State) error {
 // handle has paused it, and begins to wait for the end of the guest.
 func (d *driver) BeginEnd(ctx context.Context) (finish func(hangUp func() bool)) {
 	began := time.Now()
-	stop := d.thaw(ctx)
+	stop := d.resumeWhileEnding(ctx)
 	var marking sync.WaitGroup
 	marked := d.sandbox.Err() == nil
 	if marked {

@@ -174,9 +174,9 @@ func (f *hostFolders) prove(ctx context.Context, g *guest.Sandbox) error {
 	return nil
 }
 
-// exchanged adds ErrFolderChanged to an error of openFolders which says that a folder is missing or
+// wrapFolderChanged adds ErrFolderChanged to an error of openFolders which says that a folder is missing or
 // cannot be mounted, although it could be mounted before.
-func exchanged(err error) error {
+func wrapFolderChanged(err error) error {
 	for _, of := range []error{fs.ErrNotExist, fs.ErrInvalid, primitives.ErrNotDirectory, syscall.ENOTDIR} {
 		if errors.Is(err, of) {
 			return fmt.Errorf("%w: %w", ErrFolderChanged, err)

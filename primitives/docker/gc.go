@@ -90,7 +90,7 @@ func (g *collector) containers(ctx context.Context) {
 	}
 	g.links(ctx, found)
 	for _, c := range found {
-		why, err := g.judge(ctx, c)
+		why, err := g.garbageReason(ctx, c)
 		if err != nil {
 			g.errs = append(g.errs, err)
 		}
@@ -103,8 +103,8 @@ func (g *collector) containers(ctx context.Context) {
 	}
 }
 
-// judge returns why a container is garbage, or "" if it is not.
-func (g *collector) judge(ctx context.Context, c container.Summary) (string, error) {
+// garbageReason returns why a container is garbage, or "" if it is not.
+func (g *collector) garbageReason(ctx context.Context, c container.Summary) (string, error) {
 	owner := findOwner(c.Labels)
 	switch c.State {
 	case container.StateRemoving:
@@ -136,7 +136,7 @@ func (g *collector) judge(ctx context.Context, c container.Summary) (string, err
 
 // ended returns why a container that has ended is garbage, or "". A kept container that did not end
 // by itself stays until it expires, because its files may be needed.
-func (g *collector) ended(ctx context.Context, c container.Summary, owner ownerFate) (string, error) {
+func (g *collector) ended(ctx context.Context, c container.Summary, owner ownerState) (string, error) {
 	kept, until := keptUntil(c.Labels)
 	if !kept {
 		return g.unused(ctx, owner, time.Unix(c.Created, 0), "it has ended, and its program died")
@@ -160,7 +160,7 @@ const abandonedAfter = time.Hour
 
 // unused returns why something that only its owner can use is garbage: the owner has died or, if
 // the owner is unknown, it is older than abandonedAfter. It returns "" for what is not garbage.
-func (g *collector) unused(ctx context.Context, owner ownerFate, created time.Time, why string) (string, error) {
+func (g *collector) unused(ctx context.Context, owner ownerState, created time.Time, why string) (string, error) {
 	switch owner {
 	case ownerAlive:
 		return "", nil

@@ -45,8 +45,8 @@ func sandboxLabels(name string, cfg config) map[string]string {
 	return labels
 }
 
-// ownerFate says whether the program that made something lives.
-type ownerFate = owner.Fate
+// ownerState says whether the program that made something lives.
+type ownerState = owner.Liveness
 
 const (
 	ownerUnknown = owner.Unknown
@@ -55,10 +55,10 @@ const (
 )
 
 // findOwner returns whether the program that the labels describe lives.
-func findOwner(labels map[string]string) ownerFate {
+func findOwner(labels map[string]string) ownerState {
 	return owner.Identity{
 		PID: labels[labelPID], PIDs: labels[labelPIDs], Started: labels[labelStarted], Boot: labels[labelBoot],
-	}.Fate()
+	}.Liveness()
 }
 
 // keptUntil returns whether something outlives its program, and until when; the zero time means

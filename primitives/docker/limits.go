@@ -15,6 +15,28 @@ import (
 	"github.com/docker/docker/client"
 )
 
+// limit sets the limits of memory and processes, which every engine has.
+func (c config) limit(h *container.HostConfig) error {
+	switch {
+	case c.Memory == 0:
+		h.Memory = defaultMemory
+	case c.Memory > 0:
+		h.Memory = int64(c.Memory)
+	}
+	h.MemorySwap = h.Memory
+	pids := c.Pids
+	switch {
+	case pids == 0:
+		pids = defaultPids
+	case pids < 0:
+		pids = -1
+	case pids > maxPids:
+		return c.invalid("pids", fmt.Sprintf("%d are too many; give at most %d, or a negative number for no limit", pids, maxPids))
+	}
+	h.PidsLimit = &pids
+	return nil
+}
+
 // engineLimits adds the settings that depend on the engine: processors, disk and runtime.
 func engineLimits(ctx context.Context, eng *client.Client, cfg config, h *container.HostConfig) error {
 	info, err := eng.Info(ctx)

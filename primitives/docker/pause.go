@@ -66,15 +66,15 @@ const freezeTries = 10
 // version 1 freezes. The engine has no error type for it.
 func unableToFreeze(err error) bool { return strings.Contains(err.Error(), "unable to freeze") }
 
-// lateNews is how late an engine may learn of a change that it has made itself.
-const lateNews = 2 * time.Second
+// engineLag is how late an engine may learn of a change that it has made itself.
+const engineLag = 2 * time.Second
 
 // justFrozen reports whether this handle has paused or resumed its container so recently that the
 // engine may be wrong about it: some engines, such as 20.10, learn of their own changes from
 // containerd, and late, after they have already made another one.
 func (d *driver) justFrozen() bool {
 	at := d.frozen.Load()
-	return at != nil && time.Since(*at) < lateNews
+	return at != nil && time.Since(*at) < engineLag
 }
 
 // engineState asks the engine once. It ignores what this handle knows.
@@ -87,10 +87,10 @@ func (d *driver) engineState(ctx context.Context) (primitives.State, error) {
 // thawInterval is how often thaw checks whether a container is paused.
 const thawInterval = time.Second
 
-// thaw resumes a container that is about to be ended if another handle has paused it: frozen
+// resumeWhileEnding resumes a container that is about to be ended if another handle has paused it: frozen
 // processes cannot end by themselves. It checks only while the end takes long. stop ends the
 // checks.
-func (d *driver) thaw(ctx context.Context) (stop func()) {
+func (d *driver) resumeWhileEnding(ctx context.Context) (stop func()) {
 	ctx = context.WithoutCancel(ctx)
 	ctx, cancel := context.WithCancel(ctx)
 	var looking sync.WaitGroup

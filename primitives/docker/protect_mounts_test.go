@@ -65,7 +65,7 @@ func TestOnlyAnotherFolderIsAnExchangedOne(t *testing.T) {
 		fs.ErrNotExist: true, fs.ErrInvalid: true, primitives.ErrNotDirectory: true, syscall.ENOTDIR: true,
 		fs.ErrPermission: false, syscall.EMFILE: false, syscall.EIO: false, context.Canceled: false,
 	} {
-		got := exchanged(fmt.Errorf("workspace: %w", err))
+		got := wrapFolderChanged(fmt.Errorf("workspace: %w", err))
 		if errors.Is(got, ErrFolderChanged) != want || !errors.Is(got, err) {
 			t.Errorf("%v becomes %v", err, got)
 		}

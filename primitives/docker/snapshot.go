@@ -265,7 +265,7 @@ func (f *frozen) Copy(ctx context.Context) (_ *guest.Sandbox, err error) {
 		}
 	}()
 	if cfg, err = cfg.openFolders(eng.DaemonHost()); err != nil {
-		return nil, exchanged(err)
+		return nil, wrapFolderChanged(err)
 	}
 	defer cfg.folders.close()
 	if err := cfg.folders.sameAs(f.cfg.folders); err != nil {

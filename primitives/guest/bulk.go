@@ -83,7 +83,7 @@ func (f *framer) sendThrough(w *os.File, frames []byte, src io.Reader) error {
 		return err
 	}
 	f.enlarge()
-	way := &wayWriter{w: w}
+	way := &pipeWriter{w: w}
 	buf := copies.Get().(*[copyBuffer]byte)
 	_, err := io.CopyBuffer(way, src, buf[:])
 	copies.Put(buf)
@@ -100,14 +100,14 @@ func (f *framer) sendThrough(w *os.File, frames []byte, src io.Reader) error {
 // copies pools buffers of sendThrough.
 var copies = sync.Pool{New: func() any { return new([copyBuffer]byte) }}
 
-// wayWriter separates errors of the pipe from errors of the source. It is only an io.Writer, so
+// pipeWriter separates errors of the pipe from errors of the source. It is only an io.Writer, so
 // that io.CopyBuffer uses its buffer.
-type wayWriter struct {
+type pipeWriter struct {
 	w   *os.File
 	err error
 }
 
-func (w *wayWriter) Write(p []byte) (int, error) {
+func (w *pipeWriter) Write(p []byte) (int, error) {
 	n, err := w.w.Write(p)
 	if err != nil {
 		w.err = err

@@ -37,11 +37,11 @@ type call struct {
 // call half-closes the stream, which tells the guest to stop, and waits for the guest's answer
 // for a limited time.
 func (c *Sandbox) start(ctx context.Context, op, target string, code opcode, req message) (*call, error) {
-	return c.begin(ctx, beginning{op: op, target: target, request: requestFrame(code, req)})
+	return c.begin(ctx, callParams{op: op, target: target, request: requestFrame(code, req)})
 }
 
-// beginning holds the parameters of begin.
-type beginning struct {
+// callParams holds the parameters of begin.
+type callParams struct {
 	op, target string
 	request    []byte
 	hold       bool          // send the request with the first data
@@ -51,7 +51,7 @@ type beginning struct {
 }
 
 // begin is start with all parameters.
-func (c *Sandbox) begin(ctx context.Context, b beginning) (*call, error) {
+func (c *Sandbox) begin(ctx context.Context, b callParams) (*call, error) {
 	openCtx := ctx
 	if b.always {
 		openCtx = context.WithoutCancel(ctx)
@@ -69,7 +69,7 @@ func (c *Sandbox) begin(ctx context.Context, b beginning) (*call, error) {
 }
 
 // open opens a stream and writes the request.
-func (c *Sandbox) open(ctx context.Context, b beginning) (*framer, error) {
+func (c *Sandbox) open(ctx context.Context, b callParams) (*framer, error) {
 	if err := c.mayOpen(ctx, b.request); err != nil {
 		closeAll(b.files)
 		return nil, err

@@ -141,7 +141,7 @@ func open(ctx context.Context, rw io.ReadWriteCloser, driver Driver, cfg Config)
 }
 
 // newSandbox returns a Sandbox for the result of a handshake.
-func newSandbox(agreed *agreed, driver Driver, cfg Config) (*Sandbox, error) {
+func newSandbox(agreed *handshakeResult, driver Driver, cfg Config) (*Sandbox, error) {
 	log := cfg.Logger
 	mux, err := newSession(agreed, true, cfg.KeepAlive, log)
 	if err != nil {
@@ -153,7 +153,7 @@ func newSandbox(agreed *agreed, driver Driver, cfg Config) (*Sandbox, error) {
 			<-mux.CloseChan()
 			// Close returns when yamux's goroutines have noticed the end, too.
 			_ = mux.Close()
-			if c.isLeft() {
+			if c.isClosing() {
 				log.Debug("connection to the guest closed")
 			} else {
 				log.Warn("connection to the guest lost")
@@ -165,7 +165,7 @@ func newSandbox(agreed *agreed, driver Driver, cfg Config) (*Sandbox, error) {
 }
 
 // greet performs the handshake and offers the guest the socket if there is one.
-func greet(ctx context.Context, rw io.ReadWriteCloser, cfg Config) (*agreed, error) {
+func greet(ctx context.Context, rw io.ReadWriteCloser, cfg Config) (*handshakeResult, error) {
 	if cfg.Socket == nil {
 		return handshake(ctx, rw, &hello{}, true, cfg.HandshakeTimeout, stay)
 	}
@@ -210,14 +210,14 @@ func (c *Sandbox) setPaused(paused bool) {
 	c.mu.Lock()
 	c.paused = paused
 	c.mu.Unlock()
-	c.mux.alive.rest(paused)
+	c.mux.alive.setSuspended(paused)
 }
 
-// rest stops keep-alive while the backend freezes the sandbox for a moment, during which calls
+// suspendKeepAlive stops keep-alive while the backend freezes the sandbox for a moment, during which calls
 // wait. The returned function starts it again.
-func (c *Sandbox) rest() (wake func()) {
-	c.mux.alive.rest(true)
-	return func() { c.mux.alive.rest(c.isPaused()) }
+func (c *Sandbox) suspendKeepAlive() (wake func()) {
+	c.mux.alive.setSuspended(true)
+	return func() { c.mux.alive.setSuspended(c.isPaused()) }
 }
 
 func (c *Sandbox) isPaused() bool {
@@ -257,8 +257,8 @@ func (c *Sandbox) remote(w *wireError) error {
 	return err
 }
 
-// isLeft reports whether the stream ends because Close or Terminate was called.
-func (c *Sandbox) isLeft() bool {
+// isClosing reports whether the stream ends because Close or Terminate was called.
+func (c *Sandbox) isClosing() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.leaving || c.terminated
@@ -279,9 +279,9 @@ func (c *Sandbox) endUploads() {
 	}
 }
 
-// taking registers an upload. The returned function unregisters it and returns an error if the
+// registerUpload registers an upload. The returned function unregisters it and returns an error if the
 // sandbox was terminated or the Sandbox was closed meanwhile.
-func (c *Sandbox) taking(k *call) (why func() error) {
+func (c *Sandbox) registerUpload(k *call) (why func() error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.uploads[k] = struct{}{}
@@ -345,7 +345,7 @@ func (c *Sandbox) terminateGuest(ctx context.Context) (primitives.TerminateRepor
 		return primitives.TerminateReport{}, nil
 	}
 	// Terminate runs to its end even if ctx is done, so wait for the answer.
-	k, err := c.begin(ctx, beginning{op: "terminate", request: requestFrame(opTerminate, &empty{}), confirm: maxConfirm, always: true})
+	k, err := c.begin(ctx, callParams{op: "terminate", request: requestFrame(opTerminate, &empty{}), confirm: maxConfirm, always: true})
 	if err != nil {
 		return primitives.TerminateReport{}, err
 	}

@@ -18,7 +18,7 @@ func (c *Sandbox) Exec(ctx context.Context, cmd primitives.Command) (primitives.
 		return nil, c.fail("exec", program(cmd), err)
 	}
 	c.keepGrace(cmd)
-	st := starting{op: "exec", target: program(cmd), token: c.tokens.Add(1), cmd: cmd}
+	st := startParams{op: "exec", target: program(cmd), token: c.tokens.Add(1), cmd: cmd}
 	st.stdout, st.stderr, st.files = c.newPipes(cmd)
 	st.request = requestFrame(opExec, &execRequest{st.token, cmd, st.files != nil})
 	return c.process(ctx, st)
@@ -27,7 +27,7 @@ func (c *Sandbox) Exec(ctx context.Context, cmd primitives.Command) (primitives.
 // Reattach returns a durable command by its ID.
 func (c *Sandbox) Reattach(ctx context.Context, id string, from primitives.Offset) (primitives.Process, error) {
 	token := c.tokens.Add(1)
-	return c.process(ctx, starting{
+	return c.process(ctx, startParams{
 		op: "reattach", target: id, token: token, cmd: primitives.Command{Durable: true},
 		request: requestFrame(opReattach, &reattachRequest{token, id, from}),
 	})
@@ -47,8 +47,8 @@ func program(cmd primitives.Command) string {
 	return cmd.Args[0]
 }
 
-// starting is a command that is being started or attached to.
-type starting struct {
+// startParams is a command that is being started or attached to.
+type startParams struct {
 	op, target string
 	token      uint64
 	cmd        primitives.Command
@@ -58,9 +58,9 @@ type starting struct {
 	files          []*os.File
 }
 
-func (c *Sandbox) process(ctx context.Context, s starting) (primitives.Process, error) {
+func (c *Sandbox) process(ctx context.Context, s startParams) (primitives.Process, error) {
 	patience := s.cmd.GracePeriod() + byeTimeout
-	k, err := c.begin(ctx, beginning{op: s.op, target: s.target, request: s.request, confirm: patience, files: s.files})
+	k, err := c.begin(ctx, callParams{op: s.op, target: s.target, request: s.request, confirm: patience, files: s.files})
 	if err != nil {
 		s.closePipes()
 		return nil, err
@@ -376,7 +376,7 @@ func (c *Sandbox) Run(ctx context.Context, cmd primitives.Command, opts primitiv
 	cmd.Stdin = opts.Stdin != nil
 	c.keepGrace(cmd)
 	req := &runRequest{Token: c.tokens.Add(1), Cmd: cmd, MaxOutput: opts.MaxOutput}
-	k, err := c.begin(ctx, beginning{
+	k, err := c.begin(ctx, callParams{
 		op: "run", target: program(cmd), request: requestFrame(opRun, req),
 		// Cancelling ends the command; wait for its status.
 		confirm: cmd.GracePeriod() + byeTimeout,

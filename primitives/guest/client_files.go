@@ -51,7 +51,7 @@ func (c *Sandbox) Pack(ctx context.Context, dir string, opts primitives.PackOpti
 }
 
 func (c *Sandbox) download(ctx context.Context, op, target string, code opcode, req message) (io.ReadCloser, error) {
-	b := beginning{op: op, target: target, request: requestFrame(code, req)}
+	b := callParams{op: op, target: target, request: requestFrame(code, req)}
 	mine := c.bulkPipe(true, func(theirs *os.File) error { b.files = []*os.File{theirs}; return nil })
 	k, err := c.begin(ctx, b)
 	if err != nil {
@@ -142,12 +142,12 @@ func (c *Sandbox) Unpack(ctx context.Context, dir string, r io.Reader) error {
 // A goroutine reads r. upload does not wait for it while r blocks, because only the caller can
 // end r.
 func (c *Sandbox) upload(ctx context.Context, op, target string, request []byte, r io.Reader, onItem func([]byte) error) error {
-	k, err := c.begin(ctx, beginning{op: op, target: target, request: request, hold: true})
+	k, err := c.begin(ctx, callParams{op: op, target: target, request: request, hold: true})
 	if err != nil {
 		return err
 	}
 	defer k.end()
-	ended := c.taking(k)
+	ended := c.registerUpload(k)
 	sent := make(chan error, 1)
 	go func() {
 		err := k.sendAll(r, func() *os.File {

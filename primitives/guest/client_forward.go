@@ -120,7 +120,7 @@ func (l *listener) accept() (net.Conn, error) {
 		if l.err = l.next(&a); l.err != nil {
 			break
 		}
-		k, err := l.call.c.begin(l.call.ctx, beginning{op: "accept", target: l.addr.String(), request: requestFrame(opAccept, &acceptRequest{a.Token})})
+		k, err := l.call.c.begin(l.call.ctx, callParams{op: "accept", target: l.addr.String(), request: requestFrame(opAccept, &acceptRequest{a.Token})})
 		switch {
 		case err == nil:
 			return newConn(k, a.endpoints), nil

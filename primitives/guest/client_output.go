@@ -20,7 +20,7 @@ type stream interface {
 }
 
 // streams returns the command's output.
-func (p *process) streams(s *starting) (stdout, stderr stream) {
+func (p *process) streams(s *startParams) (stdout, stderr stream) {
 	if s.files == nil {
 		return &output{p: p, channel: chanStdout}, &output{p: p, channel: chanStderr}
 	}
@@ -160,7 +160,7 @@ func (c *Sandbox) newPipes(cmd primitives.Command) (stdout, stderr *os.File, the
 }
 
 // closePipes closes the host's ends.
-func (s *starting) closePipes() {
+func (s *startParams) closePipes() {
 	if s.stdout != nil {
 		_ = s.stdout.Close()
 	}

@@ -106,8 +106,8 @@ func readPreamble(r *bufio.Reader, banner int) (h hello, output []byte, err erro
 	return h, output, nil
 }
 
-// agreed is the result of a handshake.
-type agreed struct {
+// handshakeResult is the result of a handshake.
+type handshakeResult struct {
 	rw     io.ReadWriteCloser // the stream to use
 	in     io.Reader          // read from this instead of rw
 	theirs hello
@@ -119,8 +119,8 @@ type agreed struct {
 // handshake exchanges hellos; the guest speaks first. Then it calls settle, in which the guest
 // may move to a socket. If handshake fails, it has closed rw.
 func handshake(ctx context.Context, rw io.ReadWriteCloser, ours *hello, host bool, timeout time.Duration,
-	settle func(ctx context.Context, r *bufio.Reader, a *agreed) error,
-) (*agreed, error) {
+	settle func(ctx context.Context, r *bufio.Reader, a *handshakeResult) error,
+) (*handshakeResult, error) {
 	if timeout <= 0 {
 		timeout = DefaultHandshakeTimeout
 	}
@@ -130,7 +130,7 @@ func handshake(ctx context.Context, rw io.ReadWriteCloser, ours *hello, host boo
 
 	r := bufio.NewReaderSize(rw, handshakeBuffer)
 	theirs, output, err := exchange(r, rw, ours, host)
-	a := &agreed{rw: rw, in: &rest{buffered: r, rw: rw}, theirs: theirs}
+	a := &handshakeResult{rw: rw, in: &rest{buffered: r, rw: rw}, theirs: theirs}
 	if err == nil {
 		err = settle(ctx, r, a)
 	}
@@ -177,7 +177,7 @@ func exchange(r *bufio.Reader, w io.Writer, ours *hello, host bool) (theirs hell
 		return readPreamble(r, 0)
 	}
 	theirs, output, err = readPreamble(r, maxBanner)
-	if later, ok := w.(lazyWriter); ok && err == nil && ours.Offer == nil {
+	if later, ok := w.(deferringWriter); ok && err == nil && ours.Offer == nil {
 		// The guest sends no answer to this preamble.
 		_, err = later.WriteLater(preamble(ours))
 		return theirs, output, err

@@ -69,10 +69,10 @@ func overSocket(t *testing.T, p primitives.EnvironmentPrimitive) (*Sandbox, *net
 	host, guest := socketPair(t)
 	served := make(chan error, 1)
 	go func() {
-		a := &agreed{rw: guest, in: guest, pipes: guest}
+		a := &handshakeResult{rw: guest, in: guest, pipes: guest}
 		served <- serve(context.WithoutCancel(t.Context()), a, p, ServeConfig{Logger: hclog.NewNullLogger()})
 	}()
-	c, err := newSandbox(&agreed{rw: host, in: host, pipes: host}, nil, Config{Logger: hclog.NewNullLogger()})
+	c, err := newSandbox(&handshakeResult{rw: host, in: host, pipes: host}, nil, Config{Logger: hclog.NewNullLogger()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -134,7 +134,7 @@ func TestTheEndOfAPipeIsOnlyBelievedIfTheGuestLives(t *testing.T) {
 
 func TestDescriptorsThatAGuestPassesAreClosed(t *testing.T) {
 	host, guest := socketPair(t)
-	c, err := newSandbox(&agreed{rw: host, in: host, pipes: host}, nil, Config{Logger: hclog.NewNullLogger()})
+	c, err := newSandbox(&handshakeResult{rw: host, in: host, pipes: host}, nil, Config{Logger: hclog.NewNullLogger()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func TestDescriptorsThatBelongToNothingEndTheHost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			before := openFiles(t)
 			host, guest := socketPair(t)
-			mux, err := newSession(&agreed{rw: guest, in: guest, pipes: guest}, false, 0, hclog.NewNullLogger())
+			mux, err := newSession(&handshakeResult{rw: guest, in: guest, pipes: guest}, false, 0, hclog.NewNullLogger())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -314,7 +314,7 @@ func (c *Sandbox) Snapshot(ctx context.Context) (string, error) {
 	if err := c.usable(ctx); err != nil {
 		return "", c.wrap("snapshot", err)
 	}
-	defer c.rest()()
+	defer c.suspendKeepAlive()()
 	id, err := d.Snapshot(ctx)
 	return id, c.wrap("snapshot", err)
 }
@@ -403,7 +403,7 @@ func (c *Sandbox) fork(ctx context.Context, n int) ([]primitives.EnvironmentPrim
 	if n < 1 {
 		return nil, fmt.Errorf("%w: %d copies; ask for at least one", fs.ErrInvalid, n)
 	}
-	wake := c.rest()
+	wake := c.suspendKeepAlive()
 	frozen, err := d.Freeze(ctx)
 	wake()
 	if err != nil {

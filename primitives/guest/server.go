@@ -52,7 +52,7 @@ func Serve(ctx context.Context, rw io.ReadWriteCloser, p primitives.EnvironmentP
 	}
 	ours := &hello{ID: p.ID(), Paths: p.Paths(), Capabilities: p.Capabilities()}
 	_, pipes := p.(outputExecer)
-	agreed, err := handshake(ctx, rw, ours, false, cfg.HandshakeTimeout, func(ctx context.Context, _ *bufio.Reader, a *agreed) error {
+	agreed, err := handshake(ctx, rw, ours, false, cfg.HandshakeTimeout, func(ctx context.Context, _ *bufio.Reader, a *handshakeResult) error {
 		return move(ctx, a, pipes && canPass)
 	})
 	if err != nil {
@@ -62,7 +62,7 @@ func Serve(ctx context.Context, rw io.ReadWriteCloser, p primitives.EnvironmentP
 }
 
 // serve serves p to the host after a handshake.
-func serve(ctx context.Context, agreed *agreed, p primitives.EnvironmentPrimitive, cfg ServeConfig) error {
+func serve(ctx context.Context, agreed *handshakeResult, p primitives.EnvironmentPrimitive, cfg ServeConfig) error {
 	if cfg.Work == nil {
 		cfg.Work = func(bool) {}
 	}

@@ -35,15 +35,15 @@ func codeOffer(c *codec, o *offer) {
 	c.bytes(&o.Token)
 }
 
-// verdict is the guest's answer to an offer, on the stream of the handshake. The guest decides
+// offerReply is the guest's answer to an offer, on the stream of the handshake. The guest decides
 // whether to move.
-type verdict struct {
+type offerReply struct {
 	Moved bool
 	Pipes bool   // the host may pass pipes for the output of commands
 	Why   string // why the guest stays
 }
 
-func (v *verdict) code(c *codec) {
+func (v *offerReply) code(c *codec) {
 	c.bool(&v.Moved)
 	c.bool(&v.Pipes)
 	codeString(c, &v.Why)
@@ -51,13 +51,13 @@ func (v *verdict) code(c *codec) {
 
 const (
 	tokenSize = 32
-	// welcome is the host's answer to the right token.
-	welcome = 1
+	// tokenAccepted is the host's answer to the right token.
+	tokenAccepted = 1
 	// moveTimeout is how long each step of the guest's move to a socket may take.
 	moveTimeout = 2 * time.Second
 	// maxCallers is how many connections may wait to show their token.
-	maxCallers = 16
-	maxVerdict = 4 << 10
+	maxCallers    = 16
+	maxOfferReply = 4 << 10
 )
 
 // socketListener listens on a Unix socket until the guest connects.
@@ -115,7 +115,7 @@ func (r *socketListener) verify(c *net.UnixConn) {
 	}
 	r.guest = c
 	// A byte fits in any socket: this does not wait.
-	_, _ = c.Write([]byte{welcome})
+	_, _ = c.Write([]byte{tokenAccepted})
 	_ = c.SetDeadline(time.Time{})
 }
 
@@ -134,8 +134,8 @@ func (r *socketListener) close() *net.UnixConn {
 }
 
 // settle reads the guest's verdict, and moves to the socket if the guest has.
-func (r *socketListener) settle(_ context.Context, in *bufio.Reader, a *agreed) error {
-	v, err := readVerdict(in)
+func (r *socketListener) settle(_ context.Context, in *bufio.Reader, a *handshakeResult) error {
+	v, err := readOfferReply(in)
 	conn := r.close()
 	switch {
 	case err == nil && v.Moved && conn != nil:
@@ -155,13 +155,13 @@ func (r *socketListener) settle(_ context.Context, in *bufio.Reader, a *agreed) 
 	return err
 }
 
-func readVerdict(in io.Reader) (v verdict, err error) {
+func readOfferReply(in io.Reader) (v offerReply, err error) {
 	var length [4]byte
 	if _, err := io.ReadFull(in, length[:]); err != nil {
 		return v, streamError(err)
 	}
 	n := binary.BigEndian.Uint32(length[:])
-	if n > maxVerdict {
+	if n > maxOfferReply {
 		return v, fmt.Errorf("%w: a verdict of %d bytes", errProtocol, n)
 	}
 	body := make([]byte, n)
@@ -175,18 +175,18 @@ func readVerdict(in io.Reader) (v verdict, err error) {
 }
 
 // stay is the settle function if no socket was offered.
-func stay(context.Context, *bufio.Reader, *agreed) error { return nil }
+func stay(context.Context, *bufio.Reader, *handshakeResult) error { return nil }
 
 // move is the settle function of the guest: it moves to the socket of the host's offer, if it
 // can.
-func move(ctx context.Context, a *agreed, pipes bool) error {
+func move(ctx context.Context, a *handshakeResult, pipes bool) error {
 	if a.theirs.Offer == nil {
 		return nil
 	}
 	conn, err := a.theirs.Offer.take(ctx)
-	v := verdict{Moved: err == nil, Pipes: pipes && err == nil}
+	v := offerReply{Moved: err == nil, Pipes: pipes && err == nil}
 	if err != nil {
-		v.Why = clip(err.Error(), maxVerdict/2)
+		v.Why = clip(err.Error(), maxOfferReply/2)
 	}
 	body := encode(&v)
 	if _, werr := a.rw.Write(append(appendLength(nil, len(body)), body...)); werr != nil {
@@ -204,7 +204,7 @@ func move(ctx context.Context, a *agreed, pipes bool) error {
 	return nil
 }
 
-var errNotWelcome = errors.New("another program listens there")
+var errTokenRejected = errors.New("another program listens there")
 
 // take connects to the host's socket and shows the token.
 func (o *offer) take(ctx context.Context) (*net.UnixConn, error) {
@@ -221,8 +221,8 @@ func (o *offer) take(ctx context.Context) (*net.UnixConn, error) {
 	if _, err = conn.Write(o.Token); err == nil {
 		_, err = io.ReadFull(conn, answer[:])
 	}
-	if err == nil && answer[0] != welcome {
-		err = errNotWelcome
+	if err == nil && answer[0] != tokenAccepted {
+		err = errTokenRejected
 	}
 	if err != nil {
 		_ = conn.Close()

@@ -32,10 +32,10 @@ type session struct {
 }
 
 // newSession starts yamux on the result of a handshake.
-func newSession(a *agreed, host bool, every time.Duration, log hclog.Logger) (*session, error) {
+func newSession(a *handshakeResult, host bool, every time.Duration, log hclog.Logger) (*session, error) {
 	s := &session{open: make(map[*framer]struct{}), files: make(map[uint32][]*os.File)}
-	g := &guard{in: a.in, rw: a.rw, host: host, onEnd: s.wake, claim: s.keep, release: s.claim}
-	if lazy, ok := a.rw.(lazyWriter); ok && host {
+	g := &guard{in: a.in, rw: a.rw, host: host, onEnd: s.unblockAll, claim: s.keep, release: s.claim}
+	if lazy, ok := a.rw.(deferringWriter); ok && host {
 		g.lazy = lazy
 	} else {
 		p := newDeferredWriter(a.rw)
@@ -94,15 +94,15 @@ func (s *session) claim(stream uint32) []*os.File {
 
 // Close ends the session and unblocks everything that waits for it.
 func (s *session) Close() error {
-	s.wake()
+	s.unblockAll()
 	s.alive.stop()
 	err := s.Session.Close()
 	s.dropped.Do(s.guard.drop) // no read or write follows
 	return err
 }
 
-// wake unblocks all waits on streams, now and later.
-func (s *session) wake() {
+// unblockAll unblocks all waits on streams, now and later.
+func (s *session) unblockAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.ended && s.atEnd != nil {
@@ -265,8 +265,8 @@ func (k *keepAlive) ask() {
 	}
 }
 
-// rest stops the pings while the peer is known not to answer, or starts them again.
-func (k *keepAlive) rest(rests bool) {
+// setSuspended stops the pings while the peer is known not to answer, or starts them again.
+func (k *keepAlive) setSuspended(rests bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.rests, k.missed = rests, 0

@@ -91,7 +91,7 @@ type guard struct {
 	// may be called again.
 	onEnd func()
 	// lazy is rw, which can defer writes.
-	lazy lazyWriter
+	lazy deferringWriter
 	// bulk is called in a guest when much data arrives, so that deferred frames are sent: the
 	// host cannot continue before it receives those for its stream. It may be nil.
 	bulk func()
@@ -222,7 +222,7 @@ func (g *guard) Write(p []byte) (int, error) {
 			return len(p), nil
 		}
 	}
-	if !g.heldBody && len(g.held) == 0 && (isEnd(p) || !g.host && isWelcome(p)) {
+	if !g.heldBody && len(g.held) == 0 && (isEnd(p) || !g.host && isStreamAccept(p)) {
 		n, err := g.lazy.WriteLater(p)
 		return n, g.lost(err)
 	}
@@ -239,10 +239,10 @@ func (g *guard) Write(p []byte) (int, error) {
 	return len(p), g.flush()
 }
 
-// lazyWriter is a byte stream on which every write is expensive, such as a call of a service.
+// deferringWriter is a byte stream on which every write is expensive, such as a call of a service.
 // WriteLater is Write for bytes that the other end does not wait for: they may be sent a moment
 // later, together with the next write.
-type lazyWriter interface {
+type deferringWriter interface {
 	WriteLater(p []byte) (int, error)
 }
 
@@ -251,9 +251,9 @@ func isEnd(p []byte) bool {
 	return len(p) == muxHeader && p[1] == muxWindow && binary.BigEndian.Uint16(p[2:]) == muxFIN && binary.BigEndian.Uint32(p[8:]) == 0
 }
 
-// isWelcome reports whether a frame only says that a stream has been accepted, and how much may
+// isStreamAccept reports whether a frame only says that a stream has been accepted, and how much may
 // be sent on it at once, which matters only for much data.
-func isWelcome(p []byte) bool {
+func isStreamAccept(p []byte) bool {
 	return len(p) == muxHeader && p[1] == muxWindow && binary.BigEndian.Uint16(p[2:]) == muxACK
 }
 

@@ -11,13 +11,13 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
-// toldWork counts the calls of ServeConfig.Work.
-type toldWork struct {
+// workCounter counts the calls of ServeConfig.Work.
+type workCounter struct {
 	mu           sync.Mutex
 	little, much int
 }
 
-func (w *toldWork) tell(much bool) {
+func (w *workCounter) tell(much bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if much {
@@ -27,17 +27,17 @@ func (w *toldWork) tell(much bool) {
 	}
 }
 
-func (w *toldWork) told() (little, much int) {
+func (w *workCounter) told() (little, much int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.little, w.much
 }
 
 // connectWorking is connect with a guest that reports its work.
-func connectWorking(t *testing.T) (*Sandbox, *toldWork) {
+func connectWorking(t *testing.T) (*Sandbox, *workCounter) {
 	t.Helper()
 	host, guest := net.Pipe()
-	work, served := &toldWork{}, make(chan error, 1)
+	work, served := &workCounter{}, make(chan error, 1)
 	go func() {
 		served <- Serve(context.WithoutCancel(t.Context()), guest, newFake(t), ServeConfig{Work: work.tell})
 	}()

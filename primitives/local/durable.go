@@ -87,15 +87,15 @@ func (s *Sandbox) startDurable(ctx context.Context, cmd *primitives.Command) (*d
 	}
 	spec, err := s.specify(cmd)
 	if err != nil {
-		return nil, s.gone(err)
+		return nil, s.classifyLoss(err)
 	}
 	if err := s.probeDir(spec); err != nil {
-		return nil, s.gone(err)
+		return nil, s.classifyLoss(err)
 	}
 	id := "d-" + newID()
 	dir := s.durableDir(id)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, s.gone(files.NoSpace(err))
+		return nil, s.classifyLoss(files.NoSpace(err))
 	}
 	if err := files.NoSpace(s.supervise(ctx, id, dir, cmd, spec)); err != nil {
 		return nil, errors.Join(err, files.RemoveTree(dir))

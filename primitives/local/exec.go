@@ -12,7 +12,7 @@ import (
 
 // Exec implements primitives.EnvironmentPrimitive.
 func (s *Sandbox) Exec(ctx context.Context, cmd primitives.Command) (primitives.Process, error) {
-	return s.exec(ctx, cmd, given{})
+	return s.exec(ctx, cmd, outputFiles{})
 }
 
 // ExecOutput is like Exec but writes the command's output to files. stdout and stderr may be the
@@ -22,14 +22,14 @@ func (s *Sandbox) ExecOutput(ctx context.Context, cmd primitives.Command, stdout
 	if cmd.Durable || cmd.TTY != nil {
 		return nil, s.fail("exec", program(&cmd), fmt.Errorf("%w: the output of durable commands and terminals is not the caller's", fs.ErrInvalid))
 	}
-	return s.exec(ctx, cmd, given{stdout, stderr})
+	return s.exec(ctx, cmd, outputFiles{stdout, stderr})
 }
 
-// given holds the files that receive a command's output instead of pipes. The zero value means
+// outputFiles holds the files that receive a command's output instead of pipes. The zero value means
 // pipes.
-type given struct{ stdout, stderr *os.File }
+type outputFiles struct{ stdout, stderr *os.File }
 
-func (s *Sandbox) exec(ctx context.Context, cmd primitives.Command, out given) (primitives.Process, error) {
+func (s *Sandbox) exec(ctx context.Context, cmd primitives.Command, out outputFiles) (primitives.Process, error) {
 	target := program(&cmd)
 	end, err := s.begin("exec", target)
 	if err != nil {

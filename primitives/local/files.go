@@ -23,12 +23,12 @@ func (s *Sandbox) Open(ctx context.Context, name string) (io.ReadCloser, error) 
 
 // WriteFile implements primitives.Files.
 func (s *Sandbox) WriteFile(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
-	return s.taking("write", name, func() error { return s.files.WriteFile(ctx, name, r, opts) })
+	return s.runUnlocked("write", name, func() error { return s.files.WriteFile(ctx, name, r, opts) })
 }
 
-// taking runs do, which reads from the caller and may take long. Terminate and Close do not wait
+// runUnlocked runs do, which reads from the caller and may take long. Terminate and Close do not wait
 // for do: they make it fail.
-func (s *Sandbox) taking(op, target string, do func() error) error {
+func (s *Sandbox) runUnlocked(op, target string, do func() error) error {
 	end, err := s.begin(op, target)
 	if err != nil {
 		return err
@@ -38,7 +38,7 @@ func (s *Sandbox) taking(op, target string, do func() error) error {
 	if err == nil {
 		return nil
 	}
-	if why := s.whyDown(); why != nil {
+	if why := s.checkUsable(); why != nil {
 		return s.fail(op, target, why) // more useful than err
 	}
 	return err
@@ -64,7 +64,7 @@ func (s *Sandbox) WriteFilesSeq(ctx context.Context, batch iter.Seq[primitives.F
 	}
 	end() // as in taking
 	errs, err = s.files.WriteFilesSeq(ctx, batch)
-	if why := s.whyDown(); why != nil && errors.Join(append([]error{err}, errs...)...) != nil {
+	if why := s.checkUsable(); why != nil && errors.Join(append([]error{err}, errs...)...) != nil {
 		err = s.fail("write", "", why)
 	}
 	return errs, err
@@ -132,7 +132,7 @@ func (s *Sandbox) Pack(ctx context.Context, dir string, opts primitives.PackOpti
 
 // Unpack implements primitives.Unpacker.
 func (s *Sandbox) Unpack(ctx context.Context, dir string, r io.Reader) error {
-	return s.taking("unpack", dir, func() error { return s.files.Unpack(ctx, dir, r) })
+	return s.runUnlocked("unpack", dir, func() error { return s.files.Unpack(ctx, dir, r) })
 }
 
 // Watch implements primitives.EnvironmentPrimitive.
@@ -147,13 +147,13 @@ func (s *Sandbox) Watch(ctx context.Context, dir string, opts primitives.WatchOp
 		return nil, s.fail("watch", dir, unwrapError(err))
 	}
 	return watch.Watch(ctx, watch.Config{
-		Backend: s.backend, Dir: abs, Name: dir, Options: opts, Done: s.down, Err: s.whyDown,
+		Backend: s.backend, Dir: abs, Name: dir, Options: opts, Done: s.down, Err: s.checkUsable,
 	})
 }
 
-// whyDown returns why the sandbox or this handle has ended, or nil.
-func (s *Sandbox) whyDown() error {
+// checkUsable returns why the sandbox or this handle has ended, or nil.
+func (s *Sandbox) checkUsable() error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return s.usable()
+	return s.checkUsableLocked()
 }

@@ -32,7 +32,7 @@ func (s *Sandbox) Fork(ctx context.Context, n int) ([]primitives.EnvironmentPrim
 	}
 	copies, err := s.forks(ctx, n)
 	if err == nil {
-		err = s.whyDown() // the sandbox may have ended during the copy
+		err = s.checkUsable() // the sandbox may have ended during the copy
 	}
 	if err != nil {
 		return nil, s.fail("fork", s.id, errors.Join(err, endCopies(ctx, copies)))

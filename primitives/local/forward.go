@@ -72,7 +72,7 @@ func (s *Sandbox) listen(ctx context.Context, network, address string) (net.List
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	if err := s.usable(); err != nil {
+	if err := s.checkUsableLocked(); err != nil {
 		return nil, err
 	}
 	l := &listener{s: s, done: func() {}}
@@ -125,7 +125,7 @@ type listener struct {
 func (l *listener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
-		if ended := l.s.ready(); ended != nil {
+		if ended := l.s.checkUsable(); ended != nil {
 			return nil, l.s.fail("accept", l.Addr().String(), ended)
 		}
 		return nil, err
@@ -150,13 +150,6 @@ func (l *listener) Addr() net.Addr {
 	return l.Listener.Addr()
 }
 
-// ready returns nil if calls are possible, else why they are not.
-func (s *Sandbox) ready() error {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.usable()
-}
-
 // halfConn is a connection that can close its writing side, such as *net.TCPConn and *net.UnixConn.
 type halfConn interface {
 	net.Conn
@@ -177,7 +170,7 @@ func (s *Sandbox) keep(c net.Conn) (net.Conn, error) {
 	}
 	kept := &conn{halfConn: half, s: s}
 	if !s.forwards.add(kept) {
-		return nil, errors.Join(s.fail("connect", "", s.ready()), c.Close())
+		return nil, errors.Join(s.fail("connect", "", s.checkUsable()), c.Close())
 	}
 	return kept, nil
 }
@@ -209,7 +202,7 @@ func (s *Sandbox) dial(ctx context.Context, network, address string) (net.Conn, 
 	if err := primitives.CheckEndpoint(network, address); err != nil {
 		return nil, err
 	}
-	if err := s.ready(); err != nil {
+	if err := s.checkUsable(); err != nil {
 		return nil, err
 	}
 	if network == "unix" {
@@ -229,7 +222,7 @@ func (s *Sandbox) dial(ctx context.Context, network, address string) (net.Conn, 
 	waiting.Go(func() {
 		select {
 		case <-s.down:
-			cancel(s.ready())
+			cancel(s.checkUsable())
 		case <-connected:
 		}
 	})

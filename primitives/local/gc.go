@@ -216,21 +216,21 @@ func isID(name string) bool {
 	return len(name) == len(newID()) && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz234567") == ""
 }
 
-// ownerFate says whether the program that made a sandbox lives.
-type ownerFate int
+// ownerState says whether the program that made a sandbox lives.
+type ownerState int
 
 const (
-	ownerUnknown ownerFate = iota // its process is not visible from here
+	ownerUnknown ownerState = iota // its process is not visible from here
 	ownerAlive
 	ownerDead
 )
 
-func (st *state) owner() ownerFate {
+func (st *state) owner() ownerState {
 	switch {
 	case st.ID == "" || st.Boot == "":
 		return ownerUnknown
 	case st.Boot != proctree.BootID():
-		if owner.EndedWithTheMachine(st.Host, st.Boot, proctree.BootID()) {
+		if owner.EndedByReboot(st.Host, st.Boot, proctree.BootID()) {
 			return ownerDead
 		}
 		return ownerUnknown

@@ -26,9 +26,9 @@ type family interface {
 	kill(members []proctree.Proc)
 }
 
-// endFamily walks the ladder: SIGTERM to every member, the grace period, then SIGKILL until no
+// endProcesses walks the ladder: SIGTERM to every member, the grace period, then SIGKILL until no
 // member is left. Closing hurry, which may be nil, cuts the grace period short.
-func endFamily(f family, grace time.Duration, hurry <-chan struct{}) primitives.TerminateReport {
+func endProcesses(f family, grace time.Duration, hurry <-chan struct{}) primitives.TerminateReport {
 	found := make(map[proctree.Identity]primitives.KilledProcess)
 	note := func(members []proctree.Proc, forced bool) {
 		for _, m := range members {
@@ -152,15 +152,15 @@ func running(procs []proctree.Proc) []proctree.Proc {
 	return kept
 }
 
-// sweepFamily finds its members in the process table: the processes that belongs accepts, those
+// scanSet finds its members in the process table: the processes that belongs accepts, those
 // found before, and the descendants of both.
-type sweepFamily struct {
+type scanSet struct {
 	belongs  func(proctree.Proc) bool
 	known    map[proctree.Identity]bool
 	fallback func() []proctree.Proc // used if Snapshot is not supported
 }
 
-func (f *sweepFamily) members() []proctree.Proc {
+func (f *scanSet) members() []proctree.Proc {
 	procs, err := proctree.Snapshot()
 	if errors.Is(err, errors.ErrUnsupported) && f.fallback != nil {
 		return f.fallback()
@@ -191,7 +191,7 @@ func carries(p proctree.Proc, mark, value string) bool {
 	return ok && values[0] == value
 }
 
-func (f *sweepFamily) kill(members []proctree.Proc) { killEach(members) }
+func (f *scanSet) kill(members []proctree.Proc) { killEach(members) }
 
 // family returns the processes of one command.
 func (p *process) family() family {
@@ -203,7 +203,7 @@ func (p *process) family() family {
 		defer p.mu.Unlock()
 		return !p.reaped // the kernel does not reuse the PID before
 	}
-	return &sweepFamily{
+	return &scanSet{
 		belongs: func(q proctree.Proc) bool {
 			leader := q.PID == p.pid || q.SID == p.pid || q.PGID == p.pid
 			return (leader && leads()) || carries(q, execMark, p.id)

@@ -175,7 +175,7 @@ func (p *process) end(reason primitives.ExitReason) {
 		return
 	}
 	p.reason = reason
-	p.ending.Go(func() { endFamily(p.family(), p.grace, nil) })
+	p.ending.Go(func() { endProcesses(p.family(), p.grace, nil) })
 }
 
 // setReason sets the exit reason of a command that Terminate ends.

@@ -31,7 +31,7 @@ func (s *Sandbox) Run(ctx context.Context, cmd primitives.Command, opts primitiv
 		limit = primitives.DefaultMaxOutput
 	}
 	r := run{out: collector{limit: limit}, err: collector{limit: limit}}
-	p, err := s.begun(ctx, &cmd, &r)
+	p, err := s.startAndPoll(ctx, &cmd, &r)
 	if err != nil {
 		return primitives.RunResult{}, s.fail("run", target, err)
 	}
@@ -51,9 +51,9 @@ type run struct {
 	status   primitives.ExitStatus
 }
 
-// begun starts the command and waits up to burstTime for its end. It returns the process of a
+// startAndPoll starts the command and waits up to burstTime for its end. It returns the process of a
 // command that still runs.
-func (s *Sandbox) begun(ctx context.Context, cmd *primitives.Command, r *run) (*process, error) {
+func (s *Sandbox) startAndPoll(ctx context.Context, cmd *primitives.Command, r *run) (*process, error) {
 	end, err := s.begin("run", program(cmd))
 	if err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func (s *Sandbox) begun(ctx context.Context, cmd *primitives.Command, r *run) (*
 		return nil, err
 	}
 	started := time.Now()
-	c, err := s.start(cmd, given{})
+	c, err := s.start(cmd, outputFiles{})
 	if err != nil {
 		return nil, err
 	}

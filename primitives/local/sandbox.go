@@ -100,11 +100,11 @@ func openWith(st *state, who identity, reapOrphans bool, life *os.File) (*Sandbo
 	}
 	s.oom.start()
 	s.env = baseEnv(hostEnv(), s.paths, name, st.Env)
-	if err := s.alive(); err != nil {
+	if err := s.checkAlive(); err != nil {
 		return nil, errors.Join(err, s.life.Close())
 	}
 	var err error
-	cfg := files.Config{Backend: s.backend, Paths: s.paths, UID: -1, GID: -1, Gone: s.alive}
+	cfg := files.Config{Backend: s.backend, Paths: s.paths, UID: -1, GID: -1, Gone: s.checkAlive}
 	if who.cred != nil {
 		cfg.UID, cfg.GID = int(who.cred.Uid), int(who.cred.Gid)
 	}
@@ -180,15 +180,15 @@ func (s *Sandbox) fail(op, target string, err error) error {
 // begin admits a call. Terminate and Close wait until the caller calls end.
 func (s *Sandbox) begin(op, target string) (end func(), err error) {
 	s.mu.RLock()
-	if err := s.usable(); err != nil {
+	if err := s.checkUsableLocked(); err != nil {
 		s.mu.RUnlock()
 		return nil, s.fail(op, target, err)
 	}
 	return s.mu.RUnlock, nil
 }
 
-// usable returns nil if calls are possible, else why they are not. The caller holds s.mu.
-func (s *Sandbox) usable() error {
+// checkUsableLocked returns nil if calls are possible, else why they are not. The caller holds s.mu.
+func (s *Sandbox) checkUsableLocked() error {
 	switch {
 	case s.terminated && s.closed:
 		return fmt.Errorf("%w, and its handle closed: %w", primitives.ErrTerminated, primitives.ErrUnavailable)
@@ -197,11 +197,11 @@ func (s *Sandbox) usable() error {
 	case s.closed:
 		return fmt.Errorf("%w: the handle was closed; attach to it again", primitives.ErrUnavailable)
 	}
-	return s.alive()
+	return s.checkAlive()
 }
 
-// alive returns nil if the sandbox lives. It checks the life file, which all handles share.
-func (s *Sandbox) alive() error {
+// checkAlive returns nil if the sandbox lives. It checks the life file, which all handles share.
+func (s *Sandbox) checkAlive() error {
 	info, err := s.life.Stat()
 	switch {
 	case err != nil:
@@ -220,8 +220,8 @@ func (s *Sandbox) isEnding() bool {
 	return err == nil && info.Size() > 0
 }
 
-// gone returns ErrUnavailable if err is due to the loss of the whole sandbox, else err.
-func (s *Sandbox) gone(err error) error {
+// classifyLoss returns ErrUnavailable if err is due to the loss of the whole sandbox, else err.
+func (s *Sandbox) classifyLoss(err error) error {
 	if _, serr := os.Lstat(s.st.file(lifeFile)); errors.Is(serr, fs.ErrNotExist) && errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%w: its folder %s is gone", primitives.ErrUnavailable, s.paths.Session)
 	}
@@ -237,16 +237,16 @@ func (s *Sandbox) Poll(ctx context.Context) (primitives.State, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if s.closed {
-		return primitives.State{}, s.fail("poll", "", s.usable())
+		return primitives.State{}, s.fail("poll", "", s.checkUsableLocked())
 	}
 	if s.terminated {
 		return primitives.State{Status: primitives.StatusTerminated}, nil
 	}
-	err := s.alive()
+	err := s.checkAlive()
 	switch {
 	case errors.Is(err, primitives.ErrTerminated):
 		return primitives.State{Status: primitives.StatusTerminated}, nil
-	case err != nil, s.gone(fs.ErrNotExist) != fs.ErrNotExist: //nolint:errorlint // identity: gone returns its argument or another error
+	case err != nil, s.classifyLoss(fs.ErrNotExist) != fs.ErrNotExist: //nolint:errorlint // identity: gone returns its argument or another error
 		return primitives.State{Status: primitives.StatusLost}, nil
 	}
 	return primitives.State{Status: primitives.StatusRunning}, nil

@@ -54,7 +54,7 @@ func (c *child) closeStreams() {
 }
 
 // start starts the command. The caller holds s.mu for reading.
-func (s *Sandbox) start(cmd *primitives.Command, out given) (*child, error) {
+func (s *Sandbox) start(cmd *primitives.Command, out outputFiles) (*child, error) {
 	spec, err := s.specify(cmd)
 	if err != nil {
 		return nil, err
@@ -81,7 +81,7 @@ func (s *Sandbox) start(cmd *primitives.Command, out given) (*child, error) {
 	if err != nil {
 		s.releaseLeaf(c.leaf)
 		c.closeStreams()
-		return nil, s.gone(s.explain(spec, err))
+		return nil, s.classifyLoss(s.explain(spec, err))
 	}
 	return c, nil
 }
@@ -160,7 +160,7 @@ func (d descriptors) close() {
 
 // openStreams opens the streams of the command and fills spec.files. It returns the child's ends,
 // also with an error.
-func (c *child) openStreams(cmd *primitives.Command, to given, spec *spawnSpec) (theirs descriptors, err error) {
+func (c *child) openStreams(cmd *primitives.Command, to outputFiles, spec *spawnSpec) (theirs descriptors, err error) {
 	if cmd.TTY != nil {
 		return c.openTTY(*cmd.TTY, spec)
 	}

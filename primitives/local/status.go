@@ -48,7 +48,7 @@ func (s *Sandbox) exitStatus(ws unix.WaitStatus, err error, reason primitives.Ex
 		st.Reason = reason
 	case !asked && s.life != nil && s.isEnding():
 		st.Reason = primitives.ReasonCancelled
-	case ws.Signaled() && !asked && s.life != nil && errors.Is(s.alive(), primitives.ErrUnavailable):
+	case ws.Signaled() && !asked && s.life != nil && errors.Is(s.checkAlive(), primitives.ErrUnavailable):
 		// The program that removed the sandbox also ended its processes.
 		st.Reason = primitives.ReasonLost
 	}

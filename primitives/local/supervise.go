@@ -133,7 +133,7 @@ func startSupervised(ctx context.Context, dir string) (*process, *sync.WaitGroup
 		return nil, nil, err
 	}
 	c := &child{id: filepath.Base(dir), stdin: -1, stdout: -1, stderr: -1, backend: backend}
-	theirs, err := c.openStreams(&primitives.Command{MergeStderr: order.Merge}, given{}, spec)
+	theirs, err := c.openStreams(&primitives.Command{MergeStderr: order.Merge}, outputFiles{}, spec)
 	defer theirs.close()
 	if err != nil {
 		return nil, nil, err

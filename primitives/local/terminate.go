@@ -28,9 +28,9 @@ func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 		return primitives.TerminateReport{}, nil
 	case s.closed:
 		defer s.mu.Unlock()
-		return primitives.TerminateReport{}, s.fail("terminate", s.id, s.usable())
+		return primitives.TerminateReport{}, s.fail("terminate", s.id, s.checkUsableLocked())
 	}
-	elsewhere := errors.Is(s.alive(), primitives.ErrTerminated)
+	elsewhere := errors.Is(s.checkAlive(), primitives.ErrTerminated)
 	s.terminated = true
 	close(s.down)
 	// From here on no call starts a command: calls hold s.mu while they start one.
@@ -47,7 +47,7 @@ func (s *Sandbox) Terminate(ctx context.Context) (primitives.TerminateReport, er
 		d.setReason(primitives.ReasonCancelled)
 	}
 	_ = s.life.Truncate(lifeEnding) // on failure other handles do not learn why commands end
-	report := endFamily(s.family(procs), cancelAll(procs), ctx.Done())
+	report := endProcesses(s.family(procs), cancelAll(procs), ctx.Done())
 	if len(report.Survivors) > 0 {
 		// Keep the sandbox for inspection. Its handle is unusable.
 		return report, s.fail("terminate", s.id, fmt.Errorf("%d processes cannot be ended; the kernel holds them", len(report.Survivors)))
@@ -138,7 +138,7 @@ func (s *Sandbox) family(procs map[*process]struct{}) family {
 		p := leaders[pid]
 		return p != nil && p.running()
 	}
-	return &sweepFamily{
+	return &scanSet{
 		belongs: func(q proctree.Proc) bool {
 			return leads(q.PID) || leads(q.SID) || leads(q.PGID) || s.reaper.adopted(q) || carries(q, sandboxMark, s.id)
 		},
@@ -202,14 +202,14 @@ func endAbandoned(sandboxes ...*state) {
 			if abandoned(name) {
 				path := filepath.Join(st.Group, name)
 				all.Go(func() {
-					endFamily(newGroupFamily(path), primitives.DefaultGrace, nil)
+					endProcesses(newGroupFamily(path), primitives.DefaultGrace, nil)
 					_ = cgroup.Remove(path)
 				})
 			}
 		}
 	}
 	if len(swept) > 0 {
-		endFamily(&sweepFamily{belongs: func(p proctree.Proc) bool {
+		endProcesses(&scanSet{belongs: func(p proctree.Proc) bool {
 			values, ok := proctree.Mark(p, sandboxMark, execMark)
 			return ok && swept[values[0]] && abandoned(values[1])
 		}}, primitives.DefaultGrace, nil)

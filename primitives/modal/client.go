@@ -18,11 +18,11 @@ import (
 // client is one user of a shared connection to Modal.
 type client struct {
 	*connection
-	left sync.Once
+	closeOnce sync.Once
 }
 
 // Close releases the connection.
-func (c *client) Close() { c.left.Do(c.leave) }
+func (c *client) Close() { c.closeOnce.Do(c.leave) }
 
 // maxThrottle is how long the SDK retries a call that Modal throttles (rate limit). After other
 // transient errors the SDK retries a call a few times. This package has no retries of its own,

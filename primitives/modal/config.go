@@ -330,13 +330,13 @@ func (c Provider) progress(message string) {
 	}
 }
 
-// tellAfter is how long a step may take before its progress is reported.
-const tellAfter = 2 * time.Second
+// progressDelay is how long a step may take before its progress is reported.
+const progressDelay = 2 * time.Second
 
-// tellLater reports message as progress unless stop is called within tellAfter.
-func (c Provider) tellLater(message string) (stop func()) {
+// progressAfter reports message as progress unless stop is called within progressDelay.
+func (c Provider) progressAfter(message string) (stop func()) {
 	told := make(chan struct{})
-	timer := time.AfterFunc(tellAfter, func() {
+	timer := time.AfterFunc(progressDelay, func() {
 		defer close(told)
 		c.progress(message)
 	})

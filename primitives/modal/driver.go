@@ -16,13 +16,13 @@ import (
 
 // driver is one sandbox at Modal.
 type driver struct {
-	client  *client
-	box     *sdk.Sandbox
-	args    []string // the guest's command line
-	env     map[string]string
-	cfg     config  // the settings that the sandbox was created with
-	program *runner // at args[0]; nil if this handle did not install it
-	strange error   // why cfg is not known
+	client    *client
+	box       *sdk.Sandbox
+	args      []string // the guest's command line
+	env       map[string]string
+	cfg       config  // the settings that the sandbox was created with
+	program   *runner // at args[0]; nil if this handle did not install it
+	recordErr error   // why cfg is not known
 
 	sandbox *guest.Sandbox
 	stream  *stream
@@ -179,8 +179,8 @@ func (d *driver) Runner(file string) string {
 	return d.args[0]
 }
 
-// settle finishes a new sandbox once its guest works.
-func (d *driver) settle(ctx context.Context, settings []byte, tags map[string]string) error {
+// finishCreate finishes a new sandbox once its guest works.
+func (d *driver) finishCreate(ctx context.Context, settings []byte, tags map[string]string) error {
 	if err := d.writeRecord(ctx, settings); err != nil {
 		return err
 	}

@@ -36,7 +36,7 @@ func Forget() {
 	for _, k := range shared.known {
 		k.mu.Lock()
 		for key, f := range k.ids {
-			f.at = f.at.Add(-trust)
+			f.at = f.at.Add(-cacheLifetime)
 			k.ids[key] = f
 		}
 		k.mu.Unlock()

@@ -24,7 +24,7 @@ func (p Provider) GC(ctx context.Context, opts primitives.GCOptions) ([]primitiv
 	err := p.ask(ctx, func(c *client, found []*pb.SandboxInfo) error {
 		var errs []error
 		for _, f := range found {
-			why := judge(tagsOf(f), opts)
+			why := garbageReason(tagsOf(f), opts)
 			if why == "" {
 				continue
 			}
@@ -39,8 +39,8 @@ func (p Provider) GC(ctx context.Context, opts primitives.GCOptions) ([]primitiv
 	return ended, wrap("gc", p.app(), err)
 }
 
-// judge returns why a sandbox is garbage, or "" if it is not.
-func judge(tags map[string]string, opts primitives.GCOptions) string {
+// garbageReason returns why a sandbox is garbage, or "" if it is not.
+func garbageReason(tags map[string]string, opts primitives.GCOptions) string {
 	switch {
 	case findOwner(tags) != owner.Dead:
 		return "" // its owner may use it

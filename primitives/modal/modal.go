@@ -164,7 +164,7 @@ func create(ctx context.Context, cfg config) (_ *guest.Sandbox, err error) {
 	if err != nil {
 		return nil, d.explainStart(ctx, err)
 	}
-	if err := d.settle(ctx, written, tags); err != nil {
+	if err := d.finishCreate(ctx, written, tags); err != nil {
 		return nil, errors.Join(d.explainStart(ctx, err), d.sandbox.Close())
 	}
 	d.owned.Store(true)
@@ -227,7 +227,7 @@ func imageKey(app *sdk.App, cfg config) string {
 
 // knownImage returns the cached image, or builds it. old reports that it was cached.
 func (c *client) knownImage(ctx context.Context, app *sdk.App, cfg config) (image *sdk.Image, old bool, err error) {
-	id, old, err := c.known.recalled(ctx, imageKey(app, cfg), func(ctx context.Context) (string, error) {
+	id, old, err := c.known.getOrFetch(ctx, imageKey(app, cfg), func(ctx context.Context) (string, error) {
 		image, err := c.image(ctx, app, cfg)
 		if err != nil {
 			return "", err
@@ -250,7 +250,7 @@ func (c *client) image(ctx context.Context, app *sdk.App, cfg config) (*sdk.Imag
 	}
 	image = image.DockerfileCommands(cfg.Dockerfile, nil)
 	if image.ImageID == "" {
-		defer cfg.tellLater("Modal builds the image of " + cfg.Image)()
+		defer cfg.progressAfter("Modal builds the image of " + cfg.Image)()
 	}
 	built, err := image.Build(ctx, app, nil)
 	if err != nil {
@@ -308,7 +308,7 @@ func attach(ctx context.Context, cfg config, id string) (_ *guest.Sandbox, err e
 	if err != nil {
 		return nil, d.explainStart(ctx, err)
 	}
-	d.recall(ctx, tags[tagSettings], cfg)
+	d.readRecord(ctx, tags[tagSettings], cfg)
 	d.owned.Store(true)
 	return d.sandbox, nil
 }

@@ -79,7 +79,7 @@ func (p *publisher) obtain(ctx context.Context, gone *sdk.Image) *sdk.Image {
 	if gone != nil && known.get(p.runner.name) == gone.ImageID {
 		known.forget(p.runner.name)
 	}
-	id, _, err := known.recalled(work, p.runner.name, func(ctx context.Context) (string, error) {
+	id, _, err := known.getOrFetch(work, p.runner.name, func(ctx context.Context) (string, error) {
 		image, err := p.client.Images.FromName(ctx, p.runner.name, nil)
 		switch {
 		case err == nil && (gone == nil || image.ImageID != gone.ImageID):
@@ -103,7 +103,7 @@ func (p *publisher) failed(ctx context.Context, err error) {
 	}
 	p.client.known.put(p.runner.name, "")
 	if p.cfg.Logger != nil {
-		p.cfg.Logger.Warn("the runner is not published: every sandbox has to upload it", "error", err, "tried again after", trust)
+		p.cfg.Logger.Warn("the runner is not published: every sandbox has to upload it", "error", err, "tried again after", cacheLifetime)
 	}
 }
 

@@ -31,9 +31,9 @@ func (d *driver) writeRecord(ctx context.Context, settings []byte) error {
 	return d.sandbox.WriteFile(ctx, guestSettings, bytes.NewReader(settings), primitives.WriteOptions{Mode: 0o600})
 }
 
-// recall reads the record of the sandbox. If the record cannot be read, or was changed, the
+// readRecord reads the record of the sandbox. If the record cannot be read, or was changed, the
 // sandbox still works but cannot be copied.
-func (d *driver) recall(ctx context.Context, sum string, ours config) {
+func (d *driver) readRecord(ctx context.Context, sum string, ours config) {
 	b, err := primitives.ReadFile(ctx, d.sandbox, guestSettings, maxRecord)
 	if err == nil && digest(b) != sum {
 		err = errors.New("a command of the sandbox has changed it")
@@ -43,7 +43,7 @@ func (d *driver) recall(ctx context.Context, sum string, ours config) {
 		err = json.Unmarshal(b, &cfg)
 	}
 	if err != nil {
-		d.strange = fmt.Errorf("%w: the record of what the sandbox was made with cannot be used: %w", errors.ErrUnsupported, err)
+		d.recordErr = fmt.Errorf("%w: the record of what the sandbox was made with cannot be used: %w", errors.ErrUnsupported, err)
 		return
 	}
 	cfg.App, cfg.Environment, cfg.Profile = ours.App, ours.Environment, ours.Profile

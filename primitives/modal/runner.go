@@ -70,9 +70,9 @@ type digestedFile struct {
 var digests = digested{files: map[string]digestedFile{}}
 
 const (
-	// settled is how long a file must have been unchanged before its modification time proves
+	// minFileAge is how long a file must have been unchanged before its modification time proves
 	// that it has not changed since: file systems have coarse clocks.
-	settled = 2 * time.Second
+	minFileAge = 2 * time.Second
 	// maxDigests is the capacity of the cache.
 	maxDigests = 16
 )
@@ -90,7 +90,7 @@ func (d *digested) get(file string, info fs.FileInfo) string {
 
 // put caches the name of a file, unless the file was just written.
 func (d *digested) put(file string, info fs.FileInfo, name string) {
-	if time.Since(info.ModTime()) < settled {
+	if time.Since(info.ModTime()) < minFileAge {
 		return
 	}
 	d.mu.Lock()

@@ -20,8 +20,8 @@ type connection struct {
 	conn  atomic.Pointer[grpc.ClientConn]
 	known *known
 
-	who   identity
-	users int // under shared.mu
+	identity identity
+	users    int // under shared.mu
 }
 
 // identity is a digest of everything that determines a client of the SDK: the credentials and
@@ -82,7 +82,7 @@ func join(cfg Provider, open func(c *connection) error) (*connection, error) {
 		c.users++
 		return c, nil
 	}
-	c := &connection{who: who, users: 1, known: shared.known[who]}
+	c := &connection{identity: who, users: 1, known: shared.known[who]}
 	if c.known == nil {
 		c.known = &known{ids: map[string]found{}, publishing: make(chan struct{}, 1)}
 	}
@@ -101,7 +101,7 @@ func (c *connection) leave() {
 	shared.mu.Lock()
 	defer shared.mu.Unlock()
 	if c.users--; c.users == 0 {
-		delete(shared.open, c.who)
+		delete(shared.open, c.identity)
 		c.Close() // the SDK's
 	}
 }
@@ -122,8 +122,8 @@ type found struct {
 }
 
 const (
-	// trust is how long a cached ID is valid.
-	trust = 5 * time.Minute
+	// cacheLifetime is how long a cached ID is valid.
+	cacheLifetime = 5 * time.Minute
 	// maxKnown is the capacity of the cache.
 	maxKnown = 256
 )
@@ -131,7 +131,7 @@ const (
 func (k *known) get(key string) string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if f, ok := k.ids[key]; ok && time.Since(f.at) < trust {
+	if f, ok := k.ids[key]; ok && time.Since(f.at) < cacheLifetime {
 		return f.id
 	}
 	return ""
@@ -142,7 +142,7 @@ func (k *known) failed(key string) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	f, ok := k.ids[key]
-	return ok && f.id == "" && time.Since(f.at) < trust
+	return ok && f.id == "" && time.Since(f.at) < cacheLifetime
 }
 
 func (k *known) put(key, id string) {
@@ -162,9 +162,9 @@ func (k *known) forget(keys ...string) {
 	}
 }
 
-// recalled returns the cached ID for key, or calls ask and caches its result. old reports that
+// getOrFetch returns the cached ID for key, or calls ask and caches its result. old reports that
 // the ID was cached.
-func (k *known) recalled(ctx context.Context, key string, ask func(context.Context) (string, error)) (id string, old bool, err error) {
+func (k *known) getOrFetch(ctx context.Context, key string, ask func(context.Context) (string, error)) (id string, old bool, err error) {
 	if id := k.get(key); id != "" {
 		return id, true, nil
 	}

@@ -39,8 +39,8 @@ func (d *driver) Snapshot(ctx context.Context) (string, error) {
 // copyable returns why the sandbox's files cannot be put into an image, or nil.
 func (d *driver) copyable() error {
 	switch {
-	case d.strange != nil:
-		return d.strange
+	case d.recordErr != nil:
+		return d.recordErr
 	case d.cfg.onVolume():
 		return fmt.Errorf("%w: the workspace is on a volume, which an image does not hold; choose another workspace", errors.ErrUnsupported)
 	}

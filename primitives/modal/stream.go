@@ -17,15 +17,15 @@ type stream struct {
 	out    io.ReadCloser
 	stderr io.ReadCloser
 
-	mu     sync.Mutex
-	change sync.Cond
-	queue  []byte
-	hurry  bool // the queue contains data that must not be deferred
-	timer  *time.Timer
-	err    error // of the last call
-	closed bool
-	deaf   bool // the guest has ended: make no more calls
-	done   chan struct{}
+	mu        sync.Mutex
+	change    sync.Cond
+	queue     []byte
+	urgent    bool // the queue contains data that must not be deferred
+	timer     *time.Timer
+	err       error // of the last call
+	closed    bool
+	abandoned bool // the guest has ended: make no more calls
+	done      chan struct{}
 }
 
 const (
@@ -33,8 +33,8 @@ const (
 	maxQueue = 4 << 20
 	// maxCall is how many bytes one call carries at most.
 	maxCall = 4 << 20
-	// laziness is how long [stream.WriteLater] waits for more data.
-	laziness = 10 * time.Millisecond
+	// deferDelay is how long [stream.WriteLater] waits for more data.
+	deferDelay = 10 * time.Millisecond
 )
 
 func newStream(in io.WriteCloser, out, stderr io.ReadCloser) *stream {
@@ -66,15 +66,15 @@ func (s *stream) push(p []byte, hurry bool) (int, error) {
 		return 0, s.err
 	case s.closed:
 		return 0, net.ErrClosed
-	case s.deaf:
+	case s.abandoned:
 		return len(p), nil
 	}
 	s.queue = append(s.queue, p...)
 	if hurry {
-		s.hurry = true
+		s.urgent = true
 		s.change.Broadcast()
-	} else if !s.hurry {
-		s.timer.Reset(laziness)
+	} else if !s.urgent {
+		s.timer.Reset(deferDelay)
 	}
 	return len(p), nil
 }
@@ -83,7 +83,7 @@ func (s *stream) push(p []byte, hurry bool) (int, error) {
 func (s *stream) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.hurry = true
+	s.urgent = true
 	s.change.Broadcast()
 }
 
@@ -114,16 +114,16 @@ func (s *stream) send() {
 func (s *stream) next(spare []byte) (data []byte, last, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for (!s.hurry || len(s.queue) == 0) && !s.closed {
+	for (!s.urgent || len(s.queue) == 0) && !s.closed {
 		s.change.Wait()
 	}
-	if s.deaf {
+	if s.abandoned {
 		return nil, false, false
 	}
 	if cap(spare) > maxQueue {
 		spare = nil
 	}
-	data, s.queue, s.hurry = s.queue, spare, false
+	data, s.queue, s.urgent = s.queue, spare, false
 	s.change.Broadcast()
 	return data, s.closed, true
 }
@@ -152,7 +152,7 @@ func (s *stream) Close() error {
 func (s *stream) abandon() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.deaf = true
+	s.abandoned = true
 	s.queue = nil
 	s.change.Broadcast()
 }

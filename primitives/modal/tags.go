@@ -44,13 +44,13 @@ func ownerTags() map[string]string {
 }
 
 // findOwner reports whether the owner that the tags identify is alive.
-func findOwner(tags map[string]string) owner.Fate {
+func findOwner(tags map[string]string) owner.Liveness {
 	parts := strings.Split(tags[tagOwner], ".")
 	self := owner.Self()
 	if len(parts) != 4 || parts[0] != strings.ReplaceAll(self.Boot, "-", "") || parts[1] != inode(self.PIDs) {
 		return owner.Unknown
 	}
-	return owner.Identity{Boot: self.Boot, PIDs: self.PIDs, PID: parts[2], Started: parts[3]}.Fate()
+	return owner.Identity{Boot: self.Boot, PIDs: self.PIDs, PID: parts[2], Started: parts[3]}.Liveness()
 }
 
 // describeOwner returns the owner as text for users: the machine and the process ID.

@@ -59,8 +59,8 @@ func (p Provider) config(ctx context.Context, spec primitives.Spec) (config, err
 	return cfg, err
 }
 
-// notThere is the reason why an ssh sandbox refuses some settings of Spec.
-const notThere = "an ssh sandbox has none of its own, it is part of its machine; leave it out, or choose the type docker or modal"
+// unsupportedReason is the reason why an ssh sandbox refuses some settings of Spec.
+const unsupportedReason = "an ssh sandbox has none of its own, it is part of its machine; leave it out, or choose the type docker or modal"
 
 func (c config) check() error {
 	invalid := func(field, format string, args ...any) error {
@@ -76,7 +76,7 @@ func (c config) check() error {
 	case strings.ContainsRune(c.Root+c.Workspace+c.User, 0):
 		return invalid("root, workspace, user", "one of them contains a NUL byte")
 	}
-	err := errors.Join(c.Check(), c.Refuse(notThere, "image", "network", "cpus", "memory", "ports", "name", "labels", "expires"))
+	err := errors.Join(c.Check(), c.Refuse(unsupportedReason, "image", "network", "cpus", "memory", "ports", "name", "labels", "expires"))
 	if err == nil && c.WorkspacePath != c.Workspace {
 		err = c.Refuse("an ssh sandbox works in the workspace itself; leave it out", "workspace_path")
 	}

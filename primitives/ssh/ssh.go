@@ -11,9 +11,9 @@
 // the machine it still has its files, but not its processes.
 //
 // Where to look: config.go checks the settings of a sandbox; ssh.go creates, attaches to, lists
-// and removes sandboxes and calls the garbage collection of the remote machine; driver.go
-// copies the runner there, starts its guest, asks for its state and ends it; command.go runs
-// the ssh command and explains its errors. guests.go of runnerscripts/runner, which runs on the
+// and removes sandboxes and calls the garbage collection of the remote machine; install.go
+// copies the runner there; driver.go starts its guest, asks for its state and ends it; command.go
+// runs the ssh command and explains its errors. guests.go of runnerscripts/runner, which runs on the
 // remote machine, decides how long a sandbox without a client lives.
 package ssh
 
@@ -172,9 +172,9 @@ func describe(info *primitives.Info) {
 		info.Owner = made.Host + ":" + made.PID
 	}
 	info.GuestVersion = made.Guest
-	fate := made.Fate()
-	info.Owned = fate == owner.Alive
-	info.Orphan = !info.Kept && (fate == owner.Dead || !served)
+	liveness := made.Liveness()
+	info.Owned = liveness == owner.Alive
+	info.Orphan = !info.Kept && (liveness == owner.Dead || !served)
 }
 
 // askJSON decodes the runner's output. A machine without the runner has no sandboxes.

@@ -26,7 +26,7 @@ func (c *conversation) readControls(ctx context.Context, lines *runnerscripts.Li
 		line, err := lines.Next()
 		if err != nil {
 			if !errors.Is(err, io.EOF) && ctx.Err() == nil && !errors.Is(err, io.ErrClosedPipe) {
-				c.complain(fmt.Errorf("reading control lines: %w", err))
+				c.reportError(fmt.Errorf("reading control lines: %w", err))
 			}
 			return
 		}
@@ -52,7 +52,7 @@ func (c *conversation) readControls(ctx context.Context, lines *runnerscripts.Li
 			})
 		}
 		if err != nil {
-			c.complain(err)
+			c.reportError(err)
 			continue
 		}
 		pending <- ctl
@@ -68,7 +68,7 @@ func (c *conversation) followControls(ctx context.Context, pending <-chan runner
 		}
 		err := c.app.guarded(func() error { return c.control(ctx, ctl) })
 		if err != nil && ctx.Err() == nil {
-			c.complain(err)
+			c.reportError(err)
 		}
 	}
 	if ctx.Err() == nil {
@@ -117,7 +117,7 @@ func (c *conversation) rejectUnanswered(ctx context.Context, id string) {
 	})
 	// The agent may have withdrawn the request at the same time.
 	if err != nil && failure(err).Code != runnerscripts.FailInvalidRequest {
-		c.complain(err)
+		c.reportError(err)
 	}
 }
 
@@ -150,8 +150,8 @@ func (c *conversation) answer(ctx context.Context, id string, d runnerscripts.Pe
 	return c.app.guarded(func() error { return c.agent.Respond(ctx, id, d) })
 }
 
-// complain reports an error that does not end the query or the script.
-func (c *conversation) complain(err error) {
+// reportError reports an error that does not end the query or the script.
+func (c *conversation) reportError(err error) {
 	f := failure(err)
 	c.out.order.Lock()
 	defer c.out.order.Unlock()

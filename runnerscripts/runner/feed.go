@@ -25,11 +25,11 @@ import (
 // nor into the description of the command.
 const socketName = "input"
 
-// feedPatience is how long a feed waits for the script to listen. idleTimeout is how long the
+// feedTimeout is how long a feed waits for the script to listen. idleTimeout is how long the
 // script waits for another feed after the last one has ended; then its input ends.
 const (
-	feedPatience = 10 * time.Second
-	idleTimeout  = time.Minute
+	feedTimeout = 10 * time.Second
+	idleTimeout = time.Minute
 )
 
 // fedInput is the input of an execute-query that reads from feeds.
@@ -228,7 +228,7 @@ func feed(ctx context.Context, stdin io.ReadCloser, dir string) error {
 
 // dialScript connects to a script, which may not listen yet.
 func dialScript(ctx context.Context, dir string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, feedPatience)
+	ctx, cancel := context.WithTimeout(ctx, feedTimeout)
 	defer cancel()
 	name, done, err := socketIn(dir)
 	if err != nil {

@@ -146,7 +146,7 @@ func (g guestFlags) serve(ctx context.Context, stdin io.ReadCloser, stdout, stde
 			return err
 		}
 	}
-	stream, err := joined(stdin, stdout)
+	stream, err := stdioStream(stdin, stdout)
 	if err != nil {
 		return err
 	}
@@ -256,8 +256,8 @@ func inherited(environ, prefixes []string) []string {
 	})
 }
 
-// joined combines standard input and output into one stream.
-func joined(stdin io.ReadCloser, stdout io.Writer) (io.ReadWriteCloser, error) {
+// stdioStream combines standard input and output into one stream.
+func stdioStream(stdin io.ReadCloser, stdout io.Writer) (io.ReadWriteCloser, error) {
 	in, inOK := stdin.(*input)
 	out, outOK := stdout.(*os.File)
 	if inOK && outOK {

@@ -24,8 +24,8 @@ const (
 	maxProcessors = spareThreads / 2
 )
 
-// lean keeps the memory of a guest small.
-type lean struct {
+// memorySaver keeps the memory of a guest small.
+type memorySaver struct {
 	mu   sync.Mutex
 	wide bool // uses several processors
 	busy bool // has worked since the last rest
@@ -33,16 +33,16 @@ type lean struct {
 }
 
 // newLean sets the garbage collector of this program for a guest.
-func newLean() *lean {
+func newLean() *memorySaver {
 	debug.SetGCPercent(gcPercent)
-	return &lean{}
+	return &memorySaver{}
 }
 
 // spread lets this program work on several processors.
 func spread() { runtime.GOMAXPROCS(min(frugal.Processors, maxProcessors)) }
 
 // work is the guest's callback Work, see guest.ServeConfig.
-func (l *lean) work(much bool) {
+func (l *memorySaver) work(much bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.busy = true
@@ -58,7 +58,7 @@ func (l *lean) work(much bool) {
 }
 
 // stay calls rest regularly until ctx is done.
-func (l *lean) stay(ctx context.Context) {
+func (l *memorySaver) stay(ctx context.Context) {
 	tick := time.NewTicker(restInterval)
 	defer tick.Stop()
 	for {
@@ -73,7 +73,7 @@ func (l *lean) stay(ctx context.Context) {
 
 // rest returns unneeded memory to the kernel and processors to the machine, unless the guest is
 // busy.
-func (l *lean) rest() {
+func (l *memorySaver) rest() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {

@@ -9,7 +9,7 @@ import (
 
 func TestAGuestWorksOnOneProcessorUntilThereIsMuchToDo(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	l := &lean{}
+	l := &memorySaver{}
 	most := min(frugal.Processors, maxProcessors) // the machine may have more
 	for i, step := range []struct {
 		do   func()
@@ -34,7 +34,7 @@ func TestAGuestWorksOnOneProcessorUntilThereIsMuchToDo(t *testing.T) {
 
 func TestAGuestGivesBackMemoryWhenItHasWorkedAndRests(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
-	l := &lean{}
+	l := &memorySaver{}
 	collected := func() uint32 {
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)

@@ -298,7 +298,7 @@ func (c *conversation) perform(ctx context.Context, actions []queries.Action) (r
 		case queries.Interrupt:
 			c.tasks.Go(func() {
 				if err := c.app.guarded(func() error { return c.agent.Interrupt(ctx) }); err != nil {
-					c.complain(err)
+					c.reportError(err)
 				}
 			})
 		case queries.StartGrace:

@@ -79,10 +79,8 @@ func leftovers() error {
 		case <-patience.C:
 		}
 		for _, c := range left {
-			err = fmt.Errorf("container %s (%s) was left, %s", c.Names, c.Image, c.Status)
-			if rerr := eng.ContainerRemove(ctx, c.ID, container.RemoveOptions{Force: true, RemoveVolumes: true}); rerr != nil {
-				err = fmt.Errorf("%w, and could not be removed: %w", err, rerr)
-			}
+			err = errors.Join(err, fmt.Errorf("container %s (%s) was left, %s", c.Names, c.Image, c.Status),
+				eng.ContainerRemove(ctx, c.ID, container.RemoveOptions{Force: true, RemoveVolumes: true}))
 		}
 		if len(left) == 0 {
 			return errors.Join(leftVolumes(ctx, eng), leftImages(ctx, eng))
@@ -105,9 +103,9 @@ func leftVolumes(ctx context.Context, eng *client.Client) error {
 		return err
 	}
 	for _, v := range left {
-		err = fmt.Errorf("volume %s was left", v.Name)
-		if rerr := eng.VolumeRemove(ctx, v.Name, true); rerr != nil && !cerrdefs.IsNotFound(rerr) {
-			err = fmt.Errorf("%w, and could not be removed: %w", err, rerr)
+		err = errors.Join(err, fmt.Errorf("volume %s was left", v.Name))
+		if rerr := eng.VolumeRemove(ctx, v.Name, true); !cerrdefs.IsNotFound(rerr) {
+			err = errors.Join(err, rerr)
 		}
 	}
 	return err
@@ -137,10 +135,9 @@ func leftImages(ctx context.Context, eng *client.Client) error {
 		return err
 	}
 	for _, i := range left {
-		err = fmt.Errorf("image %s %s was left", i.ID, i.RepoTags)
-		_, rerr := eng.ImageRemove(ctx, i.ID, image.RemoveOptions{Force: true, PruneChildren: true})
-		if rerr != nil && !cerrdefs.IsNotFound(rerr) {
-			err = fmt.Errorf("%w, and could not be removed: %w", err, rerr)
+		err = errors.Join(err, fmt.Errorf("image %s %s was left", i.ID, i.RepoTags))
+		if _, rerr := eng.ImageRemove(ctx, i.ID, image.RemoveOptions{Force: true, PruneChildren: true}); !cerrdefs.IsNotFound(rerr) {
+			err = errors.Join(err, rerr)
 		}
 	}
 	return err

@@ -116,14 +116,14 @@ func (c *controlPlane) SandboxWaitV2(ctx context.Context, req *pb.SandboxWaitReq
 		return nil, err
 	}
 	select {
-	case <-sb.gone: // even with a zero timeout
+	case <-sb.cleanedUp: // even with a zero timeout
 		return pb.SandboxWaitResponse_builder{Result: sb.result}.Build(), nil
 	default:
 	}
 	timer := time.NewTimer(time.Duration(req.GetTimeout() * float32(time.Second)))
 	defer timer.Stop()
 	select {
-	case <-sb.gone:
+	case <-sb.cleanedUp:
 		return pb.SandboxWaitResponse_builder{Result: sb.result}.Build(), nil
 	case <-timer.C:
 		return &pb.SandboxWaitResponse{}, nil
@@ -141,11 +141,11 @@ func (c *controlPlane) SandboxTerminateV2(_ context.Context, req *pb.SandboxTerm
 	}
 	answer := pb.SandboxTerminateResponse_builder{}
 	if !sb.runs() {
-		<-sb.gone
+		<-sb.cleanedUp
 		answer.ExistingResult = sb.result
 	}
 	sb.end(result(pb.GenericResult_GENERIC_STATUS_TERMINATED))
-	<-sb.gone
+	<-sb.cleanedUp
 	return answer.Build(), nil
 }
 
@@ -234,7 +234,7 @@ func (c *controlPlane) SandboxGetExitSnapshotV2(ctx context.Context, req *pb.San
 	timer := time.NewTimer(time.Duration(req.GetTimeout() * float32(time.Second)))
 	defer timer.Stop()
 	select {
-	case <-sb.gone:
+	case <-sb.cleanedUp:
 		answer.Success = pb.SandboxGetExitSnapshotResponse_Success_builder{ImageId: sb.atExit}.Build()
 	case <-timer.C:
 		answer.Pending = &pb.SandboxGetExitSnapshotResponse_Pending{}

@@ -20,6 +20,6 @@ func (s *Server) endWith(id string, result *pb.GenericResult) error {
 		return err
 	}
 	sb.end(result)
-	<-sb.gone
+	<-sb.cleanedUp
 	return nil
 }

@@ -31,7 +31,7 @@ type sandbox struct {
 	running    sync.WaitGroup // goroutines of its commands
 	saving     sync.Mutex     // held while taking a snapshot or writing by an index
 	stdinIndex uint32         // of the last write
-	gone       chan struct{}  // closed after the sandbox has been cleaned up
+	cleanedUp  chan struct{}  // closed after the sandbox has been cleaned up
 	atExit     string         // after gone: the image of the exit snapshot
 
 	mu      sync.Mutex
@@ -58,7 +58,7 @@ func (s *Server) newSandbox(id string, req *pb.SandboxCreateV2Request, img *imag
 		server: s, id: id, task: newID("ta"), app: req.GetAppId(), definition: def, image: img,
 		env: maps.Clone(img.env), created: time.Now(), name: def.GetName(), tags: tagMap(req.GetTags()),
 		execs: map[string]*execution{}, mounted: map[string]bool{}, saved: map[string]string{}, tokens: map[string]time.Time{},
-		network: def.GetNetworkAccess(), gone: make(chan struct{}), ended: make(chan struct{}), tunnels: openTunnels(def.GetOpenPorts().GetPorts()),
+		network: def.GetNetworkAccess(), cleanedUp: make(chan struct{}), ended: make(chan struct{}), tunnels: openTunnels(def.GetOpenPorts().GetPorts()),
 	}
 	maps.Copy(sb.env, env)
 	sb.env["MODAL_SANDBOX_ID"], sb.env["MODAL_TASK_ID"] = sb.id, sb.task
@@ -174,7 +174,7 @@ func (sb *sandbox) startClocks() {
 			sb.mu.Lock()
 			defer sb.mu.Unlock()
 			if sb.busy == 0 { // a command may have started after the timer fired
-				sb.endNow(result(pb.GenericResult_GENERIC_STATUS_TIMEOUT))
+				sb.endLocked(result(pb.GenericResult_GENERIC_STATUS_TIMEOUT))
 			}
 		})
 	}
@@ -188,11 +188,11 @@ func (sb *sandbox) idleTimeout() time.Duration {
 func (sb *sandbox) active(change int) {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
-	sb.busyNow(change)
+	sb.activeLocked(change)
 }
 
-// busyNow is like active. The caller holds sb.mu.
-func (sb *sandbox) busyNow(change int) {
+// activeLocked is like active. The caller holds sb.mu.
+func (sb *sandbox) activeLocked(change int) {
 	sb.busy += change
 	switch {
 	case sb.idle == nil || sb.result != nil:
@@ -218,7 +218,7 @@ func (sb *sandbox) execute(id string, c command) error {
 		return err
 	}
 	sb.execs[id] = e
-	sb.busyNow(1)
+	sb.activeLocked(1)
 	sb.running.Go(func() {
 		<-e.done
 		sb.active(-1)
@@ -243,11 +243,11 @@ func (sb *sandbox) alive(f func() error) error {
 func (sb *sandbox) end(result *pb.GenericResult) {
 	sb.mu.Lock()
 	defer sb.mu.Unlock()
-	sb.endNow(result)
+	sb.endLocked(result)
 }
 
-// endNow is like end. The caller holds sb.mu.
-func (sb *sandbox) endNow(result *pb.GenericResult) {
+// endLocked is like end. The caller holds sb.mu.
+func (sb *sandbox) endLocked(result *pb.GenericResult) {
 	if sb.result != nil {
 		return
 	}
@@ -262,7 +262,7 @@ func (sb *sandbox) endNow(result *pb.GenericResult) {
 
 // clear kills all commands of the sandbox and removes its files.
 func (sb *sandbox) clear() {
-	defer close(sb.gone)
+	defer close(sb.cleanedUp)
 	for _, e := range sb.all() {
 		e.kill()
 	}

@@ -147,7 +147,7 @@ func (s *Server) close() error {
 		sb.end(result(pb.GenericResult_GENERIC_STATUS_TERMINATED))
 	}
 	for _, sb := range all {
-		<-sb.gone
+		<-sb.cleanedUp
 		for _, e := range sb.all() {
 			e.free()
 		}

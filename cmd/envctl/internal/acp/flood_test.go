@@ -42,7 +42,7 @@ func TestWhatTheEditorWasToldIsNotKept(t *testing.T) {
 	w := serveSessions(t, session.Config{Environment: env, MaxWorkspace: -1})
 	id := w.begin()
 	var told int
-	testmemory.AtMost(t, 5*maxTold/2, func() {
+	testmemory.AtMost(t, 5*maxSent/2, func() {
 		w.send(promptLine("7", id))
 		for {
 			line, err := w.lines.ReadSlice('\n')
@@ -63,13 +63,13 @@ func TestWhatTheEditorWasToldIsNotKept(t *testing.T) {
 }
 
 func TestABlockWithoutEndIsNotKept(t *testing.T) {
-	tell := newTeller(&paths{}, hclog.NewNullLogger(), "")
+	tell := newUpdater(&paths{}, hclog.NewNullLogger(), "")
 	text := strings.Repeat("x", 1<<20)
 	chunk, err := json.Marshal(runnerscripts.ContentChunk{BlockID: "b", Content: runnerscripts.Content{Type: "text", Text: text}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	testmemory.AtMost(t, 4*maxTold, func() {
+	testmemory.AtMost(t, 4*maxSent, func() {
 		for range 100 {
 			u, ok := tell.update(runnerscripts.Event{Type: runnerscripts.TypeAgentMessage, Payload: chunk})
 			if !ok || u.AgentMessageChunk.Content.Text.Text != text {

@@ -44,9 +44,9 @@ type Config struct {
 // maxMessage is the longest message of an editor, in bytes: files may be embedded.
 const maxMessage = 64 << 20
 
-// farewell is how long an editor may take to read the last answers when all
+// replyGrace is how long an editor may take to read the last answers when all
 // sandboxes have ended.
-const farewell = 5 * time.Second
+const replyGrace = 5 * time.Second
 
 // errGone: the editor has closed its end.
 var errGone = errors.New("the editor has gone")
@@ -87,7 +87,7 @@ func Serve(ctx context.Context, cfg Config, in io.Reader, out io.Writer) error {
 
 // giveUp unblocks, after a while, goroutines that wait for a disconnected editor.
 func (s *server) giveUp() {
-	time.AfterFunc(farewell, func() { close(s.silent) })
+	time.AfterFunc(replyGrace, func() { close(s.silent) })
 }
 
 // server is one connection.
@@ -224,7 +224,7 @@ func (s *server) closeAll() error {
 func (s *server) sayFarewell() {
 	answered := make(chan struct{})
 	go func() { s.calls.Wait(); close(answered) }()
-	timer := time.NewTimer(farewell)
+	timer := time.NewTimer(replyGrace)
 	defer timer.Stop()
 	select {
 	case <-answered:

@@ -252,7 +252,7 @@ func TestAnEditorThatReadsNoMoreHoldsNothing(t *testing.T) {
 		if err := <-w.served; !errors.Is(err, context.Canceled) || !ended {
 			t.Errorf("it ends with %v, its session has ended: %v", err, ended)
 		}
-		if waited := time.Since(start); waited != farewell {
+		if waited := time.Since(start); waited != replyGrace {
 			t.Errorf("it waited %v", waited)
 		}
 	})

@@ -24,7 +24,7 @@ type conversation struct {
 	id     acp.SessionId
 	agent  *session.AgentSession
 	paths  *paths
-	teller *teller   // used by the goroutine that appends an event
+	teller *updater  // used by the goroutine that appends an event
 	asking questions // of the running prompt
 
 	mu     sync.Mutex
@@ -152,7 +152,7 @@ func (s *server) open(ctx context.Context, folder string, servers []runnerscript
 	// The editor asks the user, who may take any time.
 	cfg.Environment.OnPermission, cfg.Environment.PermissionTimeout = environment.AnswerLater, -1
 	cfg.RejectBusy = true
-	c := &conversation{server: s, paths: p, teller: newTeller(p, s.log, s.cfg.Mode)}
+	c := &conversation{server: s, paths: p, teller: newUpdater(p, s.log, s.cfg.Mode)}
 	telling := context.WithoutCancel(ctx) // events are sent even after a cancellation
 	cfg.Store = store.NewStream(func(ev runnerscripts.Event) error { return c.take(telling, ev) })
 	if c.agent, err = session.Open(ctx, cfg); err != nil {

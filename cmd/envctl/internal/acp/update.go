@@ -14,9 +14,9 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// teller converts the events of a session to updates for the editor. It must be used by one
+// updater converts the events of a session to updates for the editor. It must be used by one
 // goroutine at a time, except for setMode.
-type teller struct {
+type updater struct {
 	paths *paths
 	log   hclog.Logger
 
@@ -30,8 +30,8 @@ type teller struct {
 	mode string // the last mode that the editor knows of
 }
 
-// maxTold is how many bytes a teller remembers in each map.
-const maxTold = 16 << 20
+// maxSent is how many bytes a teller remembers in each map.
+const maxSent = 16 << 20
 
 // place is a block of text; the zero value is none.
 type place struct {
@@ -39,14 +39,14 @@ type place struct {
 	block string
 }
 
-func newTeller(p *paths, log hclog.Logger, mode string) *teller {
-	t := &teller{paths: p, log: log, mode: mode}
-	t.blocks.Max, t.tools.Max = maxTold, maxTold
+func newUpdater(p *paths, log hclog.Logger, mode string) *updater {
+	t := &updater{paths: p, log: log, mode: mode}
+	t.blocks.Max, t.tools.Max = maxSent, maxSent
 	return t
 }
 
 // update returns the update for an event. It returns false for an event without one.
-func (t *teller) update(ev runnerscripts.Event) (acp.SessionUpdate, bool) {
+func (t *updater) update(ev runnerscripts.Event) (acp.SessionUpdate, bool) {
 	switch ev.Type {
 	case runnerscripts.TypeAgentMessage, runnerscripts.TypeAgentThought:
 		return t.text(ev)
@@ -78,7 +78,7 @@ func (t *teller) update(ev runnerscripts.Event) (acp.SessionUpdate, bool) {
 }
 
 // note logs an event that the protocol has no update for.
-func (t *teller) note(ev runnerscripts.Event) {
+func (t *updater) note(ev runnerscripts.Event) {
 	switch ev.Type {
 	case runnerscripts.TypeUserMessage, runnerscripts.TypeTranscriptChanged:
 	case runnerscripts.TypeError, runnerscripts.TypeEnvironmentError:
@@ -88,7 +88,7 @@ func (t *teller) note(ev runnerscripts.Event) {
 	}
 }
 
-func payload[T any](t *teller, ev runnerscripts.Event) (T, bool) {
+func payload[T any](t *updater, ev runnerscripts.Event) (T, bool) {
 	v, err := runnerscripts.Payload[T](ev)
 	if err != nil {
 		t.log.Warn("an event cannot be read", "type", string(ev.Type), "error", err)
@@ -103,7 +103,7 @@ func isMain(ev runnerscripts.Event) bool {
 }
 
 // setMode sets the current mode and reports whether it has changed.
-func (t *teller) setMode(mode string) bool {
+func (t *updater) setMode(mode string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	news := mode != "" && mode != t.mode
@@ -115,7 +115,7 @@ func (t *teller) setMode(mode string) bool {
 
 // text returns the new part of a message or thought. The editor joins all chunks, so a block
 // that directly follows another one starts a paragraph.
-func (t *teller) text(ev runnerscripts.Event) (acp.SessionUpdate, bool) {
+func (t *updater) text(ev runnerscripts.Event) (acp.SessionUpdate, bool) {
 	c, ok := payload[runnerscripts.ContentChunk](t, ev)
 	if !ok || !isMain(ev) {
 		return acp.SessionUpdate{}, false
@@ -140,7 +140,7 @@ func (t *teller) text(ev runnerscripts.Event) (acp.SessionUpdate, bool) {
 
 // news returns the part of a block that the editor does not have yet. Sent text cannot be
 // withdrawn: a block whose beginning has changed is sent again as a whole.
-func (t *teller) news(c runnerscripts.ContentChunk) string {
+func (t *updater) news(c runnerscripts.ContentChunk) string {
 	told, known := t.blocks.Get(c.BlockID)
 	if !known {
 		told = new(strings.Builder)
@@ -166,7 +166,7 @@ func (t *teller) news(c runnerscripts.ContentChunk) string {
 
 // toolCall returns the update for a tool call. The first update has all fields that the protocol
 // requires.
-func (t *teller) toolCall(ev runnerscripts.Event) (acp.SessionUpdate, bool) {
+func (t *updater) toolCall(ev runnerscripts.Event) (acp.SessionUpdate, bool) {
 	c, ok := payload[runnerscripts.ToolCall](t, ev)
 	if !ok || c.ToolCallID == "" {
 		return acp.SessionUpdate{}, false
@@ -191,7 +191,7 @@ func (t *teller) toolCall(ev runnerscripts.Event) (acp.SessionUpdate, bool) {
 }
 
 // question returns the tool call of a permission request.
-func (t *teller) question(c runnerscripts.ToolCall) acp.ToolCallUpdate {
+func (t *updater) question(c runnerscripts.ToolCall) acp.ToolCallUpdate {
 	if _, told := t.tools.Get(c.ToolCallID); c.Title == "" && c.Name != "" && !told {
 		c.Title = c.Name
 	}
@@ -199,7 +199,7 @@ func (t *teller) question(c runnerscripts.ToolCall) acp.ToolCallUpdate {
 }
 
 // call converts a tool call to the protocol's form. It leaves out fields that are not set.
-func (t *teller) call(c runnerscripts.ToolCall) acp.ToolCallUpdate {
+func (t *updater) call(c runnerscripts.ToolCall) acp.ToolCallUpdate {
 	u := acp.ToolCallUpdate{
 		ToolCallId: acp.ToolCallId(c.ToolCallID), Title: given(visible.Text(c.Title)), Kind: given(acp.ToolKind(c.Kind)),
 		Status: given(acp.ToolCallStatus(c.Status)), RawInput: raw(c.RawInput), RawOutput: raw(c.RawOutput),

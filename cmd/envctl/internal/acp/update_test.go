@@ -57,7 +57,7 @@ func TestTheEditorGetsNoTextTwice(t *testing.T) {
 		"the usage of the context comes in the middle": {[]rs.Event{say("a", "one"), event(t, rs.TypeUsageUpdate, rs.UsageUpdate{Used: 1}), say("a", " two")}, "one two"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tell := newTeller(&paths{folder: "/f"}, hclog.NewNullLogger(), "")
+			tell := newUpdater(&paths{folder: "/f"}, hclog.NewNullLogger(), "")
 			var got strings.Builder
 			for _, ev := range c.events {
 				u, ok := tell.update(ev)
@@ -84,7 +84,7 @@ func TestUpdatesAreOfTheProtocol(t *testing.T) {
 	old := "old"
 	p := &paths{folder: "/home/me/project"}
 	p.found("/workspace")
-	tell := newTeller(p, hclog.NewNullLogger(), "default")
+	tell := newUpdater(p, hclog.NewNullLogger(), "default")
 	sub := event(t, rs.TypeToolCall, rs.ToolCall{ToolCallID: "s", Name: "Read", Kind: rs.ToolRead})
 	sub.ConversationID = "1"
 	for _, c := range []struct {

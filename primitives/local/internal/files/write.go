@@ -153,7 +153,7 @@ func (j *job) create(ctx context.Context, name string, r io.Reader) error {
 	}
 	err = j.f.fill(ctx, fd, r)
 	if err == nil {
-		err = j.dress(fd)
+		err = j.setAttributes(fd)
 	}
 	if cerr := unix.Close(fd); err == nil {
 		err = cerr
@@ -167,8 +167,8 @@ func (j *job) create(ctx context.Context, name string, r io.Reader) error {
 	return err
 }
 
-// dress sets the owner and the mode of the new file.
-func (j *job) dress(fd int) error {
+// setAttributes sets the owner and the mode of the new file.
+func (j *job) setAttributes(fd int) error {
 	mode := j.opts.Mode
 	if j.old == nil {
 		if err := j.f.own(fd); err != nil {
@@ -242,7 +242,7 @@ func (j *job) append(ctx context.Context, r io.Reader) error {
 	switch {
 	case made:
 		j.old = nil
-		err = j.dress(fd)
+		err = j.setAttributes(fd)
 	case j.opts.Mode != 0:
 		err = unix.Fchmod(fd, uint32(j.opts.Mode))
 	}

@@ -132,7 +132,7 @@ func (c *copier) entry(ctx context.Context, dir int, name, rel string) error {
 		if err := unix.Mkfifo(c.dest(rel), 0o600); err != nil {
 			return err
 		}
-		return c.dress(c.dest(rel), &info)
+		return c.setAttributes(c.dest(rel), &info)
 	}
 	return nil
 }
@@ -151,7 +151,7 @@ func (c *copier) link(dir int, name, rel string, info *unix.Stat_t) error {
 	if err := os.Symlink(target, c.dest(rel)); err != nil {
 		return err
 	}
-	return c.dress(c.dest(rel), info)
+	return c.setAttributes(c.dest(rel), info)
 }
 
 // file copies a regular file. If it has already copied the file under another name, it makes a hard
@@ -185,11 +185,11 @@ func (c *copier) file(ctx context.Context, dir int, name, rel string) (err error
 	if err = errors.Join(err, unix.Close(out)); err != nil {
 		return err
 	}
-	return c.dress(to, &info)
+	return c.setAttributes(to, &info)
 }
 
-// dress sets the owner, the permissions and the times of a copy to those of the original.
-func (c *copier) dress(name string, info *unix.Stat_t) error {
+// setAttributes sets the owner, the permissions and the times of a copy to those of the original.
+func (c *copier) setAttributes(name string, info *unix.Stat_t) error {
 	if c.root {
 		if err := os.Lchown(name, int(info.Uid), int(info.Gid)); err != nil {
 			return err
@@ -206,7 +206,7 @@ func (c *copier) dress(name string, info *unix.Stat_t) error {
 // finish dresses the folders, the innermost first, because a dressed folder may not be writable.
 func (c *copier) finish() error {
 	for i := len(c.dirs) - 1; i >= 0; i-- {
-		if err := c.dress(c.dirs[i].name, &c.dirs[i].info); err != nil {
+		if err := c.setAttributes(c.dirs[i].name, &c.dirs[i].info); err != nil {
 			return err
 		}
 	}

@@ -332,8 +332,8 @@ func (c *conversation) interrupt(q *query) {
 	close(q.stop)
 }
 
-// giveUp prevents further starts and returns the last process; busy says that a prompt runs.
-func (c *conversation) giveUp() (p *peer, busy bool) {
+// preventStarts prevents further starts and returns the last process; busy says that a prompt runs.
+func (c *conversation) preventStarts() (p *peer, busy bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.over = true
@@ -342,14 +342,14 @@ func (c *conversation) giveUp() (p *peer, busy bool) {
 
 // kill kills the program.
 func (c *conversation) kill() {
-	p, _ := c.giveUp()
+	p, _ := c.preventStarts()
 	p.Kill()
 }
 
 // Close ends the program gracefully.
 func (c *conversation) Close() error {
 	c.life.Close(func() {
-		p, busy := c.giveUp()
+		p, busy := c.preventStarts()
 		if busy {
 			p.Kill() // at the end of its input it might finish the turn first
 		} else {

@@ -52,7 +52,7 @@ func (c *conversation) start(ctx context.Context) (p *peer, resumed bool, err er
 			return nil, false, err
 		}
 	}
-	c.translate.goOn(h)
+	c.translate.resume(h)
 	c.mu.Lock()
 	if c.over {
 		c.mu.Unlock()
@@ -147,7 +147,7 @@ func (c *conversation) loadSession(ctx context.Context, p *peer, h History) erro
 			SessionId: p.session, Cwd: c.cfg.Workspace, McpServers: p.servers,
 		})
 		if err != nil {
-			return c.lost(err, format)
+			return c.sessionNotFound(err, format)
 		}
 		p.options = options{modes: s.Modes, models: s.Models, config: s.ConfigOptions}
 	case caps.LoadSession:
@@ -155,7 +155,7 @@ func (c *conversation) loadSession(ctx context.Context, p *peer, h History) erro
 			SessionId: p.session, Cwd: c.cfg.Workspace, McpServers: p.servers,
 		})
 		if err != nil {
-			return c.lost(err, format)
+			return c.sessionNotFound(err, format)
 		}
 		p.options = options{modes: s.Modes, models: s.Models, config: s.ConfigOptions}
 		if err := c.awaitRepetition(ctx, p, h.Updates); err != nil {
@@ -208,8 +208,8 @@ func (c *conversation) refused(err error, format string) error {
 // authRequired is ACP's code for an agent that is not logged in.
 const authRequired = -32000
 
-// lost returns the error for a session that the agent does not find.
-func (c *conversation) lost(err error, format string) error {
+// sessionNotFound returns the error for a session that the agent does not find.
+func (c *conversation) sessionNotFound(err error, format string) error {
 	rpc, ok := errors.AsType[*jsonrpc.Error](err)
 	if !ok || rpc.Code == authRequired {
 		return c.refused(err, format)

@@ -43,8 +43,8 @@ func newTranslator(out agent.Sink, wholeThoughts bool) *translator {
 	return &translator{out: out, wholeThoughts: wholeThoughts, calls: map[string]knownCall{}}
 }
 
-// goOn continues an earlier conversation.
-func (t *translator) goOn(h History) {
+// resume continues an earlier conversation.
+func (t *translator) resume(h History) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.prompts, t.cost = max(t.prompts, h.Prompts), max(t.cost, h.Cost)

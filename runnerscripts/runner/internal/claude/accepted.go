@@ -47,12 +47,12 @@ func (c *conversation) accepted(ctx context.Context, p *child.Process, init init
 func acceptedNames(p runnerscripts.Profile, init initialized) error {
 	for i, cmd := range p.Commands {
 		if !slices.ContainsFunc(init.Commands, func(c offeredCommand) bool { return c.Name == cmd.Name }) && cmd.Frontmatter["user-invocable"] == nil {
-			return notTaken("commands[%d]", i)
+			return notAccepted("commands[%d]", i)
 		}
 	}
 	for i, sub := range p.Subagents {
 		if !slices.ContainsFunc(init.Agents, func(a offeredAgent) bool { return a.Name == sub.Name && a.Description == sub.Description }) {
-			return notTaken("subagents[%d]", i)
+			return notAccepted("subagents[%d]", i)
 		}
 	}
 	return nil
@@ -61,12 +61,12 @@ func acceptedNames(p runnerscripts.Profile, init initialized) error {
 func acceptedSettings(p runnerscripts.Profile, got settings) error {
 	for i, rule := range p.AllowedTools {
 		if !slices.Contains(got.Permissions.Allow, rule) {
-			return notTaken("allowed_tools[%d]", i)
+			return notAccepted("allowed_tools[%d]", i)
 		}
 	}
 	for i, rule := range p.DeniedTools {
 		if !slices.Contains(got.Permissions.Deny, rule) {
-			return notTaken("denied_tools[%d]", i)
+			return notAccepted("denied_tools[%d]", i)
 		}
 	}
 	for i, h := range p.Hooks {
@@ -74,12 +74,12 @@ func acceptedSettings(p runnerscripts.Profile, got settings) error {
 			return m.Matcher == h.Matcher && slices.ContainsFunc(m.Hooks, func(taken hook) bool { return taken.Command == h.Command })
 		})
 		if !taken {
-			return notTaken("hooks[%d]", i)
+			return notAccepted("hooks[%d]", i)
 		}
 	}
 	return nil
 }
 
-func notTaken(field string, i int) error {
+func notAccepted(field string, i int) error {
 	return agent.Invalid("correct profile.%s, or leave it out: Claude Code does not take it as it is", fmt.Sprintf(field, i))
 }

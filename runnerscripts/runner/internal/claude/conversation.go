@@ -311,8 +311,8 @@ func (c *conversation) SetModel(ctx context.Context, model string) error {
 	return nil
 }
 
-// giveUp prevents further starts and returns the last process; busy says that a prompt runs.
-func (c *conversation) giveUp() (p *child.Process, busy bool) {
+// preventStarts prevents further starts and returns the last process; busy says that a prompt runs.
+func (c *conversation) preventStarts() (p *child.Process, busy bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.over = true
@@ -321,14 +321,14 @@ func (c *conversation) giveUp() (p *child.Process, busy bool) {
 
 // kill kills the program.
 func (c *conversation) kill() {
-	p, _ := c.giveUp()
+	p, _ := c.preventStarts()
 	p.Kill()
 }
 
 // Close ends the program gracefully.
 func (c *conversation) Close() error {
 	c.life.Close(func() {
-		p, busy := c.giveUp()
+		p, busy := c.preventStarts()
 		if busy {
 			// At the end of its input it would finish the turn first.
 			p.Signal(syscall.SIGTERM)

@@ -271,7 +271,7 @@ func (c *conversation) Interrupt(context.Context) error {
 		c.finishQueryLocked()
 	}
 	c.mu.Unlock()
-	c.tellInterrupt()
+	c.sendInterrupt()
 	return nil
 }
 
@@ -288,10 +288,10 @@ func (c *conversation) interruptSubagents(p *jsonrpc.Peer) {
 	}
 }
 
-// tellInterrupt sends a pending interrupt if the turn has started. If the program refuses it
+// sendInterrupt sends a pending interrupt if the turn has started. If the program refuses it
 // because the turn cannot be interrupted yet, the interrupt stays pending until the next message of
 // the turn.
-func (c *conversation) tellInterrupt() {
+func (c *conversation) sendInterrupt() {
 	c.mu.Lock()
 	q, p := c.query, c.peer
 	if q == nil || !q.cancelled || q.told || q.turn == "" || q.end != nil {
@@ -358,8 +358,8 @@ func (c *conversation) SetModel(ctx context.Context, model string) error {
 	return nil
 }
 
-// giveUp prevents further starts. It returns the last process, and whether a query is running.
-func (c *conversation) giveUp() (p *jsonrpc.Peer, busy bool) {
+// preventStarts prevents further starts. It returns the last process, and whether a query is running.
+func (c *conversation) preventStarts() (p *jsonrpc.Peer, busy bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.over = true
@@ -368,14 +368,14 @@ func (c *conversation) giveUp() (p *jsonrpc.Peer, busy bool) {
 
 // kill ends the program at once.
 func (c *conversation) kill() {
-	p, _ := c.giveUp()
+	p, _ := c.preventStarts()
 	p.Kill()
 }
 
 // Close ends the program gracefully.
 func (c *conversation) Close() error {
 	c.life.Close(func() {
-		p, busy := c.giveUp()
+		p, busy := c.preventStarts()
 		if busy {
 			// At EOF on its standard input, the program would finish the turn first.
 			p.Signal(syscall.SIGTERM)

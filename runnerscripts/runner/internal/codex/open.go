@@ -65,7 +65,7 @@ func (c *conversation) open(ctx context.Context, p *jsonrpc.Peer) error {
 		c.thread, c.usual = reply.Thread.ID, reply.Model
 		c.toldMode, c.toldModel = "", ""
 		c.mu.Unlock()
-		c.receiveEarly()
+		c.handleQueued()
 	}
 	if err := p.Call(ctx, jsonrpc.Request{Method: method, Params: params, Result: &reply, Then: opened}); err != nil {
 		return openFailure(ctx, err)

@@ -194,7 +194,7 @@ func (c *conversation) Respond(_ context.Context, id string, d runnerscripts.Per
 		c.log("info", "the reason of the rejection is not passed on to Codex, because the query ends with it", nil)
 	}
 	err = q.peer.Answer(q.requestID, answer)
-	c.tellInterrupt()
+	c.sendInterrupt()
 	return err
 }
 

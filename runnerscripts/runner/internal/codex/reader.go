@@ -33,7 +33,7 @@ func (c *conversation) handle(p *jsonrpc.Peer, line []byte) {
 	case len(m.ID) > 0:
 		err = c.asked(p, m)
 	default:
-		c.received(m, line)
+		c.handleNotification(m, line)
 	}
 	if err != nil {
 		agent.EmitUnreadable(c.out, programTitle, line, err)
@@ -49,47 +49,47 @@ func decode[T any](params json.RawMessage, handle func(T)) error {
 	return nil
 }
 
-// received handles a notification. It queues a notification of an unknown thread until the tool
+// handleNotification handles a notification. It queues a notification of an unknown thread until the tool
 // call that started the thread has ended.
-func (c *conversation) received(m jsonrpc.Message, line []byte) {
+func (c *conversation) handleNotification(m jsonrpc.Message, line []byte) {
 	if len(m.Params) == 0 {
 		m.Params = json.RawMessage("{}")
 	}
 	var n note
 	err := json.Unmarshal(m.Params, &n)
-	if err == nil && n.ThreadID != "" && n.ThreadID != c.threadID() && !c.translate.knows(n.ThreadID) && len(c.early) < mostEarly {
+	if err == nil && n.ThreadID != "" && n.ThreadID != c.threadID() && !c.translate.knows(n.ThreadID) && len(c.early) < maxQueued {
 		c.early = append(c.early, bytes.Clone(line))
 		return
 	}
 	if err == nil {
-		err = c.notified(m.Method, m.Params)
+		err = c.dispatchNotification(m.Method, m.Params)
 	}
 	if err != nil {
 		agent.EmitUnreadable(c.out, programTitle, line, err)
 	}
 	if c.translate.linked {
 		c.translate.linked = false
-		c.receiveEarly()
+		c.handleQueued()
 	}
 }
 
-// mostEarly limits the number of queued notifications.
-const mostEarly = 1000
+// maxQueued limits the number of queued notifications.
+const maxQueued = 1000
 
-// receiveEarly handles the queued notifications whose thread is now known.
-func (c *conversation) receiveEarly() {
+// handleQueued handles the queued notifications whose thread is now known.
+func (c *conversation) handleQueued() {
 	waiting := c.early
 	c.early = nil
 	for _, line := range waiting {
 		var m jsonrpc.Message
 		_ = json.Unmarshal(line, &m) // the line was decoded before
-		c.received(m, line)
+		c.handleNotification(m, line)
 	}
 }
 
-// notified handles a notification. It ignores unlisted methods: they are redundant, or from a
+// dispatchNotification handles a notification. It ignores unlisted methods: they are redundant, or from a
 // newer version.
-func (c *conversation) notified(method string, params json.RawMessage) error {
+func (c *conversation) dispatchNotification(method string, params json.RawMessage) error {
 	switch method {
 	case "turn/started":
 		return decode(params, c.turnStarted)
@@ -142,7 +142,7 @@ func (c *conversation) conv(n note) string {
 // alive sends a pending interrupt to a turn that is now known to run.
 func (c *conversation) alive(n note) {
 	if n.ThreadID == c.threadID() {
-		c.tellInterrupt()
+		c.sendInterrupt()
 	}
 }
 
@@ -170,7 +170,7 @@ func (c *conversation) turnStarted(n turnNote) {
 		q.turn = n.Turn.ID
 	}
 	c.mu.Unlock()
-	c.tellInterrupt()
+	c.sendInterrupt()
 }
 
 func (c *conversation) turnCompleted(n turnNote) {

@@ -43,7 +43,7 @@ func storedThread(s runnerscripts.Session) (thread string, resume bool, err erro
 	if err != nil || file == "" {
 		return thread, false, err
 	}
-	resume, err = mend(file)
+	resume, err = repairRollout(file)
 	return thread, resume, err
 }
 
@@ -186,10 +186,10 @@ func restoreRollout(s runnerscripts.Session, m meta, text string) error {
 	return agent.RestoreFile(file, text)
 }
 
-// mend repairs a rollout after a crash, and reports whether it can be resumed. It removes a rollout
+// repairRollout repairs a rollout after a crash, and reports whether it can be resumed. It removes a rollout
 // without a first record, on which the program would fail. It terminates a truncated last line, so
 // that the next record does not become part of it.
-func mend(file string) (bool, error) {
+func repairRollout(file string) (bool, error) {
 	f, err := os.OpenFile(file, os.O_RDWR|os.O_APPEND, 0)
 	if err != nil {
 		return false, err

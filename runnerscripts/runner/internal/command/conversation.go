@@ -228,9 +228,9 @@ func (c *conversation) SetModel(context.Context, string) error {
 	return agent.Unsupported("give the model in agent.config.config, if this executor has one: it cannot be changed")
 }
 
-// giveUp prevents further starts. It returns the last process, or nil, and whether a prompt is
+// preventStarts prevents further starts. It returns the last process, or nil, and whether a prompt is
 // running.
-func (c *conversation) giveUp() (p *child.Process, busy bool) {
+func (c *conversation) preventStarts() (p *child.Process, busy bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.over = true
@@ -239,7 +239,7 @@ func (c *conversation) giveUp() (p *child.Process, busy bool) {
 
 // kill ends the program at once.
 func (c *conversation) kill() {
-	if p, _ := c.giveUp(); p != nil {
+	if p, _ := c.preventStarts(); p != nil {
 		p.Kill()
 	}
 }
@@ -248,7 +248,7 @@ func (c *conversation) kill() {
 func (c *conversation) Close() error {
 	var err error
 	c.life.Close(func() {
-		p, busy := c.giveUp()
+		p, busy := c.preventStarts()
 		if p != nil {
 			if busy {
 				p.Signal(syscall.SIGTERM)

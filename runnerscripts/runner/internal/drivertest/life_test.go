@@ -183,7 +183,7 @@ func restored(r *rig) {
 	if err != nil {
 		r.Fatal(err)
 	}
-	elsewhere := newRig(r, r.subject, r.patience)
+	elsewhere := newRig(r, r.subject, r.stepTimeout)
 	elsewhere.session.SessionID = r.session.SessionID
 	elsewhere.real()
 	if _, err := r.driver.Setup(r.Context(), runnerscripts.SetupRequest{Session: elsewhere.session, Transcript: &stored}); err != nil {
@@ -242,7 +242,7 @@ func (r *rig) gone(pid int) {
 	r.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(r.patience); syscall.Kill(-pid, 0) == nil; <-tick.C {
+	for end := time.Now().Add(r.stepTimeout); syscall.Kill(-pid, 0) == nil; <-tick.C {
 		if time.Now().After(end) {
 			r.Fatalf("the program's process group %d is still there", pid)
 		}

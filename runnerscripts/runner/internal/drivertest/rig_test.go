@@ -34,21 +34,21 @@ func TestMain(m *testing.M) {
 type rig struct {
 	testing.TB
 	subject
-	base     testing.TB    // lives as long as the session
-	patience time.Duration // how long one step may take
-	api      *llmapi.Server
-	session  runnerscripts.Session
-	profile  runnerscripts.Profile
-	servers  []*agenttest.MCP // of the profile
-	starts   string           // a file with the process id of each start of the program, one a line
-	out      *agenttest.Recorder
-	shared   agent.Conversation // the conversation of the group; nil before its first case
-	mark     int                // the number of events before this case
+	base        testing.TB    // lives as long as the session
+	stepTimeout time.Duration // how long one step may take
+	api         *llmapi.Server
+	session     runnerscripts.Session
+	profile     runnerscripts.Profile
+	servers     []*agenttest.MCP // of the profile
+	starts      string           // a file with the process id of each start of the program, one a line
+	out         *agenttest.Recorder
+	shared      agent.Conversation // the conversation of the group; nil before its first case
+	mark        int                // the number of events before this case
 }
 
 func newRig(t testing.TB, s subject, patience time.Duration) *rig {
 	t.Helper()
-	r := &rig{TB: t, base: t, subject: s, patience: patience, out: agenttest.NewRecorder()}
+	r := &rig{TB: t, base: t, subject: s, stepTimeout: patience, out: agenttest.NewRecorder()}
 	r.session = agenttest.NewSession(t, agent.NewUUID(), s.name)
 	return r
 }
@@ -159,7 +159,7 @@ func (r *rig) begin(c agent.Conversation, text string) <-chan ended {
 // await waits for the end of a query.
 func (r *rig) await(query <-chan ended) ended {
 	r.Helper()
-	timer := time.NewTimer(r.patience)
+	timer := time.NewTimer(r.stepTimeout)
 	defer timer.Stop()
 	select {
 	case e := <-query:
@@ -186,7 +186,7 @@ func (r *rig) events() []runnerscripts.Event { return r.out.All()[r.mark:] }
 // wait waits for an event of this case.
 func (r *rig) wait(fits func(runnerscripts.Event) bool) runnerscripts.Event {
 	r.Helper()
-	ctx, cancel := context.WithTimeout(r.Context(), r.patience)
+	ctx, cancel := context.WithTimeout(r.Context(), r.stepTimeout)
 	defer cancel()
 	n := 0
 	return r.out.Wait(ctx, r, func(e runnerscripts.Event) bool {

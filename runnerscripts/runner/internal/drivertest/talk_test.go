@@ -199,7 +199,7 @@ func (r *rig) unasked(c agent.Conversation, prompt string) (end ended, asked boo
 	r.Helper()
 	before := len(r.requests())
 	query := r.begin(c, prompt)
-	late := time.NewTimer(r.patience)
+	late := time.NewTimer(r.stepTimeout)
 	defer late.Stop()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()

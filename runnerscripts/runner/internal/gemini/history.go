@@ -143,9 +143,9 @@ func joinFiles(s runnerscripts.Session, id string) error {
 	return nil
 }
 
-// mend prepares the session's file, so that the program loads it and does not damage it. It removes
+// prepareChat prepares the session's file, so that the program loads it and does not damage it. It removes
 // the stubs of earlier starts. ok is false if there is nothing to resume.
-func mend(s runnerscripts.Session) (chat, bool, error) {
+func prepareChat(s runnerscripts.Session) (chat, bool, error) {
 	c, ok, stubs, err := findChat(s)
 	if err != nil {
 		return c, false, err

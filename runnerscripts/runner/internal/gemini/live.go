@@ -41,7 +41,7 @@ func (l *live) history() (acp.History, error) {
 	if err := markProject(l.session, l.workspace); err != nil {
 		return acp.History{}, err
 	}
-	c, ok, err := mend(l.session)
+	c, ok, err := prepareChat(l.session)
 	if err != nil || !ok {
 		return acp.History{}, err
 	}

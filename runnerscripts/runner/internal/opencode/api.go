@@ -32,17 +32,17 @@ func newAPI(base, password string) *api {
 // forget closes the idle connections.
 func (a *api) forget() { a.client.CloseIdleConnections() }
 
-// refusal is an error response of the server.
-type refusal struct {
+// statusError is an error response of the server.
+type statusError struct {
 	status  int
 	message string
 }
 
-func (r *refusal) Error() string { return fmt.Sprintf("status %d: %s", r.status, r.message) }
+func (r *statusError) Error() string { return fmt.Sprintf("status %d: %s", r.status, r.message) }
 
-// isRefusal reports whether err is a response of the server with that status.
-func isRefusal(err error, status int) bool {
-	r, ok := errors.AsType[*refusal](err)
+// hasStatus reports whether err is a response of the server with that status.
+func hasStatus(err error, status int) bool {
+	r, ok := errors.AsType[*statusError](err)
 	return ok && r.status == status
 }
 
@@ -80,7 +80,7 @@ func (a *api) request(ctx context.Context, method, path string, in any) (*http.R
 	}
 	defer resp.Body.Close()
 	said, err := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
-	return nil, errors.Join(&refusal{status: resp.StatusCode, message: strings.ToValidUTF8(string(said), "\uFFFD")}, err)
+	return nil, errors.Join(&statusError{status: resp.StatusCode, message: strings.ToValidUTF8(string(said), "\uFFFD")}, err)
 }
 
 // call sends a request and decodes the reply into out, which may be nil.
@@ -177,7 +177,7 @@ func (a *api) turn(ctx context.Context, id, userID string) ([]message, error) {
 		}
 		return all[found:], nil
 	}
-	return nil, &refusal{status: http.StatusNotFound, message: "the message of the prompt is not in the session"}
+	return nil, &statusError{status: http.StatusNotFound, message: "the message of the prompt is not in the session"}
 }
 
 // sinceTime returns the messages created at ms or later, in milliseconds since 1970.

@@ -231,7 +231,7 @@ func writeConfiguration(s runnerscripts.Session, p runnerscripts.Profile) error 
 	if err != nil {
 		return err
 	}
-	if err := fetchNothing(s); err != nil {
+	if err := writePlaceholders(s); err != nil {
 		return err
 	}
 	if text := s.Agent.SystemPrompt; text != "" {
@@ -245,9 +245,9 @@ func writeConfiguration(s runnerscripts.Session, p runnerscripts.Profile) error 
 // installedLock is a lock file that marks the program's own package as installed.
 const installedLock = `{"lockfileVersion":3,"packages":{"":{"dependencies":{"@opencode-ai/plugin":"*"}}}}`
 
-// fetchNothing creates placeholders for what the program would otherwise fetch: a package of the
+// writePlaceholders creates placeholders for what the program would otherwise fetch: a package of the
 // npm registry, with types for plugins that nothing needs, and ripgrep from GitHub.
-func fetchNothing(s runnerscripts.Session) error {
+func writePlaceholders(s runnerscripts.Session) error {
 	dir := filepath.Join(s.Paths.Home, programDir)
 	if err := os.MkdirAll(filepath.Join(dir, "node_modules"), 0o700); err != nil {
 		return err

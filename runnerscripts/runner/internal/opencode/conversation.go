@@ -80,7 +80,7 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 		s.kill()
 		return done, context.Cause(ctx)
 	}
-	if refused, ok := errors.AsType[*refusal](err); ok {
+	if refused, ok := errors.AsType[*statusError](err); ok {
 		return done, agent.FailedQuery("OpenCode did not take the prompt: %v", refused)
 	}
 	s.kill()
@@ -110,7 +110,7 @@ func (c *conversation) work(ctx context.Context, s *server, q *query, p prompt) 
 				return nil
 			}
 			return c.catchUp(ctx, s, q)
-		case <-s.gone:
+		case <-s.eventsDone:
 			return errors.New("the server has ended")
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -146,7 +146,7 @@ func (c *conversation) catchUp(ctx context.Context, s *server, q *query) error {
 		return err
 	}
 	since := messages[0].Info.Time.Created
-	c.tell(messages)
+	c.translateMessages(messages)
 	c.mu.Lock()
 	for _, m := range messages {
 		if m.Info.Role == roleAssistant {
@@ -165,14 +165,14 @@ func (c *conversation) catchUp(ctx context.Context, s *server, q *query) error {
 			return err
 		}
 		work = sinceTime(work, since)
-		c.tell(work)
+		c.translateMessages(work)
 		ids = append(ids, subagentSessions(work)...)
 	}
 	return nil
 }
 
-// tell translates complete messages, so that no event is missing.
-func (c *conversation) tell(messages []message) {
+// translateMessages translates complete messages, so that no event is missing.
+func (c *conversation) translateMessages(messages []message) {
 	c.talking.Lock()
 	defer c.talking.Unlock()
 	clear(c.orphans)
@@ -291,8 +291,8 @@ func (c *conversation) SetModel(ctx context.Context, model string) error {
 	return err
 }
 
-// giveUp prevents further starts and returns the last server.
-func (c *conversation) giveUp() *server {
+// preventStarts prevents further starts and returns the last server.
+func (c *conversation) preventStarts() *server {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.over = true
@@ -302,7 +302,7 @@ func (c *conversation) giveUp() *server {
 // Close ends the server gracefully.
 func (c *conversation) Close() error {
 	c.life.Close(func() {
-		c.giveUp().close()
+		c.preventStarts().close()
 		c.jobs.Wait()
 		c.withdrawAll()
 		_ = os.Remove(addressFile(c.session)) // otherwise the next reader dials a dead server

@@ -83,7 +83,7 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 	if _, err := c.start(ctx); err != nil {
 		return nil, err
 	}
-	c.life.Watch(ctx, func() { c.giveUp().kill() })
+	c.life.Watch(ctx, func() { c.preventStarts().kill() })
 	return c, nil
 }
 

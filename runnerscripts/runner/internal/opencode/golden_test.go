@@ -55,13 +55,13 @@ func play(t testing.TB, name string, lines []string) *agenttest.Recorder {
 	for _, line := range lines {
 		c.handle(t.Context(), []byte(line))
 	}
-	c.tell(messages)
+	c.translateMessages(messages)
 	for _, sub := range tr.Subagents {
 		_, work, err := parseExport(sub.Transcript)
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.tell(work)
+		c.translateMessages(work)
 	}
 	return out
 }

@@ -234,7 +234,7 @@ func (c *conversation) Respond(ctx context.Context, id string, d runnerscripts.P
 		if stopped != nil {
 			stopped.rejected = false
 		}
-		if isRefusal(err, http.StatusNotFound) {
+		if hasStatus(err, http.StatusNotFound) {
 			return agent.NotWaiting(id)
 		}
 		return err

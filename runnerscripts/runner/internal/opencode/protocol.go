@@ -47,8 +47,8 @@ type sessionStatus struct {
 
 // sessionError reports that a query failed, sometimes without a message of the model.
 type sessionError struct {
-	SessionID string      `json:"sessionID"`
-	Error     *failedWith `json:"error"`
+	SessionID string        `json:"sessionID"`
+	Error     *messageError `json:"error"`
 }
 
 // permissionAsked is a request for permission to run a tool.
@@ -94,15 +94,15 @@ type toast struct {
 
 // messageInfo is a message without its parts.
 type messageInfo struct {
-	ID         string      `json:"id"`
-	SessionID  string      `json:"sessionID"`
-	ParentID   string      `json:"parentID"`
-	Role       string      `json:"role"`
-	Finish     string      `json:"finish"`
-	Error      *failedWith `json:"error"`
-	ModelID    string      `json:"modelID"`
-	ProviderID string      `json:"providerID"`
-	Time       span        `json:"time"`
+	ID         string        `json:"id"`
+	SessionID  string        `json:"sessionID"`
+	ParentID   string        `json:"parentID"`
+	Role       string        `json:"role"`
+	Finish     string        `json:"finish"`
+	Error      *messageError `json:"error"`
+	ModelID    string        `json:"modelID"`
+	ProviderID string        `json:"providerID"`
+	Time       span          `json:"time"`
 }
 
 const (
@@ -129,8 +129,8 @@ func at(ms int64) time.Time {
 	return time.UnixMilli(ms).UTC()
 }
 
-// failedWith is the error of a message or session.
-type failedWith struct {
+// messageError is the error of a message or session.
+type messageError struct {
 	Name string `json:"name"`
 	Data struct {
 		Message    string `json:"message"`

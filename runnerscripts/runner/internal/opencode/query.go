@@ -22,9 +22,9 @@ type query struct {
 	rejected  bool     // the user rejected a request in order to stop it
 	limited   bool     // it reached its limit of turns
 	answers   map[string]messageInfo
-	last      string      // the id of the last answer
-	problem   *failedWith // an error that belongs to no message
-	gaveUp    error       // why the driver stopped it
+	last      string        // the id of the last answer
+	problem   *messageError // an error that belongs to no message
+	gaveUp    error         // why the driver stopped it
 	finished  bool
 	done      chan struct{}
 }
@@ -97,7 +97,7 @@ func (q *query) outcome() (runnerscripts.StopReason, error) {
 }
 
 // stopOf returns the outcome of a query that failed.
-func stopOf(f failedWith) (runnerscripts.StopReason, error) {
+func stopOf(f messageError) (runnerscripts.StopReason, error) {
 	switch f.Name {
 	case "MessageOutputLengthError":
 		return runnerscripts.StopMaxTokens, nil
@@ -109,7 +109,7 @@ func stopOf(f failedWith) (runnerscripts.StopReason, error) {
 	return "", agent.FailedQuery("OpenCode ended the query with an error: %s: %s", f.Name, f.Data.Message)
 }
 
-func apiFailure(f failedWith) error {
+func apiFailure(f messageError) error {
 	const key = "as provider.NAME.options.apiKey in agent.config"
 	advice := ""
 	switch f.Name {

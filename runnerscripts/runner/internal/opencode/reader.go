@@ -117,9 +117,9 @@ func (c *conversation) partDelta(d partDelta, e event) {
 	}
 }
 
-// maxOrphans limits the stored events of each session whose tool call is unknown; catchUp reports
+// maxDeferred limits the stored events of each session whose tool call is unknown; catchUp reports
 // the rest.
-const maxOrphans = 1000
+const maxDeferred = 1000
 
 // orphan stores an event of a session whose tool call is unknown, and reports whether it did: a
 // subagent's events may overtake the tool call that started it.
@@ -127,7 +127,7 @@ func (c *conversation) orphan(sessionID string, e event) bool {
 	if _, known := c.translate.conversations[sessionID]; known {
 		return false
 	}
-	if len(c.orphans[sessionID]) < maxOrphans {
+	if len(c.orphans[sessionID]) < maxDeferred {
 		c.orphans[sessionID] = append(c.orphans[sessionID], e)
 	}
 	return true

@@ -20,13 +20,13 @@ const serverUser = "agentenv"
 // server is a running "opencode serve" process, with a client of its API.
 type server struct {
 	*api
-	proc     *child.Process
-	unfollow func()        // stops reading the events; nil before follow
-	gone     chan struct{} // closed at the end of the events, usually because the server has ended
-	closing  atomic.Bool   // close is stopping the events
-	reason   string        // why the driver ended the server; valid after gone
-	log      startLog      // used during the start, then only by Prompt
-	reported bool          // reportServers has run; used only by Prompt
+	proc       *child.Process
+	unfollow   func()        // stops reading the events; nil before follow
+	eventsDone chan struct{} // closed at the end of the events, usually because the server has ended
+	closing    atomic.Bool   // close is stopping the events
+	reason     string        // why the driver ended the server; valid after gone
+	log        startLog      // used during the start, then only by Prompt
+	reported   bool          // reportServers has run; used only by Prompt
 }
 
 // listening matches the line with the address of the server.
@@ -59,7 +59,7 @@ func startServer(ctx context.Context, s runnerscripts.Session, more map[string]s
 	defer timer.Stop()
 	select {
 	case base := <-where:
-		return &server{api: newAPI(base, password), proc: proc, gone: make(chan struct{})}, nil
+		return &server{api: newAPI(base, password), proc: proc, eventsDone: make(chan struct{})}, nil
 	case <-proc.Done():
 		return nil, startFailure(errors.New(proc.Crash()))
 	case <-timer.C:
@@ -84,7 +84,7 @@ func (s *server) follow(ctx context.Context, silence time.Duration, handle func(
 	}
 	s.unfollow = cancel
 	go func() {
-		defer close(s.gone)
+		defer close(s.eventsDone)
 		defer cancel()
 		s.read(life, cancel, st, silence, handle)
 		if !s.closing.Load() {
@@ -125,7 +125,7 @@ func (s *server) close() {
 	s.closing.Store(true)
 	if s.unfollow != nil {
 		s.unfollow()
-		<-s.gone
+		<-s.eventsDone
 	}
 	s.proc.Signal(syscall.SIGTERM)
 	s.proc.Close()
@@ -136,7 +136,7 @@ func (s *server) close() {
 func (s *server) kill() {
 	s.proc.Kill()
 	if s.unfollow != nil {
-		<-s.gone
+		<-s.eventsDone
 	}
 	s.forget()
 }

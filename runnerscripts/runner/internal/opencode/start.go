@@ -136,7 +136,7 @@ func (c *conversation) running(ctx context.Context) (*server, error) {
 		return nil, agent.Closed()
 	}
 	select {
-	case <-s.gone:
+	case <-s.eventsDone:
 		return c.start(ctx)
 	default:
 		return s, nil
@@ -205,7 +205,7 @@ func whyNot(ctx context.Context, s *server, err error) error {
 	if _, told := errors.AsType[*runnerscripts.ScriptFailure](err); told {
 		return err
 	}
-	if _, answered := errors.AsType[*refusal](err); !answered {
+	if _, answered := errors.AsType[*statusError](err); !answered {
 		err = fmt.Errorf("%w: %s", err, s.crash())
 	}
 	return startFailure(err)

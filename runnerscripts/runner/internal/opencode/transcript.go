@@ -55,7 +55,7 @@ func openSession(ctx context.Context, a *server, s runnerscripts.Session) (id st
 	var info sessionInfo
 	if id != "" {
 		err := a.get(ctx, "/session/"+id, &info)
-		if err == nil || !isRefusal(err, http.StatusNotFound) {
+		if err == nil || !hasStatus(err, http.StatusNotFound) {
 			return id, true, err
 		}
 	}
@@ -85,7 +85,7 @@ func readTranscript(ctx context.Context, s runnerscripts.Session, patience time.
 	var subs []string
 	t.Main, subs, err = export(ctx, a, id)
 	switch {
-	case isRefusal(err, http.StatusNotFound): // the program crashed before it stored the session
+	case hasStatus(err, http.StatusNotFound): // the program crashed before it stored the session
 		return runnerscripts.Transcript{}, nil
 	case err != nil:
 		return t, err
@@ -98,7 +98,7 @@ func readTranscript(ctx context.Context, s runnerscripts.Session, patience time.
 		seen[subs[0]] = true
 		text, more, err := export(ctx, a, subs[0])
 		switch {
-		case isRefusal(err, http.StatusNotFound): // it was removed
+		case hasStatus(err, http.StatusNotFound): // it was removed
 			continue
 		case err != nil:
 			return t, err

@@ -28,8 +28,8 @@ func TestLaterIDsAreGreater(t *testing.T) {
 }
 
 func TestOutcomeOfAQuery(t *testing.T) {
-	failedAs := func(name string, status int) *failedWith {
-		f := &failedWith{Name: name}
+	failedAs := func(name string, status int) *messageError {
+		f := &messageError{Name: name}
 		f.Data.StatusCode = status
 		return f
 	}
@@ -82,7 +82,7 @@ func TestQueryEndsWhenTheProgramIsDoneWithIt(t *testing.T) {
 		{"idle before the last answer is written", query{idle: true, answers: map[string]messageInfo{"a": done, "b": open}}, false},
 		{"idle of the query before", query{idle: true}, false},
 		{"idle after an interrupt that came first", query{idle: true, cancelled: true}, true},
-		{"idle after an error without an answer", query{idle: true, problem: &failedWith{}}, true},
+		{"idle after an error without an answer", query{idle: true, problem: &messageError{}}, true},
 	}
 	for _, tt := range tests {
 		tt.q.done = make(chan struct{})

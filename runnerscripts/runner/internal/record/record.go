@@ -63,7 +63,7 @@ func (r *Recorder) EmitAt(at time.Time, conv string, typ runnerscripts.EventType
 			err = r.write(Line{Time: at, Type: typ, Payload: raw})
 		}
 		if err != nil {
-			r.complain(err)
+			r.reportError(err)
 		}
 	}
 	r.next.EmitAt(at, conv, typ, payload)
@@ -137,8 +137,8 @@ func endLastLine(f *os.File) error {
 	return err
 }
 
-// complain reports once that the record is incomplete.
-func (r *Recorder) complain(err error) {
+// reportError reports once that the record is incomplete.
+func (r *Recorder) reportError(err error) {
 	r.mu.Lock()
 	again := r.failed
 	r.failed = true

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/sessionstore"
+	"github.com/agentenv-dev/agentenv/session"
+	"github.com/agentenv-dev/agentenv/session/store"
+	"github.com/agentenv-dev/agentenv/session/store/sqlite"
+)
+
+// withSession calls use with the session for id: the session with this ID, else the session of
+// the sandbox with this ID or name, else the session that had this name last, else the only
+// session whose ID has this prefix. In this order, the name of a sandbox never means a session
+// whose ID happens to start with it.
+func (a *app) withSession(ctx context.Context, id string, use func(*sqlite.Store, store.Record) error) error {
+	s, err := sessionstore.OpenExisting(ctx)
+	if errors.Is(err, fs.ErrNotExist) {
+		return noSession(id)
+	}
+	if err != nil {
+		return err
+	}
+	r, err := a.sessionOf(ctx, s, id)
+	if err == nil {
+		err = use(s, r)
+	}
+	return errors.Join(err, s.Close())
+}
+
+// sessionOf is withSession for a store that is open.
+func (a *app) sessionOf(ctx context.Context, s store.Store, id string) (store.Record, error) {
+	r, err := s.Load(ctx, id)
+	if !errors.Is(err, store.ErrNotFound) {
+		return r, err
+	}
+	at, missing := find(ctx, environment.Sandbox{}, id)
+	if missing != nil {
+		return findSession(ctx, s, id)
+	}
+	return at.record(ctx, s, id)
+}
+
+// record returns the session of the sandbox that word names.
+func (l location) record(ctx context.Context, s store.Store, word string) (store.Record, error) {
+	if err := l.alone(ctx, s, word); err != nil {
+		return store.Record{}, err
+	}
+	r, err := store.Record{}, store.ErrNotFound
+	if l.session != "" {
+		r, err = s.Load(ctx, l.session)
+	}
+	if errors.Is(err, store.ErrNotFound) {
+		return r, fmt.Errorf("%w of the sandbox %s: it was removed, or the sandbox is that of another user or program", store.ErrNotFound, l.id)
+	}
+	return r, err
+}
+
+func noSession(id string) error {
+	return fmt.Errorf("%w %q; 'envctl sessions ls' shows those there are", store.ErrNotFound, id)
+}
+
+// alone fails if word is only a prefix of the sandbox's ID and also fits a session of another
+// sandbox.
+func (l location) alone(ctx context.Context, s store.Store, word string) error {
+	if l.is(word) {
+		return nil
+	}
+	r, err := findSession(ctx, s, word)
+	if errors.Is(err, store.ErrNotFound) || err == nil && r.ID == l.session {
+		return nil
+	}
+	if err == nil {
+		err = usagef("%q fits the sandbox %s and the session %s; give more of the ID", word, l.id, r.ID)
+	}
+	return err
+}
+
+// findSession returns the session with this ID, else the session that had this name last, else
+// the only session whose ID has this prefix.
+func findSession(ctx context.Context, s store.Store, id string) (store.Record, error) {
+	r, err := s.Load(ctx, id)
+	if !errors.Is(err, store.ErrNotFound) {
+		return r, err
+	}
+	list, err := records(ctx, s, store.Filter{})
+	if err != nil {
+		return store.Record{}, err
+	}
+	var fit []string
+	for _, r := range list { // the latest first
+		if id != "" && nameOf(r) == id {
+			return s.Load(ctx, r.ID)
+		}
+		if id != "" && strings.HasPrefix(r.ID, id) {
+			fit = append(fit, r.ID)
+		}
+	}
+	switch len(fit) {
+	case 0:
+		return store.Record{}, noSession(id)
+	case 1:
+		return s.Load(ctx, fit[0])
+	}
+	return store.Record{}, usagef("%q fits %d sessions: %s; give more of the ID", id, len(fit), strings.Join(fit[:min(len(fit), 5)], ", "))
+}
+
+// resume calls use with the stored session for id, and reports whether there is one. If found is
+// not nil, it is the session of that sandbox, unless the session now has another sandbox.
+func resume(ctx context.Context, id string, found *location, use func(store.Store, session.State, session.Config) error) (_ bool, err error) {
+	st, err := sessionstore.OpenExisting(ctx)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer func() { err = errors.Join(err, st.Close()) }()
+	lookUp := findSession
+	if found != nil {
+		lookUp = found.record
+	}
+	rec, err := lookUp(ctx, st, id)
+	if err != nil {
+		return false, unlessMissing(err)
+	}
+	state, err := session.ReadState(ctx, st, rec.ID)
+	if err != nil || found != nil && state.Environment.ID != found.id {
+		return false, unlessMissing(err)
+	}
+	cfg, err := session.Stored(ctx, st, rec.ID)
+	if err != nil || found != nil && !cfg.Environment.Sandbox.Keep {
+		return false, err
+	}
+	return true, use(st, state, cfg)
+}
+
+func unlessMissing(err error) error {
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// nameOf returns the name that a session gave its last sandbox; empty for none.
+func nameOf(r store.Record) string {
+	var config struct {
+		Environment struct {
+			Name string `json:"name"`
+		} `json:"environment"`
+	}
+	if json.Unmarshal(r.Config, &config) != nil {
+		return ""
+	}
+	return config.Environment.Name
+}
