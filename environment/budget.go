@@ -36,10 +36,10 @@ func (r *queryRun) askForMore(ctx context.Context, limit *BudgetError) bool {
 			{OptionID: "stop", Name: "Stop", Kind: runnerscripts.RejectOnce},
 		},
 	})
-	r.later(ctx, func() { r.admit(ctx, ask, take) })
+	r.callInReporter(ctx, func() { r.admit(ctx, ask, take) })
 	select {
 	case k := <-kind:
-		r.later(ctx, func() {
+		r.callInReporter(ctx, func() {
 			r.resolved(r.env.event(runnerscripts.TypePermissionResolved, r.query.ID, runnerscripts.PermissionResolved{ID: id, Kind: k, Reason: reasonAnswered}))
 		})
 		return k.Allows()

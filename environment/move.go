@@ -69,7 +69,7 @@ func (e *Environment) copyTo(ctx context.Context, to Config) (*Environment, erro
 			return nil, err
 		}
 	}
-	to, err := e.moving(to)
+	to, err := e.fillConfig(to)
 	if err != nil {
 		return nil, err
 	}
@@ -83,7 +83,7 @@ func (e *Environment) copyTo(ctx context.Context, to Config) (*Environment, erro
 		return nil, fmt.Errorf("read the conversation: %w", err)
 	}
 	if start.Transcript != nil {
-		if err := e.remembers(ctx, to); err != nil {
+		if err := e.checkCanResume(ctx, to); err != nil {
 			return nil, err
 		}
 	}
@@ -205,9 +205,9 @@ func (e *Environment) readSetup(ctx context.Context) (Setup, error) {
 	return start, nil
 }
 
-// remembers returns an error for an agent whose memory cannot be read, and would end with this
+// checkCanResume returns an error for an agent whose memory cannot be read, and would end with this
 // sandbox.
-func (e *Environment) remembers(ctx context.Context, to Config) error {
+func (e *Environment) checkCanResume(ctx context.Context, to Config) error {
 	if len(e.cfg.Scripts.ReadTranscript) > 0 {
 		return nil // the script of the user's own supports it
 	}
@@ -218,8 +218,8 @@ func (e *Environment) remembers(ctx context.Context, to Config) error {
 	return err
 }
 
-// moving fills in the settings of this environment.
-func (e *Environment) moving(to Config) (Config, error) {
+// fillConfig fills in the settings of this environment.
+func (e *Environment) fillConfig(to Config) (Config, error) {
 	switch {
 	case len(to.Workspace) > 0:
 		return to, fmt.Errorf("%w: workspace: the workspace moves; leave it out", ErrConfig)

@@ -238,7 +238,7 @@ func (r *queryRun) callBack(ctx, waiting context.Context, policy permission.Poli
 	}
 	d, ok, invalid := policy.Decide(waiting, whole)
 	if invalid != nil { // before the answer, so that the query cannot end first
-		r.later(ctx, func() {
+		r.callInReporter(ctx, func() {
 			r.warn(fmt.Sprintf("a permission request was rejected, because the decision of OnPermission is invalid: %v", invalid))
 		})
 	}

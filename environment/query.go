@@ -12,9 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/agentenv-dev/agentenv/gateway"
 	"github.com/agentenv-dev/agentenv/internal/eventlog"
-	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -177,7 +175,7 @@ func (r *queryRun) follow(ctx context.Context, p *process) error {
 	var lastResort <-chan time.Time // for a runner that does not keep the grace period
 	done, stop := ctx.Done(), r.active.stop
 	_, r.shared = p.proc.(*durableProcess)
-	if r.handOver(p) {
+	if r.setProcess(p) {
 		p.offer(r.active.interruptLine())
 	}
 	interrupt := func() {
@@ -226,16 +224,16 @@ func (r *queryRun) follow(ctx context.Context, p *process) error {
 				// The event belongs to a query of another program, before this one or queued.
 			default:
 				r.index++
-				if over, err := r.take(ctx, ev); over {
-					return r.over(ctx, p, err)
+				if over, err := r.handleEvent(ctx, ev); over {
+					return r.finishQuery(ctx, p, err)
 				}
 			}
 		}
 	}
 }
 
-// take reports an event and whether it ends the query.
-func (r *queryRun) take(ctx context.Context, ev runnerscripts.Event) (over bool, err error) {
+// handleEvent reports an event and whether it ends the query.
+func (r *queryRun) handleEvent(ctx context.Context, ev runnerscripts.Event) (over bool, err error) {
 	ev = r.env.fromScript(ev, r.query.ID, runnerscripts.SourceRunner)
 	ev.Index = r.index
 	switch ev.Type {
@@ -269,41 +267,6 @@ func (r *queryRun) take(ctx context.Context, ev runnerscripts.Event) (over bool,
 	}
 	r.report(ev)
 	return false, nil
-}
-
-// failed reports the end of a failed query and returns its error.
-func (r *queryRun) failed(ctx context.Context, ev runnerscripts.Event, failed runnerscripts.QueryFailed) error {
-	changed := r.measure(&failed.Usage)
-	if cause := endedBy(ctx); cause != nil {
-		failed.Code, failed.Message, failed.HTTPStatus, changed = codeOf(cause), cause.Error(), 0, true
-	}
-	if r.env.explain(ctx, &failed, r.began) || changed {
-		ev = r.said(runnerscripts.TypeQueryFailed, failed)
-	}
-	r.end(ev)
-	return &QueryError{QueryID: r.query.ID, Failure: failed}
-}
-
-// endedBy returns why the gateway ended a query; nil if it did not.
-func endedBy(ctx context.Context) error {
-	cause := context.Cause(ctx)
-	limit, missing := (*BudgetError)(nil), (*NoMatchError)(nil)
-	if errors.As(cause, &limit) || errors.As(cause, &missing) || errors.Is(cause, gateway.ErrConfig) {
-		return cause
-	}
-	return nil
-}
-
-// codeOf returns the failure code of a query that the gateway ended.
-func codeOf(cause error) runnerscripts.FailureCode {
-	limit, ok := errors.AsType[*BudgetError](cause)
-	switch {
-	case !ok:
-		return runnerscripts.FailInvalidRequest
-	case limit.Limit == "time":
-		return runnerscripts.FailTimeout
-	}
-	return runnerscripts.FailBudget
 }
 
 // measure ends the measuring of what the query uses. It fills in what the agent did not report,
@@ -354,8 +317,8 @@ func (r *queryRun) noteActivity() {
 	r.env.activity.change(func(a *activity) { a.Ended, a.Usage, a.Used = now(), a.Usage.Add(r.usage), r.env.Used() })
 }
 
-// over returns the error of a query that has ended, and drops a broken agent.
-func (r *queryRun) over(ctx context.Context, p *process, err error) error {
+// finishQuery returns the error of a query that has ended, and drops a broken agent.
+func (r *queryRun) finishQuery(ctx context.Context, p *process, err error) error {
 	if !r.seen {
 		r.env.noteEnd(context.WithoutCancel(ctx), p, r.query.ID)
 	}
@@ -376,8 +339,8 @@ func (r *queryRun) drop(p *process) {
 	}
 }
 
-// later calls report in the goroutine that reports events, unless the query ends before.
-func (r *queryRun) later(ctx context.Context, report func()) (called bool) {
+// callInReporter calls report in the goroutine that reports events, unless the query ends before.
+func (r *queryRun) callInReporter(ctx context.Context, report func()) (called bool) {
 	select {
 	case r.reports <- report:
 		return true
@@ -395,50 +358,6 @@ func (r *queryRun) report(ev runnerscripts.Event) {
 	if !r.left && !r.yield(ev, nil) {
 		r.left = true
 	}
-}
-
-// died returns the error of a process whose output ended while the query was running.
-func (r *queryRun) died(ctx context.Context, p *process, result *runnerscripts.Result) error {
-	cause := errNotCompleted
-	r.untaken = !r.started
-	switch {
-	case !r.started:
-		cause = errNotStarted
-	case result != nil && result.OK:
-		cause = errResultTooSoon
-	}
-	failure := p.failure(result, cause)
-	ranOut := failure.Status != (primitives.ExitStatus{}) && failure.Status.Reason != primitives.ReasonLost
-	if !r.seen && (r.started || ranOut) {
-		r.env.noteEnd(context.WithoutCancel(ctx), p, r.query.ID)
-	}
-	r.drop(p)
-	if err := context.Cause(ctx); err != nil {
-		failure.Err = errors.Join(err, failure.Err)
-	}
-	return r.env.diagnose(ctx, failure)
-}
-
-// fail ends a query that began and has no end of its own, and returns its error.
-func (r *queryRun) fail(ctx context.Context, err error) error {
-	failed := runnerscripts.QueryFailed{
-		Code: runnerscripts.FailAgent, Message: err.Error(),
-		DurationMS: time.Since(r.began).Milliseconds(),
-	}
-	r.measure(&failed.Usage)
-	if cause := endedBy(ctx); cause != nil {
-		failed.Code, failed.Message = codeOf(cause), cause.Error()
-		err = errors.Join(err, &QueryError{QueryID: r.query.ID, Failure: failed})
-	}
-	if errors.Is(err, ErrConfig) {
-		failed.Code = runnerscripts.FailInvalidRequest
-	}
-	if failure := (*runnerscripts.ScriptFailure)(nil); errors.As(err, &failure) {
-		failed.Code, failed.HTTPStatus = failure.Code, failure.HTTPStatus
-	}
-	r.env.explain(ctx, &failed, r.began)
-	r.end(r.env.event(runnerscripts.TypeQueryFailed, r.query.ID, failed))
-	return err
 }
 
 // agent returns the process that has the prompt: the live one, or a fresh one.
@@ -505,9 +424,9 @@ func (e *Environment) setQuery(q *activeQuery) {
 	e.query = q
 }
 
-// handOver records which process has the prompt, and reports whether the query was interrupted
+// setProcess records which process has the prompt, and reports whether the query was interrupted
 // before.
-func (r *queryRun) handOver(p *process) (interrupted bool) {
+func (r *queryRun) setProcess(p *process) (interrupted bool) {
 	r.env.mu.Lock()
 	defer r.env.mu.Unlock()
 	r.active.proc = p

@@ -54,7 +54,7 @@ func (s *AgentSession) readopt(ctx context.Context) error {
 			s.queue = append(s.queue, s.reopen(*q, true))
 			s.awaitRequests()
 		}
-		if err := s.take(ctx, sb, runnerscripts.TypeEnvironmentHealth, "another program has attached to the sandbox"); err != nil {
+		if err := s.setSandbox(ctx, sb, runnerscripts.TypeEnvironmentHealth, "another program has attached to the sandbox"); err != nil {
 			return errors.Join(err, sb.Close())
 		}
 	}

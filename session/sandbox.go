@@ -205,11 +205,11 @@ func (s *AgentSession) adopt(ctx context.Context, sb sandbox, made Options) erro
 			return err
 		}
 	}
-	return s.take(ctx, sb, runnerscripts.TypeEnvironmentReady, "")
+	return s.setSandbox(ctx, sb, runnerscripts.TypeEnvironmentReady, "")
 }
 
-// take makes sb the session's sandbox and stores an event that reports it.
-func (s *AgentSession) take(ctx context.Context, sb sandbox, typ runnerscripts.EventType, message string) error {
+// setSandbox makes sb the session's sandbox and stores an event that reports it.
+func (s *AgentSession) setSandbox(ctx context.Context, sb sandbox, typ runnerscripts.EventType, message string) error {
 	info := runnerscripts.EnvironmentInfo{
 		Backend: s.cfg.Environment.Sandbox.Type, ID: sb.ID(), Isolation: sb.Isolation(), Status: string(primitives.StatusRunning),
 		Message: message,

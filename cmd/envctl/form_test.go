@@ -13,6 +13,7 @@ import (
 // A user answers the question of an agent by a number or in words, and the model gets the
 // answer.
 func TestAQuestionOfARealAgentIsAnsweredOnATerminal(t *testing.T) {
+	words := "something green"
 	for name, agent := range map[string]func(url string) map[string]any{
 		"claude": func(url string) map[string]any {
 			return map[string]any{
@@ -37,7 +38,10 @@ func TestAQuestionOfARealAgentIsAnsweredOnATerminal(t *testing.T) {
 			}
 		},
 	} {
-		for answer, want := range map[string]string{"2": "Blue", "something green": "something green"} {
+		for answer, want := range map[string]string{"2": "Blue", words: words} {
+			if answer != words && name != "claude" {
+				continue // the tests of the drivers choose an option with each agent
+			}
 			t.Run(name+" "+answer, func(t *testing.T) {
 				model := startedModel(t, "")
 				cfg := map[string]any{"sandbox": "local", "agent": agent(model.URL)}

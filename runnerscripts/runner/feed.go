@@ -95,12 +95,12 @@ func (in *fedInput) accept() {
 		conn, err := in.listener.Accept()
 		if err != nil {
 			_ = in.w.CloseWithError(io.EOF)
-			in.begin()
+			in.unblockListen()
 			return
 		}
 		if in.enter(conn) {
 			in.tasks.Go(func() {
-				in.take(conn)
+				in.copyLines(conn)
 				in.leave(conn)
 			})
 		}
@@ -130,12 +130,12 @@ func (in *fedInput) leave(conn net.Conn) {
 	}
 }
 
-// take passes on the lines of one feed. It drops an incomplete last line, which a killed host
+// copyLines passes on the lines of one feed. It drops an incomplete last line, which a killed host
 // leaves.
-func (in *fedInput) take(conn net.Conn) {
+func (in *fedInput) copyLines(conn net.Conn) {
 	lines := runnerscripts.NewLineReader(conn, 0)
 	first, err := lines.Next()
-	if err != nil || lines.Unterminated() || in.meet(first) != nil {
+	if err != nil || lines.Unterminated() || in.setEnvironment(first) != nil {
 		return
 	}
 	for {
@@ -152,9 +152,9 @@ func (in *fedInput) take(conn net.Conn) {
 	}
 }
 
-// meet sets the environment from the first line of the first feed. It ignores the environment of
+// setEnvironment sets the environment from the first line of the first feed. It ignores the environment of
 // later feeds.
-func (in *fedInput) meet(line []byte) error {
+func (in *fedInput) setEnvironment(line []byte) error {
 	var env []string
 	if err := json.Unmarshal(line, &env); err != nil {
 		return err
@@ -175,8 +175,8 @@ func (in *fedInput) meet(line []byte) error {
 	return nil
 }
 
-// begin lets listen return if no feed has come.
-func (in *fedInput) begin() {
+// unblockListen lets listen return if no feed has come.
+func (in *fedInput) unblockListen() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if !in.known {

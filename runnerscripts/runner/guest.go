@@ -152,7 +152,7 @@ func (g guestFlags) serve(ctx context.Context, stdin io.ReadCloser, stdout, stde
 	}
 	staying, leave := context.WithCancel(ctx)
 	var beside sync.WaitGroup
-	beside.Go(func() { small.stay(staying) })
+	beside.Go(func() { small.run(staying) })
 	defer func() { leave(); beside.Wait() }()
 	// The host connects to the guest meanwhile.
 	stocked := make(chan struct{})
@@ -167,7 +167,7 @@ func (g guestFlags) serve(ctx context.Context, stdin io.ReadCloser, stdout, stde
 	if err != nil {
 		fmt.Fprintf(stderr, "envrunner guest: %v\n", err)
 	}
-	return guests.await(ctx, sandbox, g.stay, until)
+	return guests.awaitIdle(ctx, sandbox, g.stay, until)
 }
 
 // attended reports whether guests are attached to the sandbox. It does not change the sandbox.

@@ -55,10 +55,10 @@ func (g *guests) any() bool {
 // awaitInterval is how often await checks for attached guests.
 const awaitInterval = time.Second
 
-// await returns when no guest has been attached for stay, but not before until, and never if stay
+// awaitIdle returns when no guest has been attached for stay, but not before until, and never if stay
 // is negative. It returns at once when the sandbox has ended. If ctx is done first, it returns the
 // error of ctx.
-func (g *guests) await(ctx context.Context, sandbox primitives.EnvironmentPrimitive, stay time.Duration, until time.Time) error {
+func (g *guests) awaitIdle(ctx context.Context, sandbox primitives.EnvironmentPrimitive, stay time.Duration, until time.Time) error {
 	every := awaitInterval
 	if stay > 0 {
 		every = min(every, max(stay/4, time.Millisecond))

@@ -60,7 +60,7 @@ func TestAwaitStaysWhileAClientIsAttached(t *testing.T) {
 						_ = other.Close()
 					})
 				}
-				if err := first.await(t.Context(), sandbox, tt.stay, began.Add(tt.until)); err != nil {
+				if err := first.awaitIdle(t.Context(), sandbox, tt.stay, began.Add(tt.until)); err != nil {
 					t.Fatal(err)
 				}
 				if took := time.Since(began); took != tt.want {

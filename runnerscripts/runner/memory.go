@@ -57,8 +57,8 @@ func (l *memorySaver) work(much bool) {
 	}
 }
 
-// stay calls rest regularly until ctx is done.
-func (l *memorySaver) stay(ctx context.Context) {
+// run calls rest regularly until ctx is done.
+func (l *memorySaver) run(ctx context.Context) {
 	tick := time.NewTicker(restInterval)
 	defer tick.Stop()
 	for {
@@ -66,14 +66,14 @@ func (l *memorySaver) stay(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			l.rest()
+			l.releaseMemory()
 		}
 	}
 }
 
-// rest returns unneeded memory to the kernel and processors to the machine, unless the guest is
+// releaseMemory returns unneeded memory to the kernel and processors to the machine, unless the guest is
 // busy.
-func (l *memorySaver) rest() {
+func (l *memorySaver) releaseMemory() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {

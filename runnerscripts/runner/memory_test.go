@@ -16,14 +16,14 @@ func TestAGuestWorksOnOneProcessorUntilThereIsMuchToDo(t *testing.T) {
 		want int
 	}{
 		{func() { l.work(false) }, 1},
-		{l.rest, 1},
+		{l.releaseMemory, 1},
 		{func() { l.work(true) }, most},
 		{func() { l.work(false) }, most},
-		{l.rest, most}, // it was busy a moment ago
+		{l.releaseMemory, most}, // it was busy a moment ago
 		{func() { l.work(true) }, most},
-		{l.rest, most},
-		{l.rest, 1},
-		{l.rest, 1},
+		{l.releaseMemory, most},
+		{l.releaseMemory, 1},
+		{l.releaseMemory, 1},
 		{func() { l.work(true) }, most},
 	} {
 		if step.do(); runtime.GOMAXPROCS(0) != step.want {
@@ -42,24 +42,24 @@ func TestAGuestGivesBackMemoryWhenItHasWorkedAndRests(t *testing.T) {
 	}
 	before := collected()
 	l.work(false)
-	l.rest()
-	l.rest()
+	l.releaseMemory()
+	l.releaseMemory()
 	if collected() != before {
 		t.Error("it collects garbage after a single operation")
 	}
 	for range trimAfter {
 		l.work(false)
 	}
-	l.rest()
+	l.releaseMemory()
 	if collected() != before {
 		t.Error("it collects garbage while it is busy")
 	}
-	l.rest()
+	l.releaseMemory()
 	if collected() == before {
 		t.Error("at rest it does not collect garbage")
 	}
 	before = collected()
-	l.rest()
+	l.releaseMemory()
 	if collected() != before {
 		t.Error("it collects garbage again, and has done nothing")
 	}

@@ -74,8 +74,8 @@ func questionOptions(always bool) []runnerscripts.PermissionOption {
 	return append(list, runnerscripts.PermissionOption{OptionID: optionReject, Name: "Reject", Kind: runnerscripts.RejectOnce})
 }
 
-// asked handles a request of the program. It runs on the reader's goroutine.
-func (c *conversation) asked(p *jsonrpc.Peer, m jsonrpc.Message) error {
+// handleRequest handles a request of the program. It runs on the reader's goroutine.
+func (c *conversation) handleRequest(p *jsonrpc.Peer, m jsonrpc.Message) error {
 	var a approval
 	switch m.Method {
 	case askCommand, askFiles, askMCP, askUser:

@@ -31,7 +31,7 @@ func (c *conversation) handle(p *jsonrpc.Peer, line []byte) {
 	case m.Method == "":
 		p.Replied(m)
 	case len(m.ID) > 0:
-		err = c.asked(p, m)
+		err = c.handleRequest(p, m)
 	default:
 		c.handleNotification(m, line)
 	}
@@ -96,7 +96,7 @@ func (c *conversation) dispatchNotification(method string, params json.RawMessag
 	case "turn/completed":
 		return decode(params, c.turnCompleted)
 	case "item/started":
-		return decode(params, func(n itemNote) { c.alive(n.note); c.translate.started(c.conv(n.note), n) })
+		return decode(params, func(n itemNote) { c.retryInterrupt(n.note); c.translate.started(c.conv(n.note), n) })
 	case "item/completed":
 		return decode(params, c.itemCompleted)
 	case "item/agentMessage/delta", "item/plan/delta":
@@ -139,8 +139,8 @@ func (c *conversation) conv(n note) string {
 	return c.translate.conversationOf(n.ThreadID)
 }
 
-// alive sends a pending interrupt to a turn that is now known to run.
-func (c *conversation) alive(n note) {
+// retryInterrupt sends a pending interrupt to a turn that is now known to run.
+func (c *conversation) retryInterrupt(n note) {
 	if n.ThreadID == c.threadID() {
 		c.sendInterrupt()
 	}
@@ -149,9 +149,9 @@ func (c *conversation) alive(n note) {
 // itemCompleted handles a finished item. If the item started subagents, itemCompleted marks them as
 // working.
 func (c *conversation) itemCompleted(n itemNote) {
-	c.alive(n.note)
+	c.retryInterrupt(n.note)
 	c.translate.completed(c.conv(n.note), n)
-	c.settle()
+	c.signalQuiet()
 	if n.Item.Type == itemCollab && n.Item.Tool == toolSpawn {
 		c.mu.Lock()
 		for _, thread := range n.Item.ReceiverThreadIDs {
@@ -200,11 +200,11 @@ func (c *conversation) turnCompleted(n turnNote) {
 	}
 	c.finishQueryLocked()
 	c.mu.Unlock()
-	c.settle()
+	c.signalQuiet()
 }
 
-// settle signals q.quiet if the turn of the query has ended and none of its commands is running.
-func (c *conversation) settle() {
+// signalQuiet signals q.quiet if the turn of the query has ended and none of its commands is running.
+func (c *conversation) signalQuiet() {
 	if c.translate.runsCommand(runnerscripts.MainConversation) {
 		return
 	}

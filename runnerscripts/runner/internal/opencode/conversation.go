@@ -61,7 +61,7 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 		c.mu.Unlock()
 	}()
 	// From here on an interrupt reaches the query, even while the server restarts.
-	s, err := c.running(ctx)
+	s, err := c.ensureServer(ctx)
 	if err != nil {
 		return runnerscripts.QueryCompleted{}, err
 	}
@@ -258,7 +258,7 @@ func (c *conversation) backgroundLocked(ctx context.Context, do func(context.Con
 
 // SetMode changes the permission mode.
 func (c *conversation) SetMode(ctx context.Context, mode string) error {
-	if _, err := c.running(ctx); err != nil {
+	if _, err := c.ensureServer(ctx); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -276,7 +276,7 @@ func (c *conversation) SetMode(ctx context.Context, mode string) error {
 
 // SetModel changes the model.
 func (c *conversation) SetModel(ctx context.Context, model string) error {
-	if _, err := c.running(ctx); err != nil {
+	if _, err := c.ensureServer(ctx); err != nil {
 		return err
 	}
 	c.mu.Lock()

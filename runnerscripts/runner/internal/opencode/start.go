@@ -125,8 +125,8 @@ func shortList(names []string) []string {
 	return append(names[:most:most], fmt.Sprintf("and %d more", len(names)-most))
 }
 
-// running returns the server, and restarts it first if it has ended.
-func (c *conversation) running(ctx context.Context) (*server, error) {
+// ensureServer returns the server, and restarts it first if it has ended.
+func (c *conversation) ensureServer(ctx context.Context) (*server, error) {
 	c.starting.Lock()
 	defer c.starting.Unlock()
 	c.mu.Lock()

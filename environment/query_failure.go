@@ -1,0 +1,90 @@
+package environment
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/gateway"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// failed reports the end of a failed query and returns its error.
+func (r *queryRun) failed(ctx context.Context, ev runnerscripts.Event, failed runnerscripts.QueryFailed) error {
+	changed := r.measure(&failed.Usage)
+	if cause := endedBy(ctx); cause != nil {
+		failed.Code, failed.Message, failed.HTTPStatus, changed = codeOf(cause), cause.Error(), 0, true
+	}
+	if r.env.explain(ctx, &failed, r.began) || changed {
+		ev = r.said(runnerscripts.TypeQueryFailed, failed)
+	}
+	r.end(ev)
+	return &QueryError{QueryID: r.query.ID, Failure: failed}
+}
+
+// endedBy returns why the gateway ended a query; nil if it did not.
+func endedBy(ctx context.Context) error {
+	cause := context.Cause(ctx)
+	limit, missing := (*BudgetError)(nil), (*NoMatchError)(nil)
+	if errors.As(cause, &limit) || errors.As(cause, &missing) || errors.Is(cause, gateway.ErrConfig) {
+		return cause
+	}
+	return nil
+}
+
+// codeOf returns the failure code of a query that the gateway ended.
+func codeOf(cause error) runnerscripts.FailureCode {
+	limit, ok := errors.AsType[*BudgetError](cause)
+	switch {
+	case !ok:
+		return runnerscripts.FailInvalidRequest
+	case limit.Limit == "time":
+		return runnerscripts.FailTimeout
+	}
+	return runnerscripts.FailBudget
+}
+
+// died returns the error of a process whose output ended while the query was running.
+func (r *queryRun) died(ctx context.Context, p *process, result *runnerscripts.Result) error {
+	cause := errNotCompleted
+	r.untaken = !r.started
+	switch {
+	case !r.started:
+		cause = errNotStarted
+	case result != nil && result.OK:
+		cause = errResultTooSoon
+	}
+	failure := p.failure(result, cause)
+	ranOut := failure.Status != (primitives.ExitStatus{}) && failure.Status.Reason != primitives.ReasonLost
+	if !r.seen && (r.started || ranOut) {
+		r.env.noteEnd(context.WithoutCancel(ctx), p, r.query.ID)
+	}
+	r.drop(p)
+	if err := context.Cause(ctx); err != nil {
+		failure.Err = errors.Join(err, failure.Err)
+	}
+	return r.env.diagnose(ctx, failure)
+}
+
+// fail ends a query that began and has no end of its own, and returns its error.
+func (r *queryRun) fail(ctx context.Context, err error) error {
+	failed := runnerscripts.QueryFailed{
+		Code: runnerscripts.FailAgent, Message: err.Error(),
+		DurationMS: time.Since(r.began).Milliseconds(),
+	}
+	r.measure(&failed.Usage)
+	if cause := endedBy(ctx); cause != nil {
+		failed.Code, failed.Message = codeOf(cause), cause.Error()
+		err = errors.Join(err, &QueryError{QueryID: r.query.ID, Failure: failed})
+	}
+	if errors.Is(err, ErrConfig) {
+		failed.Code = runnerscripts.FailInvalidRequest
+	}
+	if failure := (*runnerscripts.ScriptFailure)(nil); errors.As(err, &failure) {
+		failed.Code, failed.HTTPStatus = failure.Code, failure.HTTPStatus
+	}
+	r.env.explain(ctx, &failed, r.began)
+	r.end(r.env.event(runnerscripts.TypeQueryFailed, r.query.ID, failed))
+	return err
+}
