@@ -190,11 +190,14 @@ func TestASandboxAtModalHasACopyOfTheEditorsFolder(t *testing.T) {
 	}
 }
 
-// claudeFlags returns the flags that run the real Claude Code against a scripted model.
+// claudeFlags returns the flags that run the real Claude Code against a scripted model. The key is
+// in the environment of envctl only, as docs/editors.md says.
 func claudeFlags(t *testing.T) []string {
 	t.Helper()
 	t.Setenv("PATH", os.Getenv("PATH")+string(os.PathListSeparator)+filepath.Dir(testagents.Claude(t)))
-	return []string{"--agent", "claude", "-e", "ANTHROPIC_API_KEY=not-a-real-key", "-e", "ANTHROPIC_BASE_URL=" + startModel(t, "")}
+	t.Setenv("ANTHROPIC_API_KEY", "not-a-real-key")
+	t.Setenv("ANTHROPIC_BASE_URL", startModel(t, ""))
+	return []string{"--agent", "claude"}
 }
 
 func TestClaudeAsksTheEditor(t *testing.T) {

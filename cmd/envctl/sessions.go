@@ -49,6 +49,7 @@ sandbox does, too.`,
 func (a *app) newSessionsListCmd() *cobra.Command {
 	var asJSON bool
 	var filter store.Filter
+	statuses := []string{"idle", "running", "failed"}
 	cmd := &cobra.Command{
 		Use:   "ls [flags]",
 		Short: "List the stored sessions, the latest first",
@@ -57,6 +58,12 @@ func (a *app) newSessionsListCmd() *cobra.Command {
   envctl sessions ls --json | jq -r .id`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case filter.Status != "" && !slices.Contains(statuses, filter.Status):
+				return usagef("--status: there is no status %q; %s", filter.Status, meant(filter.Status, statuses))
+			case filter.Limit < 0:
+				return usagef("--limit: %d is negative; give a positive number, or 0 for all", filter.Limit)
+			}
 			var list []store.Record
 			err := a.withSessions(cmd.Context(), func(s *sqlite.Store) (err error) {
 				list, err = records(cmd.Context(), s, filter)
@@ -79,10 +86,10 @@ func (a *app) newSessionsListCmd() *cobra.Command {
 	fl := cmd.Flags()
 	fl.BoolVar(&asJSON, "json", false, "print one JSON object a line")
 	fl.StringVarP(&filter.Agent, "agent", "a", "", "only those of this agent")
-	fl.StringVar(&filter.Status, "status", "", "only those with this status: idle, running, failed")
+	fl.StringVar(&filter.Status, "status", "", "only those with this status: "+strings.Join(statuses, ", "))
 	fl.IntVarP(&filter.Limit, "limit", "n", 0, "only so many; 0 for all")
 	_ = cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(agentNames(), cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("status", cobra.FixedCompletions([]string{"idle", "running", "failed"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("status", cobra.FixedCompletions(statuses, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
