@@ -37,7 +37,7 @@ func TestABudgetEndsAQuery(t *testing.T) {
 			if used := env.Used(); used.TotalInput() == 0 || used.Requests == 0 || used.Time <= 0 || failed.Usage.TotalInput() == 0 || failed.Usage.CostUSD == 0 {
 				t.Errorf("the session has used %+v, the query %+v", used, failed.Usage)
 			}
-			again, err := loadRecord(cfg.Sandbox.Type, env.ID())
+			again, err := loadHostRecord(cfg.Sandbox.Type, env.ID())
 			if err != nil || usedIn(cfg.Sandbox.Type, env.ID()) != env.Used() {
 				t.Errorf("what it has used is not remembered: %+v, %v", again, err)
 			}

@@ -22,7 +22,7 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 			return nil, err
 		}
 	}
-	cfg = cfg.withQuietLogger()
+	cfg = cfg.withRedactingLogger()
 	p, err := cfg.createSandbox(ctx)
 	if err != nil {
 		return nil, err
@@ -63,7 +63,7 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 // [ErrConfig], and Changes returns errors.ErrUnsupported, as for a sandbox that was created
 // without Keep.
 func Attach(ctx context.Context, cfg Config, id string) (*Environment, error) {
-	cfg = cfg.withQuietLogger()
+	cfg = cfg.withRedactingLogger()
 	provider, err := cfg.Sandbox.provider(cfg)
 	if err != nil {
 		return nil, err
@@ -103,7 +103,7 @@ func Remove(ctx context.Context, s Sandbox, id string) error {
 		markEnding(s.Type, id)
 		err := p.Remove(ctx, id)
 		if err == nil {
-			removeRecords(s.Type, id)
+			removeHostRecords(s.Type, id)
 		}
 		return err
 	}

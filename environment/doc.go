@@ -36,11 +36,12 @@
 //	config, sandbox, agents, image   what is configured; kinds of sandboxes; agents and images with them
 //	create, environment, list        Create, Attach, Remove; New, Close; List, GC, names
 //	source, workspace, changes       what the workspace starts with; its files; Changes, Patch, Apply
-//	run, query, follow, permission   a prompt: one call, its events, from another program, permission requests
+//	run, query, query_failure        a prompt: one call, its events, how it fails
+//	follow, permission               the query of another program; permission requests
 //	gateway, budget                  keys, budgets and policy of models, allowed hosts, served inside the sandbox; asking for more
 //	session, secrets, errors         the conversation and its transcript; what is redacted; error types
 //	script, process, durable, logs   how runner scripts are started and read; those that outlive the program
-//	prompted                         where a kept sandbox stores the events of a query
+//	query_record                     where a kept sandbox stores the events of a query
 //	fork, move, pool, record         copies, Pause and Usage; another sandbox; many; host records
 //
 // internal/configfile reads YAML and profiles,

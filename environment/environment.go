@@ -243,7 +243,7 @@ func (e *Environment) end() error {
 	e.activity.change(func(a *activity) { a.Ending = now() })
 	err := e.owner.release()
 	if err == nil {
-		removeRecords(e.cfg.Sandbox.Type, e.ID())
+		removeHostRecords(e.cfg.Sandbox.Type, e.ID())
 	}
 	return err
 }

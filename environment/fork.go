@@ -106,7 +106,7 @@ func (e *Environment) copyOn(ctx context.Context, p primitives.EnvironmentPrimit
 func (e *Environment) Terminate(ctx context.Context) error {
 	_, err := e.prim.Terminate(context.WithoutCancel(ctx))
 	if err == nil {
-		removeRecords(e.cfg.Sandbox.Type, e.ID())
+		removeHostRecords(e.cfg.Sandbox.Type, e.ID())
 	}
 	return errors.Join(err, e.Close())
 }

@@ -128,7 +128,7 @@ func FuzzRecord(f *testing.F) {
 	const remembered = "remembered" // the type of sandboxes that this host has a record of
 	sum := sha256.Sum256([]byte("another"))
 	mine := known{note: note{SessionID: "mine"}, Agent: Agent{Name: "script"}, Baseline: hex.EncodeToString(sum[:])}
-	if err := saveRecord(remembered, p.ID(), mine); err != nil {
+	if err := saveHostRecord(remembered, p.ID(), mine); err != nil {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, record, baseline, queries []byte) {

@@ -41,10 +41,10 @@ type (
 )
 
 // addressReuseTimeout is how long the address of a dead program may still be in use; openGate retries after
-// each handoverPause.
+// each addressReusePause.
 const (
 	addressReuseTimeout = 2 * time.Second
-	handoverPause       = 50 * time.Millisecond
+	addressReusePause   = 50 * time.Millisecond
 )
 
 // gate is the environment's gateway to the models and to allowed hosts; its zero value is none.
@@ -143,7 +143,7 @@ func openGate(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	l, err := primitives.Listen(ctx, p, "tcp", address)
-	for began := time.Now(); errors.Is(err, syscall.EADDRINUSE) && time.Since(began) < addressReuseTimeout && !patience.Wait(ctx.Done(), handoverPause); {
+	for began := time.Now(); errors.Is(err, syscall.EADDRINUSE) && time.Since(began) < addressReuseTimeout && !patience.Wait(ctx.Done(), addressReusePause); {
 		l, err = primitives.Listen(ctx, p, "tcp", address)
 	}
 	if errors.Is(err, syscall.EADDRINUSE) { // another program serves it

@@ -107,7 +107,8 @@ func TestKeysStayOutside(t *testing.T) {
 		t.Run("docker/"+c.name, func(t *testing.T) {
 			worksWithoutKey(t, c.inContainer(t, api), "/")
 		})
-		// The agents do the same as in a container where the way to the gateway is another one.
+		// In other sandboxes the agents do the same and only the way to the gateway differs: one
+		// agent tests each way.
 		switch c.name {
 		case "claude":
 			t.Run("local/"+c.name, func(t *testing.T) {

@@ -118,7 +118,7 @@ func GC(ctx context.Context, s Sandbox, opts GCOptions) ([]Garbage, error) {
 	for _, r := range found {
 		removed = append(removed, Garbage{s.Type, r})
 		if !opts.DryRun {
-			removeRecords(s.Type, r.ID)
+			removeHostRecords(s.Type, r.ID)
 		}
 		what := "orphan removed"
 		if opts.DryRun {

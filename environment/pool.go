@@ -90,7 +90,7 @@ func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 	case cfg.Sandbox.Name != "":
 		return nil, fmt.Errorf("%w: sandbox.name: the sandboxes of a pool cannot share a name; leave it out", ErrConfig)
 	}
-	cfg = cfg.withQuietLogger()
+	cfg = cfg.withRedactingLogger()
 	if err := cfg.checkAgent(ctx); err != nil {
 		return nil, err
 	}

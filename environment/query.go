@@ -304,7 +304,7 @@ func (r *queryRun) completed(ctx context.Context, ev runnerscripts.Event) (done 
 	case err != nil:
 		return done, fmt.Errorf("its query_completed is malformed: %w", err)
 	case done.StopReason == runnerscripts.StopCancelled && !r.env.isClosed():
-		return done, r.env.checkAliveDetached(ctx)
+		return done, r.env.probeAlive(ctx)
 	}
 	return done, nil
 }

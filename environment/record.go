@@ -105,7 +105,7 @@ func (e *Environment) rememberOnHost(n note) {
 	e.mu.Lock()
 	k.AllowHosts = e.hosts
 	e.mu.Unlock()
-	if err := saveRecord(e.cfg.Sandbox.Type, e.ID(), k); err != nil && e.owner.kept {
+	if err := saveHostRecord(e.cfg.Sandbox.Type, e.ID(), k); err != nil && e.owner.kept {
 		e.cfg.tell(fmt.Sprintf("name the agent when you attach to %s: this machine cannot remember it: %v", e.ID(), err))
 	}
 }
@@ -140,7 +140,7 @@ func readRecord(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Conf
 	if err != nil {
 		return cfg, fmt.Errorf("the record of what the sandbox was made with is damaged: %w; delete %s in it, or end the sandbox with Remove", err, name)
 	}
-	k, err := loadRecord(cfg.Sandbox.Type, p.ID())
+	k, err := loadHostRecord(cfg.Sandbox.Type, p.ID())
 	switch {
 	case err != nil:
 		own.unknown = fmt.Errorf("what this machine remembers of the sandbox cannot be used: %w", err)
@@ -247,8 +247,8 @@ func knownName(typ, id string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// saveRecord replaces the record of a sandbox.
-func saveRecord(typ, id string, k known) (err error) {
+// saveHostRecord replaces the record of a sandbox.
+func saveHostRecord(typ, id string, k known) (err error) {
 	data, err := json.Marshal(k)
 	if err != nil {
 		return err
@@ -264,8 +264,8 @@ func saveRecord(typ, id string, k known) (err error) {
 	return statedir.Prune(root, maxKnown, math.MaxInt64)
 }
 
-// loadRecord returns the record of a sandbox; nil for none.
-func loadRecord(typ, id string) (_ *known, err error) {
+// loadHostRecord returns the record of a sandbox; nil for none.
+func loadHostRecord(typ, id string) (_ *known, err error) {
 	root, err := knownFolder()
 	if err != nil {
 		return nil, err
@@ -298,9 +298,9 @@ func loadRecord(typ, id string) (_ *known, err error) {
 	return k, nil
 }
 
-// removeRecords removes the records of a sandbox that has ended. A record that cannot be removed is
+// removeHostRecords removes the records of a sandbox that has ended. A record that cannot be removed is
 // pruned later as the oldest one.
-func removeRecords(typ, id string) {
+func removeHostRecords(typ, id string) {
 	for _, open := range []func() (*os.Root, error){knownFolder, activityFolder} {
 		if root, err := open(); err == nil {
 			_ = root.Remove(knownName(typ, id))

@@ -197,19 +197,19 @@ func TestWhatIsRememberedIsBoundedAndPrivate(t *testing.T) {
 	t.Setenv("XDG_STATE_HOME", state)
 	k := known{note: note{SessionID: "s"}, Agent: Agent{Name: "claude"}}
 	for _, id := range []string{"a", "b"} {
-		if err := saveRecord("local", id, k); err != nil {
+		if err := saveHostRecord("local", id, k); err != nil {
 			t.Fatal(err)
 		}
 	}
 	// A later sandbox of the same name replaces the earlier record.
 	k.Agent.Name = "codex"
-	if err := saveRecord("local", "a", k); err != nil {
+	if err := saveHostRecord("local", "a", k); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := loadRecord("local", "a"); err != nil || got == nil || got.Agent.Name != "codex" {
+	if got, err := loadHostRecord("local", "a"); err != nil || got == nil || got.Agent.Name != "codex" {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if got, err := loadRecord("docker", "a"); err != nil || got != nil {
+	if got, err := loadHostRecord("docker", "a"); err != nil || got != nil {
 		t.Errorf("of another type: %+v, %v", got, err)
 	}
 	dir := filepath.Join(state, "agentenv", "sandboxes")
@@ -221,7 +221,7 @@ func TestWhatIsRememberedIsBoundedAndPrivate(t *testing.T) {
 	if err := statedir.Prune(root, 1, 1<<40); err != nil {
 		t.Error(err)
 	}
-	if got, err := loadRecord("local", "b"); err != nil || got != nil {
+	if got, err := loadHostRecord("local", "b"); err != nil || got != nil {
 		t.Errorf("the oldest: %+v, %v", got, err)
 	}
 	for _, name := range []string{filepath.Join(dir, knownName("local", "a")), dir} {
@@ -232,14 +232,14 @@ func TestWhatIsRememberedIsBoundedAndPrivate(t *testing.T) {
 		if err := os.Chmod(name, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := loadRecord("local", "a"); !errors.Is(err, fs.ErrPermission) || got != nil {
+		if got, err := loadHostRecord("local", "a"); !errors.Is(err, fs.ErrPermission) || got != nil {
 			t.Errorf("%s that others can read: %+v, %v", name, got, err)
 		}
 		if err := os.Chmod(name, info.Mode().Perm()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	removeRecords("local", "a")
+	removeHostRecords("local", "a")
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
 		t.Errorf("left are %v, %v", left, err)
 	}

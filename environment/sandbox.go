@@ -222,7 +222,7 @@ func (c Config) fill(runner *findRunner, logger *hclog.Logger, progress *func(st
 	if *logger != nil {
 		c.Logger = *logger
 	}
-	c = c.withQuietLogger()
+	c = c.withRedactingLogger()
 	*logger = c.Logger
 	if *runner == nil {
 		*runner = c.runnerFor

@@ -156,15 +156,15 @@ func (e *Environment) diagnose(ctx context.Context, err *ScriptError) error {
 		err.Err = errors.Join(ErrClosed, err.Err)
 		return err
 	}
-	if lost := e.checkAliveDetached(ctx); lost != nil {
+	if lost := e.probeAlive(ctx); lost != nil {
 		err.Err = errors.Join(err.Err, lost)
 	}
 	return err
 }
 
-// checkAliveDetached is gone for a ctx that may be done already: the sandbox gets a timeout of its own to
-// answer.
-func (e *Environment) checkAliveDetached(ctx context.Context) error {
+// probeAlive is checkAlive for a ctx that may be done already: the sandbox gets a timeout of its
+// own to answer.
+func (e *Environment) probeAlive(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.probe)
 	defer cancel()
 	return e.checkAlive(ctx)
@@ -201,12 +201,12 @@ func (e *Environment) fromScript(ev runnerscripts.Event, queryID string, source 
 	return e.enrich(ev)
 }
 
-// maxDisowned limits how much of each part of a refused event its log event shows: 4 KiB.
-const maxDisowned = 4 << 10
+// maxUntrusted limits how much of each part of a refused event its log event shows: 4 KiB.
+const maxUntrusted = 4 << 10
 
 // untrustedAsLog returns the log event that replaces an untrusted event.
 func (e *Environment) untrustedAsLog(ev runnerscripts.Event, why string) runnerscripts.Event {
-	part := func(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxDisowned)], "") }
+	part := func(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxUntrusted)], "") }
 	data, err := json.Marshal(map[string]any{
 		"type": part(string(ev.Type)), "source": part(e.hide.Text(string(ev.Source))), "query_id": part(e.hide.Text(ev.QueryID)),
 		"payload": part(string(ev.Payload)), "length": len(ev.Payload),

@@ -189,7 +189,7 @@ type redactingLogger struct {
 // SafeLogger returns a logger that writes to c.Logger and redacts the secrets of c, as events
 // do. Without a Logger it writes nothing; it is never nil.
 func (c Config) SafeLogger() hclog.Logger {
-	if c = c.withQuietLogger(); c.Logger != nil {
+	if c = c.withRedactingLogger(); c.Logger != nil {
 		return c.Logger
 	}
 	return hclog.NewNullLogger()
@@ -206,8 +206,8 @@ func (c Config) logOf(sandbox string) hclog.Logger {
 	return log
 }
 
-// withQuietLogger returns the configuration with a Logger that redacts its secrets.
-func (c Config) withQuietLogger() Config {
+// withRedactingLogger returns the configuration with a Logger that redacts its secrets.
+func (c Config) withRedactingLogger() Config {
 	if c.Logger == nil {
 		return c
 	}
@@ -263,16 +263,16 @@ func (l redactingLogger) StandardLogger(opts *hclog.StandardLoggerOptions) *log.
 
 // StandardWriter returns a writer that takes one record with each Write.
 func (l redactingLogger) StandardWriter(opts *hclog.StandardLoggerOptions) io.Writer {
-	return quietWriter{l.Logger.StandardWriter(opts), l.hide}
+	return redactingWriter{l.Logger.StandardWriter(opts), l.hide}
 }
 
-// quietWriter redacts secrets in what is written.
-type quietWriter struct {
+// redactingWriter redacts secrets in what is written.
+type redactingWriter struct {
 	to   io.Writer
 	hide redact.Redactor
 }
 
-func (w quietWriter) Write(p []byte) (int, error) {
+func (w redactingWriter) Write(p []byte) (int, error) {
 	if _, err := io.WriteString(w.to, w.hide.Text(string(p))); err != nil {
 		return 0, err
 	}

@@ -128,7 +128,7 @@ func TestNoSecretIsInALogRecord(t *testing.T) {
 	log := Config{
 		Agent:  Agent{Env: map[string]string{"API_KEY": "hunter2hunter2"}},
 		Logger: hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, Output: &records}),
-	}.withQuietLogger().withQuietLogger().Logger.Named("a").ResetNamed("b").With("with", "hunter2hunter2")
+	}.withRedactingLogger().withRedactingLogger().Logger.Named("a").ResetNamed("b").With("with", "hunter2hunter2")
 	log.Trace("hunter2hunter2", "a", errors.New("with hunter2hunter2"))
 	log.Debug("hunter2hunter2", "a", []string{"hunter2hunter2"})
 	log.Info("hunter2hunter2", "number", 12, "fine", "as it is")

@@ -93,7 +93,7 @@ func TestTheStoredStateIsTheFoldOfTheEvents(t *testing.T) {
 	}
 }
 
-// savedOf formats a state with its unexported fields. If hosts, Pending and Queued are all
+// savedOf formats a state with its unexported fields. If hostRequests, Pending and Queued are all
 // empty, it formats them as nil.
 func savedOf(st State) string {
 	if len(st.hostRequests)+len(st.Pending)+len(st.Queued) == 0 {

@@ -114,7 +114,7 @@ func sizeOf(t runnerscripts.Transcript) int64 {
 }
 
 // containsPrompt reports whether a transcript contains a prompt. Agents escape and wrap text in
-// different ways, so recalls searches only for the longest word of ASCII letters and digits;
+// different ways, so containsPrompt searches only for the longest word of ASCII letters and digits;
 // without such a word any transcript matches.
 func containsPrompt(t runnerscripts.Transcript, prompt string) bool {
 	if prompt == "" {

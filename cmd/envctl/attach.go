@@ -100,7 +100,7 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 	if missing != nil {
 		sandbox = nil
 	}
-	resumed, err := resume(ctx, id, sandbox, func(st store.Store, state session.State, stored session.Config) error {
+	resumed, err := withStoredSession(ctx, id, sandbox, func(st store.Store, state session.State, stored session.Config) error {
 		if err := f.overrideStored(&stored.Environment, cfg); err != nil {
 			return err
 		}
@@ -223,7 +223,7 @@ func (w *attachment) reported(ctx context.Context, err error, failed runnerscrip
 			return err
 		}
 		if f, malformed := runnerscripts.Payload[runnerscripts.QueryFailed](failed); malformed == nil && f.Code == runnerscripts.FailAPI && w.withoutEnv {
-			fmt.Fprintln(w.app.err, "the variables of the agent are stored nowhere: give them again, as in -e ANTHROPIC_API_KEY")
+			fmt.Fprintln(w.app.err, "keys and variables of the agent are stored nowhere: set the key, as ANTHROPIC_API_KEY, for envctl, or give the variables again with --env")
 		}
 	}
 	if ctx.Err() != nil {

@@ -16,8 +16,9 @@ import (
 )
 
 // withSession calls use with the session for id: the session with this ID, else the session of
-// the sandbox with this ID or name, else the session that had this name last, else the only
-// session whose ID has this prefix. In this order, the name of a sandbox never means a session
+// the sandbox with this ID or name or with the only ID that has this prefix, else the session that
+// had this name last, else the only session whose ID has this prefix. A prefix that also fits a
+// session of another sandbox is an error. In this order, the name of a sandbox never means a session
 // whose ID happens to start with it.
 func (a *app) withSession(ctx context.Context, id string, use func(*sqlite.Store, store.Record) error) error {
 	s, err := sessionstore.OpenExisting(ctx)
@@ -111,9 +112,10 @@ func findSession(ctx context.Context, s store.Store, id string) (store.Record, e
 	return store.Record{}, usagef("%q fits %d sessions: %s; give more of the ID", id, len(fit), strings.Join(fit[:min(len(fit), 5)], ", "))
 }
 
-// resume calls use with the stored session for id, and reports whether there is one. If found is
-// not nil, it is the session of that sandbox, unless the session now has another sandbox.
-func resume(ctx context.Context, id string, found *location, use func(store.Store, session.State, session.Config) error) (_ bool, err error) {
+// withStoredSession calls use with the stored session for id, and reports whether there is one. If
+// found is not nil, it is the session of that sandbox, if the session still has the sandbox and
+// keeps it.
+func withStoredSession(ctx context.Context, id string, found *location, use func(store.Store, session.State, session.Config) error) (_ bool, err error) {
 	st, err := sessionstore.OpenExisting(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil

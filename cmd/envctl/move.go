@@ -75,7 +75,7 @@ func (f *moveFlags) run(ctx context.Context, id string) error {
 	if at.inUse {
 		return fmt.Errorf("a program uses %s, and its session cannot move meanwhile; end that first", at.id)
 	}
-	stored, err := resume(ctx, id, &at, func(st store.Store, _ session.State, cfg session.Config) error {
+	stored, err := withStoredSession(ctx, id, &at, func(st store.Store, _ session.State, cfg session.Config) error {
 		return f.moveFrom(ctx, at, to, &cfg)
 	})
 	if stored || err != nil {

@@ -350,7 +350,7 @@ func (a *app) interrupt(ctx context.Context, s *session.AgentSession, turn *sess
 	_, _ = turn.Wait(ctx) // the events say how it ended
 }
 
-// unhurried returns a context that outlives ctx and is cancelled when a.hurry is closed.
+// unhurried returns a context that outlives ctx and is cancelled when a.forceExit is closed.
 func (a *app) unhurried(ctx context.Context) (unhurried context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	if a.forceExit != nil {

@@ -28,10 +28,10 @@ func Self() Identity {
 	return Identity{Host: host, PID: strconv.Itoa(pid), PIDs: pidNamespace(), Started: startTime(pid), Boot: bootID()}
 }
 
-// Liveness is the liveness of an owner.
+// Liveness says whether the program of an [Identity] still runs.
 type Liveness int
 
-// The values of Fate.
+// The values of Liveness.
 const (
 	// Unknown means that the owner is or was where this program cannot look: on another machine
 	// or in another container.
@@ -40,7 +40,7 @@ const (
 	Dead
 )
 
-// Liveness reports whether the program is alive.
+// Liveness returns whether the program runs; Unknown if this program cannot see it.
 func (i Identity) Liveness() Liveness {
 	boot := bootID()
 	switch {

@@ -22,8 +22,8 @@
 //	image, build, snapshot          check images, build them, make them of sandboxes; forks
 //	examine, errors                 what an engine is and lacks; errors with advice
 //
-// hostConfig in container.go sets the capabilities, the seccomp filter, the mounts, the configured
-// network and the limits of memory and processes. internal/engine connects to engines,
+// hostConfig in container.go sets the capabilities, the seccomp filter, the mounts and the
+// configured network; limit and engineLimits in limits.go set the limits. internal/engine connects to engines,
 // internal/images pulls and checks images, internal/hostfile holds mounted folders open,
 // internal/fastpath moves the guest to a Unix socket.
 //

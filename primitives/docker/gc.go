@@ -15,6 +15,7 @@ import (
 	"github.com/docker/docker/client"
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/agentenv-dev/agentenv/internal/owner"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/images"
 )
@@ -105,20 +106,20 @@ func (g *collector) containers(ctx context.Context) {
 
 // garbageReason returns why a container is garbage, or "" if it is not.
 func (g *collector) garbageReason(ctx context.Context, c container.Summary) (string, error) {
-	owner := findOwner(c.Labels)
+	by := findOwner(c.Labels)
 	switch c.State {
 	case container.StateRemoving:
 		return "", nil
 	case container.StateDead:
 		return "the engine failed to remove it", nil
 	case container.StateCreated:
-		return g.unused(ctx, owner, time.Unix(c.Created, 0), "its program died before it was started")
+		return g.unused(ctx, by, time.Unix(c.Created, 0), "its program died before it was started")
 	case container.StateExited:
-		return g.ended(ctx, c, owner)
+		return g.ended(ctx, c, by)
 	}
 	kept, until := keptUntil(c.Labels)
 	switch {
-	case owner != ownerDead:
+	case by != owner.Dead:
 		return "", nil // its owner may use it
 	case kept && (until.IsZero() || time.Now().Before(until)):
 		return "", nil
@@ -136,10 +137,10 @@ func (g *collector) garbageReason(ctx context.Context, c container.Summary) (str
 
 // ended returns why a container that has ended is garbage, or "". A kept container that did not end
 // by itself stays until it expires, because its files may be needed.
-func (g *collector) ended(ctx context.Context, c container.Summary, owner ownerState) (string, error) {
+func (g *collector) ended(ctx context.Context, c container.Summary, by owner.Liveness) (string, error) {
 	kept, until := keptUntil(c.Labels)
 	if !kept {
-		return g.unused(ctx, owner, time.Unix(c.Created, 0), "it has ended, and its program died")
+		return g.unused(ctx, by, time.Unix(c.Created, 0), "it has ended, and its program died")
 	}
 	if !until.IsZero() && time.Now().After(until) {
 		return "it has ended, and has expired", nil
@@ -160,11 +161,11 @@ const abandonedAfter = time.Hour
 
 // unused returns why something that only its owner can use is garbage: the owner has died or, if
 // the owner is unknown, it is older than abandonedAfter. It returns "" for what is not garbage.
-func (g *collector) unused(ctx context.Context, owner ownerState, created time.Time, why string) (string, error) {
-	switch owner {
-	case ownerAlive:
+func (g *collector) unused(ctx context.Context, by owner.Liveness, created time.Time, why string) (string, error) {
+	switch by {
+	case owner.Alive:
 		return "", nil
-	case ownerDead:
+	case owner.Dead:
 		return why, nil
 	}
 	if g.clock.IsZero() {

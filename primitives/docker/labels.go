@@ -45,17 +45,8 @@ func sandboxLabels(name string, cfg config) map[string]string {
 	return labels
 }
 
-// ownerState says whether the program that made something lives.
-type ownerState = owner.Liveness
-
-const (
-	ownerUnknown = owner.Unknown
-	ownerAlive   = owner.Alive
-	ownerDead    = owner.Dead
-)
-
 // findOwner returns whether the program that the labels describe lives.
-func findOwner(labels map[string]string) ownerState {
+func findOwner(labels map[string]string) owner.Liveness {
 	return owner.Identity{
 		PID: labels[labelPID], PIDs: labels[labelPIDs], Started: labels[labelStarted], Boot: labels[labelBoot],
 	}.Liveness()

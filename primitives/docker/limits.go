@@ -15,7 +15,8 @@ import (
 	"github.com/docker/docker/client"
 )
 
-// limit sets the limits of memory and processes, which every engine has.
+// limit sets the limits of memory and processes. Unlike engineLimits it does not ask the engine;
+// keepLimits checks that the engine kept them.
 func (c config) limit(h *container.HostConfig) error {
 	switch {
 	case c.Memory == 0:

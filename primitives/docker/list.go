@@ -11,6 +11,7 @@ import (
 	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/client"
 
+	"github.com/agentenv-dev/agentenv/internal/owner"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
@@ -52,11 +53,11 @@ func isSandbox(name string, labels map[string]string) bool {
 
 // describeContainer returns the Info of a container, or false while it is being made or removed.
 func describeContainer(c container.Summary) (primitives.Info, bool) {
-	owner := findOwner(c.Labels)
+	by := findOwner(c.Labels)
 	kept, until := keptUntil(c.Labels)
 	info := primitives.Info{
 		ID: c.Labels[labelSandbox], Image: c.Image, Created: time.Unix(c.Created, 0).UTC(),
-		Owned: owner == ownerAlive, Kept: kept, Orphan: owner == ownerDead && (!kept || !until.IsZero() && time.Now().After(until)),
+		Owned: by == owner.Alive, Kept: kept, Orphan: by == owner.Dead && (!kept || !until.IsZero() && time.Now().After(until)),
 		Expires: until, Session: c.Labels[labelSession],
 		Owner: c.Labels[labelHost] + ":" + c.Labels[labelPID],
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/docker/docker/client"
 	"github.com/docker/go-connections/nat"
 
+	"github.com/agentenv-dev/agentenv/internal/owner"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
 )
@@ -116,7 +117,7 @@ func (g *collector) networks(ctx context.Context) {
 	for _, n := range found {
 		why := "no container is left that uses it"
 		if !g.opts.NoGrace {
-			if why, err = g.unused(ctx, ownerUnknown, n.Created, why); err != nil {
+			if why, err = g.unused(ctx, owner.Unknown, n.Created, why); err != nil {
 				g.errs = append(g.errs, err)
 			}
 		}

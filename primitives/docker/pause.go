@@ -84,8 +84,8 @@ func (d *driver) engineState(ctx context.Context) (primitives.State, error) {
 	return engineState(ctx, d.eng, d.container)
 }
 
-// thawInterval is how often thaw checks whether a container is paused.
-const thawInterval = time.Second
+// resumeInterval is how often resumeWhileEnding checks whether a container is paused.
+const resumeInterval = time.Second
 
 // resumeWhileEnding resumes a container that is about to be ended if another handle has paused it: frozen
 // processes cannot end by themselves. It checks only while the end takes long. stop ends the
@@ -95,7 +95,7 @@ func (d *driver) resumeWhileEnding(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var looking sync.WaitGroup
 	looking.Go(func() {
-		tick := time.NewTicker(thawInterval)
+		tick := time.NewTicker(resumeInterval)
 		defer tick.Stop()
 		for {
 			select {

@@ -133,7 +133,7 @@ func (r *socketListener) close() *net.UnixConn {
 	return r.guest
 }
 
-// settle reads the guest's verdict, and moves to the socket if the guest has.
+// settle reads the guest's offerReply, and moves to the socket if the guest has.
 func (r *socketListener) settle(_ context.Context, in *bufio.Reader, a *handshakeResult) error {
 	v, err := readOfferReply(in)
 	conn := r.close()

@@ -189,8 +189,8 @@ func lyingGuest(t *testing.T, timeout time.Duration, script func(o *offer, stdio
 	return err
 }
 
-// sayVerdict answers an offer.
-func sayVerdict(stdio net.Conn, v offerReply) {
+// sendOfferReply answers an offer.
+func sendOfferReply(stdio net.Conn, v offerReply) {
 	body := encode(&v)
 	_, _ = stdio.Write(append(appendLength(nil, len(body)), body...))
 }
@@ -200,13 +200,13 @@ func TestWhatTheGuestSaysAboutTheSocketIsChecked(t *testing.T) {
 		script func(o *offer, stdio net.Conn)
 		want   error
 	}{
-		"moved, and was never seen": {func(_ *offer, stdio net.Conn) { sayVerdict(stdio, offerReply{Moved: true}) }, errProtocol},
+		"moved, and was never seen": {func(_ *offer, stdio net.Conn) { sendOfferReply(stdio, offerReply{Moved: true}) }, errProtocol},
 		"moved with a wrong token": {func(o *offer, stdio net.Conn) {
 			o.Token[0]++
 			if _, err := o.take(t.Context()); err == nil {
 				t.Error("it was welcome")
 			}
-			sayVerdict(stdio, offerReply{Moved: true})
+			sendOfferReply(stdio, offerReply{Moved: true})
 		}, errProtocol},
 		"an endless verdict": {func(_ *offer, stdio net.Conn) { _, _ = stdio.Write(appendLength(nil, 1<<30)) }, errProtocol},
 		"a malformed verdict": {func(_ *offer, stdio net.Conn) {
@@ -219,7 +219,7 @@ func TestWhatTheGuestSaysAboutTheSocketIsChecked(t *testing.T) {
 				t.Error(err)
 				return
 			}
-			sayVerdict(stdio, offerReply{Moved: true})
+			sendOfferReply(stdio, offerReply{Moved: true})
 			_ = conn.Close()
 		}, nil},
 	} {

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/agentenv-dev/agentenv/internal/owner"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/files"
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
@@ -112,7 +113,7 @@ func (c *collection) collect(sessions map[string]int, hostDied bool) {
 		writer := c.host
 		if !hostDied {
 			writer = st.Owner
-			if st.owner() != ownerDead {
+			if st.owner() != owner.Dead {
 				continue
 			}
 		}

@@ -62,7 +62,7 @@ func (s *Sandbox) WriteFilesSeq(ctx context.Context, batch iter.Seq[primitives.F
 	if err != nil {
 		return nil, err
 	}
-	end() // as in taking
+	end() // as in runUnlocked
 	errs, err = s.files.WriteFilesSeq(ctx, batch)
 	if why := s.checkUsable(); why != nil && errors.Join(append([]error{err}, errs...)...) != nil {
 		err = s.fail("write", "", why)

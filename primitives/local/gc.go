@@ -74,7 +74,7 @@ func clean(ctx context.Context, session string, opts primitives.GCOptions) (foun
 		found, err = cleanHalf(ctx, session, st, opts)
 		return found, 0, err
 	}
-	if err != nil || st.owner() != ownerDead || st.Keep {
+	if err != nil || st.owner() != owner.Dead || st.Keep {
 		return primitives.Garbage{}, 0, nil // a state that cannot be read may not be ours
 	}
 	return cleanOrphan(ctx, &st, opts)
@@ -162,7 +162,7 @@ func cleanHalf(ctx context.Context, session string, st state, opts primitives.GC
 		if st.load() == nil {
 			return primitives.Garbage{}, nil
 		}
-	} else if st.owner() != ownerDead {
+	} else if st.owner() != owner.Dead {
 		return primitives.Garbage{}, nil
 	}
 	info, err := os.Lstat(session)
@@ -216,30 +216,22 @@ func isID(name string) bool {
 	return len(name) == len(newID()) && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz234567") == ""
 }
 
-// ownerState says whether the program that made a sandbox lives.
-type ownerState int
-
-const (
-	ownerUnknown ownerState = iota // its process is not visible from here
-	ownerAlive
-	ownerDead
-)
-
-func (st *state) owner() ownerState {
+// owner says whether the program that made the sandbox lives.
+func (st *state) owner() owner.Liveness {
 	switch {
 	case st.ID == "" || st.Boot == "":
-		return ownerUnknown
+		return owner.Unknown
 	case st.Boot != proctree.BootID():
 		if owner.EndedByReboot(st.Host, st.Boot, proctree.BootID()) {
-			return ownerDead
+			return owner.Dead
 		}
-		return ownerUnknown
+		return owner.Unknown
 	case st.PIDs != pidNamespace():
-		return ownerUnknown
+		return owner.Unknown
 	case proctree.Alive(st.Owner):
-		return ownerAlive
+		return owner.Alive
 	}
-	return ownerDead
+	return owner.Dead
 }
 
 // pidNamespace returns the name of this program's PID namespace.

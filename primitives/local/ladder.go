@@ -152,15 +152,15 @@ func running(procs []proctree.Proc) []proctree.Proc {
 	return kept
 }
 
-// scanSet finds its members in the process table: the processes that belongs accepts, those
+// scanFamily finds its members in the process table: the processes that belongs accepts, those
 // found before, and the descendants of both.
-type scanSet struct {
+type scanFamily struct {
 	belongs  func(proctree.Proc) bool
 	known    map[proctree.Identity]bool
 	fallback func() []proctree.Proc // used if Snapshot is not supported
 }
 
-func (f *scanSet) members() []proctree.Proc {
+func (f *scanFamily) members() []proctree.Proc {
 	procs, err := proctree.Snapshot()
 	if errors.Is(err, errors.ErrUnsupported) && f.fallback != nil {
 		return f.fallback()
@@ -191,7 +191,7 @@ func carries(p proctree.Proc, mark, value string) bool {
 	return ok && values[0] == value
 }
 
-func (f *scanSet) kill(members []proctree.Proc) { killEach(members) }
+func (f *scanFamily) kill(members []proctree.Proc) { killEach(members) }
 
 // family returns the processes of one command.
 func (p *process) family() family {
@@ -203,7 +203,7 @@ func (p *process) family() family {
 		defer p.mu.Unlock()
 		return !p.reaped // the kernel does not reuse the PID before
 	}
-	return &scanSet{
+	return &scanFamily{
 		belongs: func(q proctree.Proc) bool {
 			leader := q.PID == p.pid || q.SID == p.pid || q.PGID == p.pid
 			return (leader && leads()) || carries(q, execMark, p.id)

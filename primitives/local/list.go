@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 
+	"github.com/agentenv-dev/agentenv/internal/owner"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
@@ -60,10 +61,10 @@ func describe(session string) (primitives.Info, bool) {
 	if life, err := os.Lstat(st.file(lifeFile)); err != nil || isEnded(life) {
 		return primitives.Info{}, false
 	}
-	owner := st.owner()
+	by := st.owner()
 	return primitives.Info{
 		ID: st.ID, Status: primitives.StatusRunning, Created: st.Created,
-		Owned: owner == ownerAlive, Kept: st.Keep, Orphan: owner == ownerDead && !st.Keep,
+		Owned: by == owner.Alive, Kept: st.Keep, Orphan: by == owner.Dead && !st.Keep,
 		Session: st.For, Owner: cmp.Or(st.OwnerName, fmt.Sprintf("%s:%d", st.Host, st.Owner.PID)),
 	}, true
 }

@@ -246,7 +246,7 @@ func (s *Sandbox) Poll(ctx context.Context) (primitives.State, error) {
 	switch {
 	case errors.Is(err, primitives.ErrTerminated):
 		return primitives.State{Status: primitives.StatusTerminated}, nil
-	case err != nil, s.classifyLoss(fs.ErrNotExist) != fs.ErrNotExist: //nolint:errorlint // identity: gone returns its argument or another error
+	case err != nil, s.classifyLoss(fs.ErrNotExist) != fs.ErrNotExist: //nolint:errorlint // identity: classifyLoss returns its argument or another error
 		return primitives.State{Status: primitives.StatusLost}, nil
 	}
 	return primitives.State{Status: primitives.StatusRunning}, nil

@@ -1,6 +1,7 @@
 package local
 
 import (
+	"bytes"
 	"errors"
 	"math"
 	"os"
@@ -56,8 +57,17 @@ func offerToOOM(pid int) {
 	_, _ = unix.Write(fd, []byte("1000"))
 	_ = unix.Close(fd)
 	// Existing children keep the score that they inherited.
-	children, _ := os.ReadFile(dir + "/task/" + strconv.Itoa(pid) + "/children")
-	for child := range strings.FieldsSeq(string(children)) {
+	fd, err = unix.Open(dir+"/task/"+strconv.Itoa(pid)+"/children", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return
+	}
+	// A bound, because the caller may hold a lock: a command that has just started has few
+	// children, and those beyond it keep their score.
+	var list [256]byte
+	n, _ := unix.Read(fd, list[:])
+	_ = unix.Close(fd)
+	whole := bytes.LastIndexByte(list[:max(n, 0)], ' ') + 1 // a space follows each number
+	for child := range strings.FieldsSeq(string(list[:whole])) {
 		if number, err := strconv.Atoi(child); err == nil {
 			offerToOOM(number)
 		}

@@ -138,7 +138,7 @@ func (s *Sandbox) family(procs map[*process]struct{}) family {
 		p := leaders[pid]
 		return p != nil && p.running()
 	}
-	return &scanSet{
+	return &scanFamily{
 		belongs: func(q proctree.Proc) bool {
 			return leads(q.PID) || leads(q.SID) || leads(q.PGID) || s.reaper.adopted(q) || carries(q, sandboxMark, s.id)
 		},
@@ -209,7 +209,7 @@ func endAbandoned(sandboxes ...*state) {
 		}
 	}
 	if len(swept) > 0 {
-		endProcesses(&scanSet{belongs: func(p proctree.Proc) bool {
+		endProcesses(&scanFamily{belongs: func(p proctree.Proc) bool {
 			values, ok := proctree.Mark(p, sandboxMark, execMark)
 			return ok && swept[values[0]] && abandoned(values[1])
 		}}, primitives.DefaultGrace, nil)

@@ -26,7 +26,7 @@ type driver struct {
 
 	sandbox *guest.Sandbox
 	stream  *stream
-	// owned makes Close release the client, too. Until New or Attach has succeeded, they
+	// owned makes Close release the client, too. Until create or attach has succeeded, they
 	// release it themselves.
 	owned atomic.Bool
 }

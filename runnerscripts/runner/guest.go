@@ -117,7 +117,7 @@ func serveGuest(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writ
 }
 
 func (g guestFlags) serve(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer) (err error) {
-	small := newLean()
+	small := newMemorySaver()
 	until := time.Now().Add(g.minAge)
 	// Without the path the guest only lacks durable commands.
 	g.cfg.Runner, _ = os.Executable()

@@ -52,7 +52,7 @@ func (g *guests) any() bool {
 	return g.lock(unix.LOCK_UN) != nil
 }
 
-// awaitInterval is how often await checks for attached guests.
+// awaitInterval is how often awaitIdle checks for attached guests.
 const awaitInterval = time.Second
 
 // awaitIdle returns when no guest has been attached for stay, but not before until, and never if stay

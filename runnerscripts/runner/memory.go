@@ -28,12 +28,12 @@ const (
 type memorySaver struct {
 	mu   sync.Mutex
 	wide bool // uses several processors
-	busy bool // has worked since the last rest
+	busy bool // has worked since the last releaseMemory
 	left int  // operations since the last collection
 }
 
-// newLean sets the garbage collector of this program for a guest.
-func newLean() *memorySaver {
+// newMemorySaver sets the garbage collector of this program for a guest.
+func newMemorySaver() *memorySaver {
 	debug.SetGCPercent(gcPercent)
 	return &memorySaver{}
 }
@@ -57,7 +57,7 @@ func (l *memorySaver) work(much bool) {
 	}
 }
 
-// run calls rest regularly until ctx is done.
+// run calls releaseMemory regularly until ctx is done.
 func (l *memorySaver) run(ctx context.Context) {
 	tick := time.NewTicker(restInterval)
 	defer tick.Stop()

@@ -32,7 +32,7 @@ type sandbox struct {
 	saving     sync.Mutex     // held while taking a snapshot or writing by an index
 	stdinIndex uint32         // of the last write
 	cleanedUp  chan struct{}  // closed after the sandbox has been cleaned up
-	atExit     string         // after gone: the image of the exit snapshot
+	atExit     string         // after cleanedUp: the image of the exit snapshot
 
 	mu      sync.Mutex
 	name    string

@@ -70,7 +70,7 @@ func (c *conversation) ask(ctx context.Context, ev runnerscripts.Event) {
 		return
 	}
 	ctx, cancel := c.asking.add(ctx, req.ID)
-	question := acp.RequestPermissionRequest{SessionId: c.id, ToolCall: c.teller.question(req.ToolCall), Options: options(req.Options)}
+	question := acp.RequestPermissionRequest{SessionId: c.id, ToolCall: c.updater.question(req.ToolCall), Options: options(req.Options)}
 	c.asking.waiting.Go(func() {
 		defer cancel()
 		res, err := acp.SendRequest[acp.RequestPermissionResponse](s.conn, ctx, acp.ClientMethodSessionRequestPermission, question)

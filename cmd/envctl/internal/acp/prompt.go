@@ -125,7 +125,7 @@ func (c *conversation) take(ctx context.Context, ev runnerscripts.Event) error {
 	case runnerscripts.TypePermissionResolved:
 		c.asking.resolved(ev)
 	default:
-		if u, ok := c.teller.update(ev); ok {
+		if u, ok := c.updater.update(ev); ok {
 			return c.server.tell(ctx, c.id, u)
 		}
 	}

@@ -219,7 +219,7 @@ func (s *server) closeAll() error {
 	return errors.Join(slices.DeleteFunc(errs, func(err error) bool { return err == nil })...)
 }
 
-// sayFarewell waits until the last requests are answered, at most as long as farewell: the
+// sayFarewell waits until the last requests are answered, at most as long as replyGrace: the
 // editor may not read any more.
 func (s *server) sayFarewell() {
 	answered := make(chan struct{})

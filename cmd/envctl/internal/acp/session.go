@@ -20,12 +20,12 @@ import (
 
 // conversation is one session of the editor.
 type conversation struct {
-	server *server
-	id     acp.SessionId
-	agent  *session.AgentSession
-	paths  *paths
-	teller *updater  // used by the goroutine that appends an event
-	asking questions // of the running prompt
+	server  *server
+	id      acp.SessionId
+	agent   *session.AgentSession
+	paths   *paths
+	updater *updater  // used by the goroutine that appends an event
+	asking  questions // of the running prompt
 
 	mu     sync.Mutex
 	cancel context.CancelFunc // of the running prompt; nil if there is none
@@ -152,7 +152,7 @@ func (s *server) open(ctx context.Context, folder string, servers []runnerscript
 	// The editor asks the user, who may take any time.
 	cfg.Environment.OnPermission, cfg.Environment.PermissionTimeout = environment.AnswerLater, -1
 	cfg.RejectBusy = true
-	c := &conversation{server: s, paths: p, teller: newUpdater(p, s.log, s.cfg.Mode)}
+	c := &conversation{server: s, paths: p, updater: newUpdater(p, s.log, s.cfg.Mode)}
 	telling := context.WithoutCancel(ctx) // events are sent even after a cancellation
 	cfg.Store = store.NewStream(func(ev runnerscripts.Event) error { return c.take(telling, ev) })
 	if c.agent, err = session.Open(ctx, cfg); err != nil {
@@ -194,7 +194,7 @@ func (s *server) setMode(ctx context.Context, params json.RawMessage) (work, err
 		if err := c.agent.SetOptions(ctx, session.Options{Mode: mode}); err != nil {
 			return nil, err
 		}
-		c.teller.setMode(mode)
+		c.updater.setMode(mode)
 		return acp.SetSessionModeResponse{}, nil
 	}, nil
 }

@@ -30,7 +30,7 @@ type updater struct {
 	mode string // the last mode that the editor knows of
 }
 
-// maxSent is how many bytes a teller remembers in each map.
+// maxSent is how many bytes an updater remembers in each map.
 const maxSent = 16 << 20
 
 // place is a block of text; the zero value is none.

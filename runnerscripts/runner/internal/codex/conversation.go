@@ -38,7 +38,7 @@ type conversation struct {
 	reading     sync.Mutex
 	translate   *translator
 	meter       meter
-	early       [][]byte // lines about unknown threads
+	queued      [][]byte // lines about unknown threads
 	initialized bool
 	broken      map[string]bool // MCP servers whose failed start was reported
 
@@ -229,7 +229,7 @@ func (c *conversation) start(ctx context.Context) (*jsonrpc.Peer, error) {
 		return nil, err
 	}
 	c.reading.Lock()
-	c.meter, c.early, c.broken = meter{}, nil, map[string]bool{}
+	c.meter, c.queued, c.broken = meter{}, nil, map[string]bool{}
 	c.translate.endAll()
 	c.reading.Unlock()
 	p, err := c.startProcess(cmd)

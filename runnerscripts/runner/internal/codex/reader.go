@@ -33,7 +33,7 @@ func (c *conversation) handle(p *jsonrpc.Peer, line []byte) {
 	case len(m.ID) > 0:
 		err = c.handleRequest(p, m)
 	default:
-		c.handleNotification(m, line)
+		c.queueOrDispatch(m, line)
 	}
 	if err != nil {
 		agent.EmitUnreadable(c.out, programTitle, line, err)
@@ -49,16 +49,16 @@ func decode[T any](params json.RawMessage, handle func(T)) error {
 	return nil
 }
 
-// handleNotification handles a notification. It queues a notification of an unknown thread until the tool
+// queueOrDispatch handles a notification. It queues a notification of an unknown thread until the tool
 // call that started the thread has ended.
-func (c *conversation) handleNotification(m jsonrpc.Message, line []byte) {
+func (c *conversation) queueOrDispatch(m jsonrpc.Message, line []byte) {
 	if len(m.Params) == 0 {
 		m.Params = json.RawMessage("{}")
 	}
 	var n note
 	err := json.Unmarshal(m.Params, &n)
-	if err == nil && n.ThreadID != "" && n.ThreadID != c.threadID() && !c.translate.knows(n.ThreadID) && len(c.early) < maxQueued {
-		c.early = append(c.early, bytes.Clone(line))
+	if err == nil && n.ThreadID != "" && n.ThreadID != c.threadID() && !c.translate.knows(n.ThreadID) && len(c.queued) < maxQueued {
+		c.queued = append(c.queued, bytes.Clone(line))
 		return
 	}
 	if err == nil {
@@ -78,12 +78,12 @@ const maxQueued = 1000
 
 // handleQueued handles the queued notifications whose thread is now known.
 func (c *conversation) handleQueued() {
-	waiting := c.early
-	c.early = nil
+	waiting := c.queued
+	c.queued = nil
 	for _, line := range waiting {
 		var m jsonrpc.Message
 		_ = json.Unmarshal(line, &m) // the line was decoded before
-		c.handleNotification(m, line)
+		c.queueOrDispatch(m, line)
 	}
 }
 

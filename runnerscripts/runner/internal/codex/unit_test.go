@@ -189,8 +189,8 @@ func TestNotificationsOfASubagentWaitForItsToolCall(t *testing.T) {
 	if len(subs) != 1 || subs[0].ToolCallID != "call" || subs[0].Output != "hello" || len(subs[0].Blocks) != 1 {
 		t.Errorf("subagents: %s", agenttest.Show(t, subs))
 	}
-	if len(c.working) != 0 || len(c.early) != 0 {
-		t.Errorf("left: %v, %v", c.working, c.early)
+	if len(c.working) != 0 || len(c.queued) != 0 {
+		t.Errorf("left: %v, %v", c.working, c.queued)
 	}
 }
 

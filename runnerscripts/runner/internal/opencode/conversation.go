@@ -32,7 +32,7 @@ type conversation struct {
 
 	talking   sync.Mutex // held while events are translated; lock it before mu
 	translate *translator
-	orphans   map[string][]event // events of sessions whose tool call is unknown
+	deferred  map[string][]event // events of sessions whose tool call is unknown
 
 	mu          sync.Mutex
 	server      *server
@@ -175,7 +175,7 @@ func (c *conversation) catchUp(ctx context.Context, s *server, q *query) error {
 func (c *conversation) translateMessages(messages []message) {
 	c.talking.Lock()
 	defer c.talking.Unlock()
-	clear(c.orphans)
+	clear(c.deferred)
 	for _, m := range messages {
 		c.translate.message(m)
 	}

@@ -74,7 +74,7 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 		silence:     cmp.Or(d.silence, silenceTime),
 		retries:     cmp.Or(d.retries, maxRetries),
 		translate:   newTranslator(out, req.Paths.Workspace),
-		orphans:     map[string][]event{},
+		deferred:    map[string][]event{},
 		permissions: agent.Permissions[question]{Out: out}, early: map[string]question{},
 		rules: rules,
 		model: req.Agent.Model,

@@ -240,7 +240,7 @@ func offline(out *agenttest.Recorder, sessionID string) *conversation {
 		out:         out,
 		retries:     maxRetries,
 		translate:   newTranslator(out, "/session/workspace"),
-		orphans:     map[string][]event{},
+		deferred:    map[string][]event{},
 		permissions: agent.Permissions[question]{Out: out}, early: map[string]question{},
 		id:   sessionID,
 		mode: modeBuild,

@@ -100,11 +100,11 @@ func (c *conversation) messageUpdated(ctx context.Context, m messageInfo) {
 
 // partUpdated handles the current state of a part.
 func (c *conversation) partUpdated(ctx context.Context, u partUpdated, e event) {
-	if c.orphan(u.Part.SessionID, e) {
+	if c.deferEvent(u.Part.SessionID, e) {
 		return
 	}
 	c.translate.part(u.Part)
-	c.adopt(ctx)
+	c.replayDeferred(ctx)
 	if u.Part.Type == partTool {
 		c.passOn(ctx, false)
 	}
@@ -112,7 +112,7 @@ func (c *conversation) partUpdated(ctx context.Context, u partUpdated, e event) 
 
 // partDelta handles new text of a part.
 func (c *conversation) partDelta(d partDelta, e event) {
-	if !c.orphan(d.SessionID, e) {
+	if !c.deferEvent(d.SessionID, e) {
 		c.translate.delta(d)
 	}
 }
@@ -121,25 +121,25 @@ func (c *conversation) partDelta(d partDelta, e event) {
 // the rest.
 const maxDeferred = 1000
 
-// orphan stores an event of a session whose tool call is unknown, and reports whether it did: a
+// deferEvent stores an event of a session whose tool call is unknown, and reports whether it did: a
 // subagent's events may overtake the tool call that started it.
-func (c *conversation) orphan(sessionID string, e event) bool {
+func (c *conversation) deferEvent(sessionID string, e event) bool {
 	if _, known := c.translate.conversations[sessionID]; known {
 		return false
 	}
-	if len(c.orphans[sessionID]) < maxDeferred {
-		c.orphans[sessionID] = append(c.orphans[sessionID], e)
+	if len(c.deferred[sessionID]) < maxDeferred {
+		c.deferred[sessionID] = append(c.deferred[sessionID], e)
 	}
 	return true
 }
 
-// adopt handles the stored events of sessions whose tool call is known now.
-func (c *conversation) adopt(ctx context.Context) {
-	for id, events := range c.orphans {
+// replayDeferred handles the stored events of sessions whose tool call is known now.
+func (c *conversation) replayDeferred(ctx context.Context) {
+	for id, events := range c.deferred {
 		if _, known := c.translate.conversations[id]; !known {
 			continue
 		}
-		delete(c.orphans, id)
+		delete(c.deferred, id)
 		for _, e := range events {
 			switch e.Type {
 			case "message.part.updated":

@@ -24,7 +24,7 @@ type server struct {
 	unfollow   func()        // stops reading the events; nil before follow
 	eventsDone chan struct{} // closed at the end of the events, usually because the server has ended
 	closing    atomic.Bool   // close is stopping the events
-	reason     string        // why the driver ended the server; valid after gone
+	reason     string        // why the driver ended the server; valid after eventsDone is closed
 	log        startLog      // used during the start, then only by Prompt
 	reported   bool          // reportServers has run; used only by Prompt
 }
@@ -111,7 +111,7 @@ func (s *server) read(ctx context.Context, cancel func(), st *stream, silence ti
 	}
 }
 
-// crash returns how the server ended. It is valid after kill or gone.
+// crash returns how the server ended. It is valid after kill, or after eventsDone is closed.
 func (s *server) crash() string {
 	if s.reason != "" {
 		return s.reason
