@@ -44,7 +44,7 @@ const (
 func (i Identity) Liveness() Liveness {
 	boot := bootID()
 	switch {
-	case EndedByReboot(i.Host, i.Boot, boot):
+	case endedByReboot(i.Host, i.Boot, boot):
 		return Dead
 	case boot == "" || i.Boot != boot || i.PIDs != pidNamespace():
 		return Unknown
@@ -65,10 +65,10 @@ func (i Identity) Liveness() Liveness {
 	return Dead
 }
 
-// EndedByReboot reports whether a program of the given host and boot ID ended with a
+// endedByReboot reports whether a program of the given host and boot ID ended with a
 // reboot: the host is this machine, and its boot ID is now another one. Machines are identified
 // by their names.
-func EndedByReboot(host, boot, now string) bool {
+func endedByReboot(host, boot, now string) bool {
 	name, err := os.Hostname()
 	return err == nil && name != "" && host == name && boot != "" && now != "" && boot != now
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -17,7 +18,6 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/cgroup"
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/files"
-	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
 
 // GC ends and removes the sandboxes below p.Root whose owners have died, and the remains of
@@ -218,26 +218,12 @@ func isID(name string) bool {
 
 // owner says whether the program that made the sandbox lives.
 func (st *state) owner() owner.Liveness {
-	switch {
-	case st.ID == "" || st.Boot == "":
+	if st.ID == "" {
 		return owner.Unknown
-	case st.Boot != proctree.BootID():
-		if owner.EndedByReboot(st.Host, st.Boot, proctree.BootID()) {
-			return owner.Dead
-		}
-		return owner.Unknown
-	case st.PIDs != pidNamespace():
-		return owner.Unknown
-	case proctree.Alive(st.Owner):
-		return owner.Alive
 	}
-	return owner.Dead
-}
-
-// pidNamespace returns the name of this program's PID namespace.
-func pidNamespace() string {
-	name, _ := os.Readlink("/proc/self/ns/pid") // empty where there are none
-	return name
+	return owner.Identity{
+		Host: st.Host, PID: strconv.Itoa(st.Owner.PID), PIDs: st.PIDs, Started: strconv.FormatUint(st.Owner.Start, 10), Boot: st.Boot,
+	}.Liveness()
 }
 
 // lockTurn is the interval between attempts to take a lock that is held.

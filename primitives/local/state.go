@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/agentenv-dev/agentenv/internal/owner"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
@@ -84,8 +85,8 @@ func (st *state) complete() bool {
 // own makes st the state of a new sandbox that this program owns.
 func (st *state) own(id string) {
 	st.ID, st.Created = id, time.Now().UTC()
-	st.Owner, st.Boot, st.PIDs = proctree.Self(), proctree.BootID(), pidNamespace()
-	st.Host, _ = os.Hostname() // empty is unknown
+	me := owner.Self()
+	st.Owner, st.Boot, st.PIDs, st.Host = proctree.Self(), me.Boot, me.PIDs, me.Host
 }
 
 func (st *state) paths() primitives.Paths {

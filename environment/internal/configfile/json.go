@@ -44,7 +44,7 @@ func severalDocuments(data []byte) bool {
 	return false
 }
 
-// duplicateKeys returns an error for duplicate keys, of which encoding/json takes the last.
+// duplicateKeys returns an error for duplicate keys. encoding/json would take the last one.
 func duplicateKeys(data []byte) error {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	return duplicatesIn(dec, "")

@@ -73,7 +73,7 @@ type gitCommand struct {
 func (g gitCommand) environ() []string {
 	env := append(hostEnv("PATH", "HOME", "SUDO_UID", "XDG_CONFIG_HOME", "TMPDIR"),
 		"LC_ALL=C", "GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=", "SSH_ASKPASS=", "GIT_OPTIONAL_LOCKS=0",
-		// This overrides core.gitProxy, of which git takes the first value.
+		// This overrides core.gitProxy: git takes its first value.
 		"GIT_PROXY_COMMAND=",
 		"GIT_NO_LAZY_FETCH=1", "GIT_LFS_SKIP_SMUDGE=1")
 	if g.fetches {
