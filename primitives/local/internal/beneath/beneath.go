@@ -69,11 +69,6 @@ func (r Root) open(rel string, opts Options, locate bool) (int, string, error) {
 	}
 	w := walk{root: r, opts: opts, rest: split(rel), fd: -1}
 	fd, err := w.run()
-	if err == nil && opts.List {
-		place := fd
-		fd, err = openDirAt(place, ".", unix.O_RDONLY)
-		unix.Close(place)
-	}
 	if err != nil {
 		return -1, "", err
 	}
@@ -123,14 +118,19 @@ func (w *walk) run() (int, error) {
 	if w.fd >= 0 {
 		return w.fd, nil
 	}
-	return openDirAt(w.root.FD, ".", PathOnly)
+	return openDirAt(w.root.FD, ".", w.flags())
+}
+
+// flags returns how the next directory is opened: the last one for listing, if the caller wants it.
+func (w *walk) flags() int {
+	if w.opts.List && len(w.rest) == 0 {
+		return unix.O_RDONLY
+	}
+	return PathOnly
 }
 
 func (w *walk) step(name string) error {
-	switch name {
-	case "", ".":
-		return nil
-	case "..":
+	if name == ".." {
 		if len(w.names) == 0 {
 			return primitives.ErrPathEscape
 		}
@@ -139,7 +139,7 @@ func (w *walk) step(name string) error {
 		w.restart(append(slices.Clone(w.names[:len(w.names)-1]), w.rest...))
 		return nil
 	}
-	fd, err := openDirAt(w.at(), name, PathOnly)
+	fd, err := openDirAt(w.at(), name, w.flags())
 	switch {
 	case err == nil:
 		w.enter(fd, name)
@@ -152,7 +152,7 @@ func (w *walk) step(name string) error {
 		if err := w.opts.Mkdir(w.at(), name); err != nil && !errors.Is(err, unix.EEXIST) {
 			return err
 		}
-		fd, err := openDirAt(w.at(), name, PathOnly)
+		fd, err := openDirAt(w.at(), name, w.flags())
 		if err != nil {
 			return err
 		}
@@ -167,11 +167,9 @@ func (w *walk) step(name string) error {
 func (w *walk) escapes() bool {
 	depth := 1
 	for i, name := range w.rest {
-		switch name {
-		case "", ".":
-		case "..":
+		if name == ".." {
 			depth--
-		default:
+		} else {
 			depth++
 		}
 		if depth > 0 {
@@ -207,6 +205,9 @@ func (w *walk) link(name string) error {
 	}
 	if !strings.HasPrefix(target, "/") {
 		w.rest = append(split(target), w.rest...)
+		if len(w.rest) == 0 { // a link to its own directory, which is open as a step only
+			w.restart(w.names)
+		}
 		return nil
 	}
 	inside, err := w.root.Target("", target)
@@ -239,7 +240,10 @@ func (w *walk) restart(rest []string) {
 	w.fd, w.names, w.rest = -1, nil, rest
 }
 
-func split(p string) []string { return strings.Split(p, "/") }
+// split returns the components of a path that change the directory.
+func split(path string) []string {
+	return slices.DeleteFunc(strings.Split(path, "/"), func(name string) bool { return name == "" || name == "." })
+}
 
 // Readlink returns the target of the symbolic link name in the open directory. The error is EINVAL
 // if name is not a link.

@@ -28,7 +28,7 @@ func root(t testing.TB) (Root, string) {
 	must(t, os.WriteFile(dir+"/file", nil, 0o644))
 	for link, target := range map[string]string{
 		"l": "a/b", "a/up": "..", "a/out": "../..", "abs": dir + "/a", "evil": dir + "-evil", "loop": "loop", "a/b/top": "../../a/b/c",
-		"empty-ish": "./.", "tofile": "file", "dangling": "x/y", "self": dir, "slash": dir + "/",
+		"empty-ish": "./.", "tofile": "file", "dangling": "x/y", "self": dir, "slash": dir + "/", "a/b/here": ".",
 	} {
 		must(t, os.Symlink(target, dir+"/"+link))
 	}
@@ -114,6 +114,19 @@ func TestNoLinksRefusesEvenHarmlessOnes(t *testing.T) {
 	defer unix.Close(fd)
 	if n, err := unix.ReadDirent(fd, make([]byte, 4096)); err != nil || n == 0 {
 		t.Errorf("cannot be listed: %d %v", n, err)
+	}
+}
+
+// Locate never lets the kernel resolve the whole path, so this is the walk of sandboxes without openat2.
+func TestAWalkOpensItsLastDirectoryForListing(t *testing.T) {
+	r, _ := root(t)
+	for _, in := range []string{"", ".", "a", "a/b/", "a/b/.", "a/..", "a/b/..", "l", "l/..", "abs/b", "a/up", "slash", "a/b/here", "a/b/here/here"} {
+		fd, _, err := r.Locate(in, Options{List: true})
+		must(t, err)
+		if n, err := unix.ReadDirent(fd, make([]byte, 4096)); err != nil || n == 0 {
+			t.Errorf("%q cannot be listed: %d %v", in, n, err)
+		}
+		unix.Close(fd)
 	}
 }
 
