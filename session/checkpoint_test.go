@@ -255,6 +255,31 @@ func TestForkFromACheckpoint(t *testing.T) {
 	}
 }
 
+// The first checkpoint is taken when a prompt has been accepted and the sandbox is ready. The prompt is not
+// sent again in a fork, and it has not failed there.
+func TestAForkFromTheMiddleOfAQueryHasNotFailed(t *testing.T) {
+	t.Parallel()
+	s := start(t, scripted(t, memory()))
+	converse(t, s, "one")
+	copies, err := s.ForkFrom(t.Context(), 1, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := copies[0]
+	closeLater(t, c)
+	if status := c.statusNow(); status != statusIdle {
+		t.Errorf("status %q", status)
+	}
+	log := logOf(t, c)
+	inOrder(t, log, runnerscripts.TypeQueryQueued, runnerscripts.TypeQueryCompleted)
+	if count(log, runnerscripts.TypeQueryFailed) != 0 {
+		t.Error("a query of the fork has failed")
+	}
+	if answer := converse(t, c, "other"); !strings.HasSuffix(answer, "turn 1, before: ") {
+		t.Errorf("the copy said %q", answer)
+	}
+}
+
 func TestCheckpointsAreCompared(t *testing.T) {
 	t.Parallel()
 	s := start(t, scripted(t, steps(write("a", "one\n")), steps(write("a", "two\n"), write("b", "new\n"))))

@@ -227,7 +227,7 @@ func (s *AgentSession) changeAgent(ctx context.Context) error {
 }
 
 // leftovers returns the events that end the open items of a state. reason says why there is no
-// sandbox.
+// sandbox. A fork does not take over open queries: in it they end as cancelled.
 func leftovers(st State, reason string) []runnerscripts.Event {
 	var events []runnerscripts.Event
 	for _, p := range st.Pending {
@@ -239,6 +239,10 @@ func leftovers(st State, reason string) []runnerscripts.Event {
 		open = append([]QueryState{*st.Query}, open...)
 	}
 	for _, q := range open {
+		if reason == reasonForked {
+			events = append(events, event(runnerscripts.TypeQueryCompleted, q.ID, runnerscripts.QueryCompleted{StopReason: runnerscripts.StopCancelled}))
+			continue
+		}
 		events = append(events, event(runnerscripts.TypeQueryFailed, q.ID, runnerscripts.QueryFailed{
 			Code:    runnerscripts.FailInternal,
 			Message: "prompt again: the program that ran the session ended before the query did",
