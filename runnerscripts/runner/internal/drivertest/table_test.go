@@ -28,7 +28,7 @@ func capabilities() []capability {
 		row("resumes: remembers in a new process and sandbox", runnerscripts.FeatureResume),
 		row("shows its thoughts", runnerscripts.FeatureThinking),
 		row("tokens of each query", runnerscripts.FeatureUsage),
-		row("money of each query", runnerscripts.FeatureCost),
+		row("money of each query, as the agent reports it", runnerscripts.FeatureCost),
 		row("`system_prompt`", runnerscripts.FeatureSystemPrompt),
 		row("`rules`", runnerscripts.FeatureRules),
 		row("`skills`", runnerscripts.FeatureSkills),
