@@ -110,8 +110,13 @@ func (w way) pick(stdio, socket float64) float64 {
 func (e *engine) config(w way) environment.Sandbox {
 	runner := func(context.Context, string, string) (string, error) { return e.runner, nil }
 	return environment.Sandbox{
-		Type:   "docker",
-		Spec:   primitives.Spec{Image: e.image, Labels: e.labels(), Grace: 10 * time.Second, CPUs: -1},
+		Type: "docker",
+		Spec: primitives.Spec{
+			Image: e.image, Labels: e.labels(), Grace: 10 * time.Second,
+			// Like the containers that they are compared with: without a limit of processors, and on
+			// the network of the engine.
+			CPUs: -1, Network: "bridge",
+		},
 		Docker: docker.Provider{Host: e.DaemonHost(), Pull: docker.PullNever, Runner: runner, NoSocket: !w.socket},
 	}
 }
