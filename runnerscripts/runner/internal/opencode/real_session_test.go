@@ -2,6 +2,7 @@ package opencode
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -191,5 +192,25 @@ func TestSettingsThatMakeNoSenseFailTheStartWithWhatTheProgramSays(t *testing.T)
 	_, err := f.driver.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session}, f.out)
 	if !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "agent.config") || !strings.Contains(err.Error(), "provider") {
 		t.Errorf("error %v", err)
+	}
+}
+
+// At each start the program unpacks a library of 5 MB that it never removes.
+func TestWhatTheProgramUnpacksIsRemoved(t *testing.T) {
+	f := newFixture(t)
+	shared := t.TempDir()
+	t.Setenv("TMPDIR", shared)
+	c := f.start()
+	f.prompt(c, "plain-text")
+	if made, err := filepath.Glob(ownDir(f.session) + "/unpacked-*/.*.so"); err != nil || len(made) == 0 {
+		t.Errorf("the library is not in the session's folder: %v, %v", made, err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, pattern := range []string{shared + "/.*.so", ownDir(f.session) + "/unpacked-*"} {
+		if left, err := filepath.Glob(pattern); err != nil || len(left) > 0 {
+			t.Errorf("left behind: %v, %v", left, err)
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"os"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -21,6 +22,7 @@ const serverUser = "agentenv"
 type server struct {
 	*api
 	proc       *child.Process
+	unpacked   string        // the folder for the libraries that the program unpacks
 	unfollow   func()        // stops reading the events; nil before follow
 	eventsDone chan struct{} // closed at the end of the events, usually because the server has ended
 	closing    atomic.Bool   // close is stopping the events
@@ -34,9 +36,23 @@ var listening = agent.Pattern{Expr: `listening on (http://127\.0\.0\.1:[0-9]+)`}
 
 // startServer starts a server for the session and waits until it listens, but not longer than
 // patience. The variables in more are added to its environment.
-func startServer(ctx context.Context, s runnerscripts.Session, more map[string]string, patience time.Duration) (*server, error) {
+func startServer(ctx context.Context, s runnerscripts.Session, more map[string]string, patience time.Duration) (_ *server, err error) {
 	password := rand.Text()
-	env := append(environment(s, more), "OPENCODE_SERVER_PASSWORD="+password)
+	// At each start the program unpacks a library of 5 MB and never removes it. Else it would be in
+	// the folder of temporary files that all sessions share.
+	if err := os.MkdirAll(ownDir(s), 0o700); err != nil {
+		return nil, err
+	}
+	unpacked, err := os.MkdirTemp(ownDir(s), "unpacked-*")
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.RemoveAll(unpacked)
+		}
+	}()
+	env := append(environment(s, more), "OPENCODE_SERVER_PASSWORD="+password, "BUN_TMPDIR="+unpacked)
 	argv, err := program(s.Agent, env)
 	if err != nil {
 		return nil, err
@@ -59,7 +75,7 @@ func startServer(ctx context.Context, s runnerscripts.Session, more map[string]s
 	defer timer.Stop()
 	select {
 	case base := <-where:
-		return &server{api: newAPI(base, password), proc: proc, eventsDone: make(chan struct{})}, nil
+		return &server{api: newAPI(base, password), proc: proc, unpacked: unpacked, eventsDone: make(chan struct{})}, nil
 	case <-proc.Done():
 		return nil, startFailure(errors.New(proc.Crash()))
 	case <-timer.C:
@@ -130,6 +146,7 @@ func (s *server) close() {
 	s.proc.Signal(syscall.SIGTERM)
 	s.proc.Close()
 	s.forget()
+	_ = os.RemoveAll(s.unpacked) // what stays goes with the session's home
 }
 
 // kill ends the server at once.
@@ -139,4 +156,5 @@ func (s *server) kill() {
 		<-s.eventsDone
 	}
 	s.forget()
+	_ = os.RemoveAll(s.unpacked)
 }
