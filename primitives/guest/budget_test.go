@@ -70,10 +70,10 @@ func TestErrorsOfABatchAreBounded(t *testing.T) {
 
 func TestAnErrorOfAGuestHoldsNoMoreThanAGuestPutsIntoOne(t *testing.T) {
 	long := strings.Repeat("x", maxReply/2-1<<15)
-	w := &wireError{Codes: slices.Repeat([]errCode{13}, 10_000), Where: &wireWhere{Target: long, Text: long}}
+	w := &wireError{Codes: slices.Repeat([]errCode{13}, 40_000), Where: &wireWhere{Target: long, Text: long}}
 	c := scriptedGuest(t, func(f *framer) { _ = f.sendMessage(frameError, w) })
-	errs := make([]error, 200)
-	testmemory.AtMost(t, 32<<20, func() {
+	errs := make([]error, 40)
+	testmemory.AtMost(t, 16<<20, func() {
 		for i := range errs {
 			_, errs[i] = c.Stat(t.Context(), "x")
 			if !errors.Is(errs[i], primitives.ErrLimit) {
