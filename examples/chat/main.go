@@ -5,6 +5,8 @@
 //	POST /chats/{id}                     takes a prompt, the body of the request
 //	GET  /chats/{id}                     sends all events, or those after Last-Event-ID
 //	POST /chats/{id}/permissions/{req}   takes an answer, such as {"kind": "allow_once"}
+//
+//	ADDR=127.0.0.1:8080 go run ./examples/chat
 package main
 
 import (
