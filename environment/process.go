@@ -188,6 +188,11 @@ func (p *process) queue(ctx context.Context, line []byte) error {
 	default:
 	}
 	select {
+	case p.input <- line: // also if ctx is done: an interrupt follows the prompt
+		return nil
+	default:
+	}
+	select {
 	case p.input <- line:
 		return nil
 	case <-p.exited:

@@ -159,3 +159,20 @@ func TestASandboxThatDoesNotAnswerIsUnavailable(t *testing.T) {
 		t.Errorf("error %v, want code 3 and primitives.ErrUnavailable", err)
 	}
 }
+
+// A prompt whose record is written must reach the agent. What ends its query then is an interrupt,
+// which leaves the queries of other programs alone.
+func TestALineIsQueuedThoughItsContextIsDone(t *testing.T) {
+	t.Parallel()
+	p := &process{input: make(chan []byte, 20)}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range cap(p.input) {
+		if err := p.queue(ctx, []byte("line")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.queue(ctx, []byte("one too many")); !errors.Is(err, context.Canceled) {
+		t.Errorf("into a full queue: %v", err)
+	}
+}
