@@ -74,7 +74,11 @@ func (r *rig) fields() []field {
 		{runnerscripts.FeatureHooks, func(p *profile) {
 			p.Hooks = []runnerscripts.Hook{{Event: r.hook, Command: "touch " + filepath.Join(r.session.Paths.Workspace, "hooked")}}
 		}},
-		{runnerscripts.FeatureMCPStdio, func(p *profile) { p.MCPServers = append(p.MCPServers, r.servers[0].Server) }},
+		{runnerscripts.FeatureMCPStdio, func(p *profile) {
+			server := r.servers[0].Server
+			server.Install = `rm "$(mktemp)"` // an installation may need temporary files
+			p.MCPServers = append(p.MCPServers, server)
+		}},
 		{runnerscripts.FeatureMCPHTTP, func(p *profile) { p.MCPServers = append(p.MCPServers, r.servers[1].Server) }},
 		{runnerscripts.FeaturePlugins, func(p *profile) { p.Plugins = []runnerscripts.Plugin{r.plugin} }},
 		{runnerscripts.FeatureAllowedTools, func(p *profile) { p.AllowedTools = []string{named(r.allow, "calc"), named(r.allow, "web")} }},

@@ -38,7 +38,7 @@ func launch(s runnerscripts.Session, p runnerscripts.Profile, workspace, model s
 	if err != nil {
 		return child.Command{}, err
 	}
-	if err := errors.Join(os.MkdirAll(tempDir(s), 0o700), writeFiles(s, p)); err != nil {
+	if err := writeFiles(s, p); err != nil {
 		return child.Command{}, err
 	}
 	argv = append(argv, "--acp")
@@ -75,13 +75,14 @@ func realWorkspace(s runnerscripts.Session) (string, error) {
 	return dir, nil
 }
 
-// writeFiles writes the program's settings and the profile.
+// writeFiles writes the program's settings and the profile, and makes the folder of temporary files,
+// which the installation of a server may need.
 func writeFiles(s runnerscripts.Session, p runnerscripts.Profile) error {
 	files, err := profileFiles(s, p)
 	if err != nil {
 		return err
 	}
-	return errors.Join(writeSettings(s), agent.WriteProfile(s, files))
+	return errors.Join(os.MkdirAll(tempDir(s), 0o700), writeSettings(s), agent.WriteProfile(s, files))
 }
 
 // writeSettings adds the driver's settings to the user's settings and keeps the others.
