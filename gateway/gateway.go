@@ -22,10 +22,12 @@ import (
 	"io"
 	"io/fs"
 	"log"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"sync"
 	"time"
 
@@ -215,8 +217,10 @@ func (g *Gateway) Serve(l net.Listener) error {
 // At returns the settings with which an agent reaches the gateway served at address.
 func (g *Gateway) At(address net.Addr) *runnerscripts.Gateway {
 	at := &runnerscripts.Gateway{URL: "http://" + address.String(), Token: g.cfg.Token, Proxy: g.outward.on, APIs: map[runnerscripts.ModelAPI]string{}}
-	for name, up := range g.cfg.Upstreams {
-		// An upstream with the API's own name takes precedence over others of that API.
+	for _, name := range slices.Sorted(maps.Keys(g.cfg.Upstreams)) {
+		up := g.cfg.Upstreams[name]
+		// An upstream with the API's own name takes precedence over others of that API, which count
+		// in the order of their names.
 		if _, ok := at.APIs[up.API]; !ok || name == string(up.API) {
 			at.APIs[up.API] = "/" + name
 		}

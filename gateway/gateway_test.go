@@ -140,6 +140,21 @@ func TestTheKeyTakesThePlaceOfTheToken(t *testing.T) {
 	}
 }
 
+func TestOfTwoKeysForOneAPITheOneWithItsNameIsTakenElseTheFirst(t *testing.T) {
+	up := Upstream{API: "openai", URL: "http://127.0.0.1:1", Key: realKey}
+	for want, names := range map[string][]string{"/openai": {"a", "openai", "z"}, "/b": {"d", "b", "c", "e"}} {
+		for range 20 { // the order of a map differs
+			ups := map[string]Upstream{}
+			for _, name := range names {
+				ups[name] = up
+			}
+			if _, at := serveConfig(t, Config{Upstreams: ups}); at.APIs["openai"] != want {
+				t.Errorf("of %v: %s", names, at.APIs["openai"])
+			}
+		}
+	}
+}
+
 func TestWithoutTheTokenNothingGoesOut(t *testing.T) {
 	refuseAll := func(http.ResponseWriter, *http.Request) { t.Error("a request went out") }
 	g, at := serveGateway(t, refuseAll)
