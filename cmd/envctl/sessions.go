@@ -132,7 +132,7 @@ func (a *app) showSession(r store.Record) error {
 		plains("ID", r.ID), plains("title", firstOf(r.Title, "-")), plains("summary", firstOf(r.Summary, "-")),
 		plains("status", firstOf(r.Status, "-")), plains("agent", firstOf(r.Agent, "-")), plains("sandbox", sandbox),
 		plains("copy of", firstOf(r.Parent, "-")), plains("events", fmt.Sprint(r.LastSeq)),
-		plains("tokens", fmt.Sprintf("%d in, %d out", r.Usage.InputTokens, r.Usage.OutputTokens)),
+		plains("tokens", fmt.Sprintf("%d in, %d out", r.Usage.TotalInput(), r.Usage.OutputTokens)),
 		plains("cost", fmt.Sprintf("$%.2f", r.Usage.CostUSD)),
 		plains("created", r.CreatedAt.Local().Format(time.DateTime)), plains("updated", r.UpdatedAt.Local().Format(time.DateTime)),
 	}

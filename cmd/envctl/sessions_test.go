@@ -33,6 +33,7 @@ func storeAndHold(ctx context.Context, id, title string) error {
 	r := store.Record{
 		ID: id, Agent: "script", Title: title, Status: "idle", CreatedAt: time.Now(), State: json.RawMessage(`{"secret":1}`),
 		Sandbox: store.Sandbox{Type: "docker", ID: "box-" + id}, Metadata: map[string]string{"owner": "ada"},
+		Usage: runnerscripts.Usage{InputTokens: 2, CacheReadTokens: 10, OutputTokens: 3},
 	}
 	if err := s.Create(ctx, r); err != nil {
 		return err
