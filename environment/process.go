@@ -182,9 +182,12 @@ func (p *process) send(ctx context.Context, v any) error {
 }
 
 func (p *process) queue(ctx context.Context, line []byte) error {
-	select {
-	case <-p.exited:
+	if p.isExited() {
 		return fmt.Errorf("%s: %w", p.script, errScriptExited)
+	}
+	select {
+	case <-p.stop:
+		return ErrClosed
 	default:
 	}
 	select {

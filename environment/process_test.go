@@ -175,4 +175,11 @@ func TestALineIsQueuedThoughItsContextIsDone(t *testing.T) {
 	if err := p.queue(ctx, []byte("one too many")); !errors.Is(err, context.Canceled) {
 		t.Errorf("into a full queue: %v", err)
 	}
+	closed := &process{input: make(chan []byte, 20), stop: make(chan struct{})}
+	close(closed.stop)
+	for range cap(closed.input) {
+		if err := closed.queue(t.Context(), []byte("line")); !errors.Is(err, ErrClosed) {
+			t.Fatalf("after the end: %v", err)
+		}
+	}
 }

@@ -46,7 +46,7 @@ func (s *AgentSession) readopt(ctx context.Context) error {
 	if sb == nil {
 		left := s.state
 		left.Queued = nil // queued prompts run in a new sandbox
-		if err := s.append(ctx, leftovers(left, reasonExpired)...); err != nil {
+		if err := s.append(ctx, leftovers(left, reasonExpired, lost)...); err != nil {
 			return err
 		}
 	} else {

@@ -207,7 +207,7 @@ func (s *AgentSession) resume(ctx context.Context, b *branch) error {
 	case s.durable:
 		return s.readopt(ctx)
 	}
-	return s.append(ctx, leftovers(s.state, reasonExpired)...)
+	return s.append(ctx, leftovers(s.state, reasonExpired, lost)...)
 }
 
 // changeAgent records in the log and in the record that another agent continues.
@@ -227,8 +227,8 @@ func (s *AgentSession) changeAgent(ctx context.Context) error {
 }
 
 // leftovers returns the events that end the open items of a state. reason says why there is no
-// sandbox. A fork does not take over open queries: in it they end as cancelled.
-func leftovers(st State, reason string) []runnerscripts.Event {
+// sandbox, and end returns the last event of an open query.
+func leftovers(st State, reason string, end func(query string) runnerscripts.Event) []runnerscripts.Event {
 	var events []runnerscripts.Event
 	for _, p := range st.Pending {
 		events = append(events, event(runnerscripts.TypePermissionResolved, "",
@@ -239,20 +239,26 @@ func leftovers(st State, reason string) []runnerscripts.Event {
 		open = append([]QueryState{*st.Query}, open...)
 	}
 	for _, q := range open {
-		if reason == reasonForked {
-			events = append(events, event(runnerscripts.TypeQueryCompleted, q.ID, runnerscripts.QueryCompleted{StopReason: runnerscripts.StopCancelled}))
-			continue
-		}
-		events = append(events, event(runnerscripts.TypeQueryFailed, q.ID, runnerscripts.QueryFailed{
-			Code:    runnerscripts.FailInternal,
-			Message: "prompt again: the program that ran the session ended before the query did",
-		}))
+		events = append(events, end(q.ID))
 	}
 	if e := st.Environment.Status; e == EnvironmentReady || e == EnvironmentCreating {
 		events = append(events, event(runnerscripts.TypeEnvironmentTerminated, "",
 			runnerscripts.EnvironmentTerminated{Reason: reason}))
 	}
 	return events
+}
+
+// lost returns the end of a query that went with its program.
+func lost(query string) runnerscripts.Event {
+	return event(runnerscripts.TypeQueryFailed, query, runnerscripts.QueryFailed{
+		Code:    runnerscripts.FailInternal,
+		Message: "prompt again: the program that ran the session ended before the query did",
+	})
+}
+
+// cancelled returns the end of a query in a fork, which does not take over open queries.
+func cancelled(query string) runnerscripts.Event {
+	return event(runnerscripts.TypeQueryCompleted, query, runnerscripts.QueryCompleted{StopReason: runnerscripts.StopCancelled})
 }
 
 // ID returns the session's ID in the store.

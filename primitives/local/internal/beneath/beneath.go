@@ -69,6 +69,11 @@ func (r Root) open(rel string, opts Options, locate bool) (int, string, error) {
 	}
 	w := walk{root: r, opts: opts, rest: split(rel), fd: -1}
 	fd, err := w.run()
+	if err == nil && opts.List {
+		place := fd
+		fd, err = openDirAt(place, ".", unix.O_RDONLY)
+		unix.Close(place)
+	}
 	if err != nil {
 		return -1, "", err
 	}
@@ -118,15 +123,7 @@ func (w *walk) run() (int, error) {
 	if w.fd >= 0 {
 		return w.fd, nil
 	}
-	return openDirAt(w.root.FD, ".", w.flags())
-}
-
-// flags returns how the next directory is opened: the last one for listing, if the caller wants it.
-func (w *walk) flags() int {
-	if w.opts.List && len(w.rest) == 0 {
-		return unix.O_RDONLY
-	}
-	return PathOnly
+	return openDirAt(w.root.FD, ".", PathOnly)
 }
 
 func (w *walk) step(name string) error {
@@ -139,7 +136,7 @@ func (w *walk) step(name string) error {
 		w.restart(append(slices.Clone(w.names[:len(w.names)-1]), w.rest...))
 		return nil
 	}
-	fd, err := openDirAt(w.at(), name, w.flags())
+	fd, err := openDirAt(w.at(), name, PathOnly)
 	switch {
 	case err == nil:
 		w.enter(fd, name)
@@ -152,7 +149,7 @@ func (w *walk) step(name string) error {
 		if err := w.opts.Mkdir(w.at(), name); err != nil && !errors.Is(err, unix.EEXIST) {
 			return err
 		}
-		fd, err := openDirAt(w.at(), name, w.flags())
+		fd, err := openDirAt(w.at(), name, PathOnly)
 		if err != nil {
 			return err
 		}
@@ -205,9 +202,6 @@ func (w *walk) link(name string) error {
 	}
 	if !strings.HasPrefix(target, "/") {
 		w.rest = append(split(target), w.rest...)
-		if len(w.rest) == 0 { // a link to its own directory, which is open as a step only
-			w.restart(w.names)
-		}
 		return nil
 	}
 	inside, err := w.root.Target("", target)

@@ -145,8 +145,7 @@ func (s *server) close() {
 	}
 	s.proc.Signal(syscall.SIGTERM)
 	s.proc.Close()
-	s.forget()
-	_ = os.RemoveAll(s.unpacked) // what stays goes with the session's home
+	s.release()
 }
 
 // kill ends the server at once.
@@ -155,6 +154,11 @@ func (s *server) kill() {
 	if s.unfollow != nil {
 		<-s.eventsDone
 	}
+	s.release()
+}
+
+// release frees what the ended server had.
+func (s *server) release() {
 	s.forget()
-	_ = os.RemoveAll(s.unpacked)
+	_ = os.RemoveAll(s.unpacked) // what stays goes with the session's home
 }
