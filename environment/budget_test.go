@@ -102,6 +102,26 @@ func TestAQueryThatTakesTooLong(t *testing.T) {
 	}
 }
 
+// TestABudgetEndsAStart checks the error of a query whose time is used up before its agent runs.
+func TestABudgetEndsAStart(t *testing.T) {
+	t.Parallel()
+	p := newBare(t)
+	env := newOver(t, p, Config{Scripts: Scripts{SetupSession: fine(), ExecuteQuery: shell(patient)}, Budget: Budget{Query: Limits{Time: time.Millisecond}}})
+	p.exec = func(starting context.Context) error {
+		<-starting.Done()
+		return starting.Err()
+	}
+	_, err := env.Run(t.Context(), "go")
+	limit, ok := errors.AsType[*BudgetError](err)
+	failed, isFailed := errors.AsType[*QueryError](err)
+	if !ok || !isFailed || limit.Limit != "time" || failed.Failure.Code != runnerscripts.FailTimeout {
+		t.Fatalf("the error is %v", err)
+	}
+	if err.Error() != failed.Error() {
+		t.Errorf("%q says more than that the query failed: %q", err, failed)
+	}
+}
+
 func TestABudgetNeedsCredentials(t *testing.T) {
 	t.Parallel()
 	cfg := Config{Sandbox: sandbox(t), Agent: Agent{Name: "script"}, Budget: Budget{Query: Limits{USD: 1}}}

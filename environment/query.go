@@ -326,7 +326,7 @@ func (r *queryRun) finishQuery(ctx context.Context, p *process, err error) error
 	if err != nil && (!errors.As(err, &failed) || failed.Failure.Code == runnerscripts.FailAgent) {
 		r.drop(p) // its agent is of no more use
 	}
-	if cause := context.Cause(ctx); cause != nil {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 		return errors.Join(cause, err)
 	}
 	return err

@@ -20,7 +20,7 @@ func (r *queryRun) failed(ctx context.Context, ev runnerscripts.Event, failed ru
 		ev = r.said(runnerscripts.TypeQueryFailed, failed)
 	}
 	r.end(ev)
-	return &QueryError{QueryID: r.query.ID, Failure: failed}
+	return &QueryError{QueryID: r.query.ID, Failure: failed, Err: endedBy(ctx)}
 }
 
 // endedBy returns why the gateway ended a query; nil if it did not.
@@ -74,15 +74,14 @@ func (r *queryRun) fail(ctx context.Context, err error) error {
 		DurationMS: time.Since(r.began).Milliseconds(),
 	}
 	r.measure(&failed.Usage)
+	failure := (*runnerscripts.ScriptFailure)(nil)
 	if cause := endedBy(ctx); cause != nil {
 		failed.Code, failed.Message = codeOf(cause), cause.Error()
-		err = errors.Join(err, &QueryError{QueryID: r.query.ID, Failure: failed})
-	}
-	if errors.Is(err, ErrConfig) {
-		failed.Code = runnerscripts.FailInvalidRequest
-	}
-	if failure := (*runnerscripts.ScriptFailure)(nil); errors.As(err, &failure) {
+		err = &QueryError{QueryID: r.query.ID, Failure: failed, Err: errors.Join(cause, err)}
+	} else if errors.As(err, &failure) {
 		failed.Code, failed.HTTPStatus = failure.Code, failure.HTTPStatus
+	} else if errors.Is(err, ErrConfig) {
+		failed.Code = runnerscripts.FailInvalidRequest
 	}
 	r.env.explain(ctx, &failed, r.began)
 	r.end(r.env.event(runnerscripts.TypeQueryFailed, r.query.ID, failed))
