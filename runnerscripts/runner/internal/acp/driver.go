@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -108,7 +109,7 @@ func launch(s runnerscripts.Session) (child.Command, error) {
 			Message: fmt.Sprintf("install the agent in the sandbox, or correct agent.command: %v", err),
 		}
 	}
-	return child.Command{Args: argv, Dir: s.Paths.Workspace, Env: env}, nil
+	return child.Command{Args: argv, Dir: s.Paths.Workspace, Env: env, Unpack: filepath.Dir(record.File(s))}, nil
 }
 
 // environment returns the program's whole environment.

@@ -13,6 +13,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/testagents"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/record"
 )
 
 // newRealFixture returns a session of OpenCode, a real ACP agent, with a scripted model. The driver
@@ -77,6 +78,17 @@ func TestRealAgentIsGuardedAndGetsItsServers(t *testing.T) {
 		}
 	}
 	f.sameTranscript()
+	// The library that OpenCode unpacks at each start is the session's, and goes with the program.
+	library := filepath.Join(filepath.Dir(record.File(f.session)), "unpacked-*", ".*.so")
+	if made, err := filepath.Glob(library); err != nil || len(made) == 0 {
+		t.Errorf("%s: %v, %v", library, made, err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := filepath.Glob(filepath.Dir(library)); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
 }
 
 // TestRealAgentOutlivesAFailureOfItsModel tests Gemini CLI, which cannot load its session again if

@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -46,6 +47,11 @@ type Command struct {
 	// Stderr, if not nil, receives each line of standard error, valid during the call, and
 	// reports whether Crash may show it. Done waits for it.
 	Stderr func(line []byte) bool
+	// Unpack, if not empty, is a folder, created if missing. For what the program unpacks at its
+	// start it gets a folder of its own there, which is removed when the program has ended. A
+	// program built with Bun, such as OpenCode, else leaves 5 MB of each start in the folder of
+	// temporary files that all programs share.
+	Unpack string
 	// Ended, if not nil, cleans up after a program, which may have been killed. It receives the
 	// process ID, after the program has ended and the rest of its process group was killed.
 	Ended func(pid int)
@@ -71,7 +77,19 @@ type Process struct {
 
 // Start starts a program. handle receives each non-empty line of its output, one at a time,
 // valid during the call. The caller must call [Process.Close] or [Process.Kill].
-func Start(c Command, handle func(line []byte)) (*Process, error) {
+func Start(c Command, handle func(line []byte)) (_ *Process, err error) {
+	unpacked, err := unpackFolder(c.Unpack)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			removeUnpacked(unpacked)
+		}
+	}()
+	if unpacked != "" {
+		c.Env = append(slices.Clone(c.Env), "BUN_TMPDIR="+unpacked)
+	}
 	p := &Process{
 		cmd:    exec.Command(c.Args[0], c.Args[1:]...), //nolint:noctx // it is ended by Close and Kill, politely first
 		stderr: &tail.Buffer{Max: tailSize},
@@ -106,8 +124,31 @@ func Start(c Command, handle func(line []byte)) (*Process, error) {
 	go func() { read <- p.read(out, c.Read) }()
 	heard := make(chan struct{})
 	go func() { keepEnd(p.stderr, said, c.Stderr); close(heard) }()
-	go p.wait(out, said, read, heard, c.Ended)
+	go p.wait(out, said, read, heard, func() {
+		if c.Ended != nil {
+			c.Ended(p.PID())
+		}
+		removeUnpacked(unpacked)
+	})
 	return p, nil
+}
+
+// unpackFolder creates the program's own folder in dir. It returns "" for an empty dir.
+func unpackFolder(dir string) (string, error) {
+	if dir == "" {
+		return "", nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	return os.MkdirTemp(dir, "unpacked-*")
+}
+
+// removeUnpacked removes a program's own folder. What stays goes with dir.
+func removeUnpacked(folder string) {
+	if folder != "" {
+		_ = os.RemoveAll(folder)
+	}
 }
 
 // output is the output of a program. A slow reader still gets what remains in the pipe after
@@ -184,15 +225,13 @@ func readLines(r io.Reader, maxLine int, handle func([]byte)) error {
 
 // wait ends the program's descendants, and reaps the program. It signals the group before it
 // reaps: afterwards another process may get the ID.
-func (p *Process) wait(out, said *output, read <-chan error, heard <-chan struct{}, ended func(int)) {
+func (p *Process) wait(out, said *output, read <-chan error, heard <-chan struct{}, ended func()) {
 	defer close(p.done)
 	awaitExit(p.cmd.Process.Pid, p.reap)
 	said.end()
 	patience.Wait(heard, drainTime)
 	p.endGroup()
-	if ended != nil {
-		ended(p.PID())
-	}
+	ended()
 	err := p.reap()
 	p.awaitGroup()
 	out.end()

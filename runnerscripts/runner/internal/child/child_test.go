@@ -3,6 +3,7 @@ package child
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -50,6 +51,29 @@ func TestLinesGoInAndOut(t *testing.T) {
 	}
 	if err := p.Send("x"); err == nil {
 		t.Error("something was sent to a program that has ended")
+	}
+}
+
+func TestWhatAProgramUnpacksGoesWithIt(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "made", "for it")
+	ended := false
+	p, lines := shell(t, Command{Unpack: dir, Ended: func(int) { ended = true }}, `touch "$BUN_TMPDIR/library"; echo "$BUN_TMPDIR"; exec sleep 600`)
+	other, others := shell(t, Command{Unpack: dir}, `echo "$BUN_TMPDIR"; exec sleep 600`)
+	folder, another := <-lines, <-others
+	if filepath.Dir(folder) != dir || filepath.Dir(another) != dir || folder == another {
+		t.Errorf("the folders of two programs are %q and %q; want two in %q", folder, another, dir)
+	}
+	p.Kill()
+	if _, err := os.Stat(folder); !errors.Is(err, fs.ErrNotExist) || !ended {
+		t.Errorf("after the end of the program: %v, Ended was called: %v", err, ended)
+	}
+	other.Kill()
+	if _, err := Start(Command{Args: []string{"/missing"}, Unpack: dir}, nil); err == nil {
+		t.Error("a program that is missing was started")
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
 	}
 }
 

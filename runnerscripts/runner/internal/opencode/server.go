@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"os"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -22,7 +21,6 @@ const serverUser = "agentenv"
 type server struct {
 	*api
 	proc       *child.Process
-	unpacked   string        // the folder for the libraries that the program unpacks
 	unfollow   func()        // stops reading the events; nil before follow
 	eventsDone chan struct{} // closed at the end of the events, usually because the server has ended
 	closing    atomic.Bool   // close is stopping the events
@@ -36,30 +34,16 @@ var listening = agent.Pattern{Expr: `listening on (http://127\.0\.0\.1:[0-9]+)`}
 
 // startServer starts a server for the session and waits until it listens, but not longer than
 // patience. The variables in more are added to its environment.
-func startServer(ctx context.Context, s runnerscripts.Session, more map[string]string, patience time.Duration) (_ *server, err error) {
+func startServer(ctx context.Context, s runnerscripts.Session, more map[string]string, patience time.Duration) (*server, error) {
 	password := rand.Text()
-	// At each start the program unpacks a library of 5 MB and never removes it. Else it would be in
-	// the folder of temporary files that all sessions share.
-	if err := os.MkdirAll(ownDir(s), 0o700); err != nil {
-		return nil, err
-	}
-	unpacked, err := os.MkdirTemp(ownDir(s), "unpacked-*")
-	if err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.RemoveAll(unpacked)
-		}
-	}()
-	env := append(environment(s, more), "OPENCODE_SERVER_PASSWORD="+password, "BUN_TMPDIR="+unpacked)
+	env := append(environment(s, more), "OPENCODE_SERVER_PASSWORD="+password)
 	argv, err := program(s.Agent, env)
 	if err != nil {
 		return nil, err
 	}
 	where := make(chan string, 1)
 	proc, err := child.Start(child.Command{
-		Args: append(argv, "serve", "--hostname", "127.0.0.1", "--port", "0"), Dir: s.Paths.Workspace, Env: env,
+		Args: append(argv, "serve", "--hostname", "127.0.0.1", "--port", "0"), Dir: s.Paths.Workspace, Env: env, Unpack: ownDir(s),
 	}, func(line []byte) {
 		if m := listening.Get().FindSubmatch(line); m != nil {
 			select {
@@ -75,7 +59,7 @@ func startServer(ctx context.Context, s runnerscripts.Session, more map[string]s
 	defer timer.Stop()
 	select {
 	case base := <-where:
-		return &server{api: newAPI(base, password), proc: proc, unpacked: unpacked, eventsDone: make(chan struct{})}, nil
+		return &server{api: newAPI(base, password), proc: proc, eventsDone: make(chan struct{})}, nil
 	case <-proc.Done():
 		return nil, startFailure(errors.New(proc.Crash()))
 	case <-timer.C:
@@ -145,7 +129,7 @@ func (s *server) close() {
 	}
 	s.proc.Signal(syscall.SIGTERM)
 	s.proc.Close()
-	s.release()
+	s.forget()
 }
 
 // kill ends the server at once.
@@ -154,11 +138,5 @@ func (s *server) kill() {
 	if s.unfollow != nil {
 		<-s.eventsDone
 	}
-	s.release()
-}
-
-// release frees what the ended server had.
-func (s *server) release() {
 	s.forget()
-	_ = os.RemoveAll(s.unpacked) // what stays goes with the session's home
 }
