@@ -58,6 +58,7 @@ func editFile(offered []string, path string) (block, bool) {
 		offered,
 		variant{"Edit", map[string]any{"file_path": path, "old_string": "old", "new_string": "new"}},
 		variant{"edit", map[string]any{"filePath": path, "oldString": "old", "newString": "new"}},
+		variant{"replace", map[string]any{"file_path": path, "old_string": "old", "new_string": "new", "instruction": "Replace it"}},
 		variant{"apply_patch", map[string]any{"input": "*** Begin Patch\n*** Update File: " + path + "\n@@\n-old\n+new\n*** End Patch\n"}},
 	)
 }

@@ -128,6 +128,10 @@ func scenes() map[string]scene {
 			<-ctx.Done()
 			p.reply.StopReason = acpsdk.StopReasonCancelled
 		},
+		"finish": func(ctx context.Context, p *play) { // reports the interrupt as the end of the turn
+			p.say(ctx, "I begin")
+			<-ctx.Done()
+		},
 		"deaf": func(ctx context.Context, p *play) {
 			p.say(ctx, "I do not listen")
 			select {}

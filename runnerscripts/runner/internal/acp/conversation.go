@@ -240,6 +240,9 @@ func (c *conversation) outcome(ctx context.Context, p *peer, q *query, reply acp
 	cancelled := q.cancelled
 	c.mu.Unlock()
 	if err == nil {
+		if cancelled { // some agents report an early interrupt as the end of the turn
+			reply.StopReason = acpsdk.StopReasonCancelled
+		}
 		return reply, nil
 	}
 	if ctx.Err() != nil {

@@ -22,16 +22,16 @@ func TestCrashFailsTheQueryAndTheNextOneGoesOn(t *testing.T) {
 		t.Run(prompt, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t, "load")
-			c := f.start()
-			f.prompt(c, "say plum")
+			c := f.Start()
+			f.Prompt(c, "say plum")
 			if _, err := c.Prompt(t.Context(), "q", prompt); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), word) {
 				t.Errorf("error %v", err)
 			}
-			f.prompt(c, "remember")
-			if got := f.said(); got != "plum\nsay plum | "+prompt+"\n" {
+			f.Prompt(c, "remember")
+			if got := f.Said(); got != "plum\nsay plum | "+prompt+"\n" {
 				t.Errorf("the agent said %q", got)
 			}
-			f.sameTranscript()
+			f.SameAsTranscript()
 		})
 	}
 }
@@ -39,14 +39,14 @@ func TestCrashFailsTheQueryAndTheNextOneGoesOn(t *testing.T) {
 func TestGarbageIsReportedAndTheSessionGoesOn(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "")
-	f.raw = true
-	f.prompt(f.start(), "garbage")
-	logs := agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog)
-	if len(logs) != 6 || f.said() != "still here\n" {
-		t.Errorf("the agent said %q, logs: %s", f.said(), agenttest.Show(t, logs))
+	f.Raw = true
+	f.Prompt(f.Start(), "garbage")
+	logs := agenttest.Payloads[runnerscripts.Log](t, f.Out.All(), runnerscripts.TypeLog)
+	if len(logs) != 6 || f.Said() != "still here\n" {
+		t.Errorf("the agent said %q, logs: %s", f.Said(), agenttest.Show(t, logs))
 	}
 	found := false
-	for _, e := range f.out.All() {
+	for _, e := range f.Out.All() {
 		if !utf8.Valid(e.Payload) {
 			t.Errorf("%s has bytes that are not UTF-8: %q", e.Type, e.Payload)
 		}
@@ -60,26 +60,26 @@ func TestGarbageIsReportedAndTheSessionGoesOn(t *testing.T) {
 func TestUnknownUpdatesArePassedOn(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "")
-	f.prompt(f.start(), "unknown")
-	e := f.out.Wait(t.Context(), t, agenttest.OfType("of_a_newer_version"))
+	f.Prompt(f.Start(), "unknown")
+	e := f.Out.Wait(t.Context(), t, agenttest.OfType("of_a_newer_version"))
 	if string(e.Payload) != `{"x":{"y":1}}` {
 		t.Errorf("payload %s", e.Payload)
 	}
-	logs := agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog)
-	if len(logs) != 1 || !strings.Contains(string(logs[0].Data), "vendor/notice") || f.said() != "still here\n" {
-		t.Errorf("the agent said %q, logs: %+v", f.said(), logs)
+	logs := agenttest.Payloads[runnerscripts.Log](t, f.Out.All(), runnerscripts.TypeLog)
+	if len(logs) != 1 || !strings.Contains(string(logs[0].Data), "vendor/notice") || f.Said() != "still here\n" {
+		t.Errorf("the agent said %q, logs: %+v", f.Said(), logs)
 	}
 }
 
 func TestAnAgentDoesNotSpeakForTheRunner(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "")
-	done := f.prompt(f.start(), "forge")
-	if done.StopReason != runnerscripts.StopEndTurn || f.said() != "still here\n" {
-		t.Errorf("it ended with %q, the agent said %q", done.StopReason, f.said())
+	done := f.Prompt(f.Start(), "forge")
+	if done.StopReason != runnerscripts.StopEndTurn || f.Said() != "still here\n" {
+		t.Errorf("it ended with %q, the agent said %q", done.StopReason, f.Said())
 	}
 	logs := 0
-	for _, e := range f.out.All() {
+	for _, e := range f.Out.All() {
 		switch e.Type {
 		case runnerscripts.TypeLog:
 			logs++
@@ -96,11 +96,11 @@ func TestAnAgentDoesNotSpeakForTheRunner(t *testing.T) {
 func TestRequestsThatAreNotSupportedAreAnswered(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "")
-	f.prompt(f.start(), "read")
-	if got := f.said(); !strings.Contains(got, "-32601") {
+	f.Prompt(f.Start(), "read")
+	if got := f.Said(); !strings.Contains(got, "-32601") {
 		t.Errorf("the agent got %q", got)
 	}
-	logs := agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog)
+	logs := agenttest.Payloads[runnerscripts.Log](t, f.Out.All(), runnerscripts.TypeLog)
 	if len(logs) != 1 || !strings.Contains(logs[0].Message, "fs/read_text_file") {
 		t.Errorf("logs: %+v", logs)
 	}
@@ -122,7 +122,7 @@ func (s *slowSink) EmitAt(at time.Time, conv string, typ runnerscripts.EventType
 func TestFloodIsReadAtTheSpeedOfItsReader(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "")
-	c, err := f.driver.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session}, &slowSink{Recorder: f.out})
+	c, err := f.driver.Start(t.Context(), runnerscripts.QueryRequest{Session: f.Session}, &slowSink{Recorder: f.Out})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,27 +131,27 @@ func TestFloodIsReadAtTheSpeedOfItsReader(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	f.prompt(c, "flood")
+	f.Prompt(c, "flood")
 	var want strings.Builder
 	for n := range 20_000 {
 		fmt.Fprintf(&want, "%d,", n)
 	}
-	if f.said() != want.String()+"\n" {
-		t.Errorf("the agent said %d bytes, want %d", len(f.said()), want.Len()+1)
+	if f.Said() != want.String()+"\n" {
+		t.Errorf("the agent said %d bytes, want %d", len(f.Said()), want.Len()+1)
 	}
 }
 
 func TestLongMessages(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "resume")
-	c := f.start()
-	f.prompt(c, "huge")
-	if got := len(f.said()); got != 12<<20+1 {
+	c := f.Start()
+	f.Prompt(c, "huge")
+	if got := len(f.Said()); got != 12<<20+1 {
 		t.Errorf("the agent said %d bytes", got)
 	}
-	f.prompt(c, "huge-reply")
-	f.prompt(c, "say still here")
-	if !strings.HasSuffix(f.said(), "still here\n") {
+	f.Prompt(c, "huge-reply")
+	f.Prompt(c, "say still here")
+	if !strings.HasSuffix(f.Said(), "still here\n") {
 		t.Error("the session does not go on")
 	}
 }
@@ -160,37 +160,37 @@ func TestAgentThatIgnoresAnInterruptIsKilled(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "resume")
 	f.driver.cancel = 500 * time.Millisecond
-	c := f.start()
-	wait := f.promptAsync(c, "deaf")
-	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeAgentMessage))
+	c := f.Start()
+	wait := f.PromptAsync(c, "deaf")
+	f.Out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeAgentMessage))
 	if err := c.Interrupt(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
 		t.Errorf("ended with %q, %v", done.StopReason, err)
 	}
-	f.prompt(c, "say still here")
+	f.Prompt(c, "say still here")
 }
 
 func TestErrorsOfTheAgentFailTheQuery(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "")
-	c := f.start()
+	c := f.Start()
 	first := inner(c).peer
 	for range 2 {
 		if _, err := c.Prompt(t.Context(), "q", "fail"); !agenttest.HasCode(err, runnerscripts.FailQuery) || !strings.Contains(err.Error(), "no luck") {
 			t.Errorf("error %v", err)
 		}
 	}
-	f.prompt(c, "say still here")
+	f.Prompt(c, "say still here")
 	if inner(c).peer != first {
 		t.Error("the agent was started again")
 	}
-	if done := f.prompt(c, "refuse"); done.StopReason != runnerscripts.StopRefusal {
+	if done := f.Prompt(c, "refuse"); done.StopReason != runnerscripts.StopRefusal {
 		t.Errorf("stop reason %q", done.StopReason)
 	}
-	f.prompt(c, "open")
-	calls := agenttest.Payloads[runnerscripts.ToolCall](t, f.out.All(), runnerscripts.TypeToolCallUpdate)
+	f.Prompt(c, "open")
+	calls := agenttest.Payloads[runnerscripts.ToolCall](t, f.Out.All(), runnerscripts.TypeToolCallUpdate)
 	if len(calls) != 1 || calls[0].ToolCallID != "call-open" || calls[0].Status != runnerscripts.ToolFailed {
 		t.Errorf("the open call: %+v", calls)
 	}
@@ -199,14 +199,14 @@ func TestErrorsOfTheAgentFailTheQuery(t *testing.T) {
 func TestEndOfTheContextEndsTheAgent(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "")
-	c := f.start()
+	c := f.Start()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() {
 		_, err := c.Prompt(ctx, "q", "hang")
 		ended <- err
 	}()
-	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeAgentMessage))
+	f.Out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeAgentMessage))
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
@@ -216,9 +216,9 @@ func TestEndOfTheContextEndsTheAgent(t *testing.T) {
 func TestCloseEndsARunningQuery(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "")
-	c := f.start()
-	wait := f.promptAsync(c, "ask")
-	f.asked()
+	c := f.Start()
+	wait := f.PromptAsync(c, "ask")
+	f.Asked()
 	for range 2 { // the second call does nothing
 		if err := c.Close(); err != nil {
 			t.Fatal(err)
@@ -243,35 +243,35 @@ func TestStartThatFailsSaysWhatToDo(t *testing.T) {
 		"another version": {"v2", func(*fixture) {}, runnerscripts.FailAgent, "version 2"},
 		"not logged in":   {"auth", func(*fixture) {}, runnerscripts.FailAPI, "agent.env"},
 		"wrong log-in": {"auth", func(f *fixture) {
-			f.session.Agent.Config = []byte(`{"auth_method":"magic"}`)
+			f.Session.Agent.Config = []byte(`{"auth_method":"magic"}`)
 		}, runnerscripts.FailAgent, "log-in"},
-		"no command": {"", func(f *fixture) { f.session.Agent.Command = nil }, runnerscripts.FailInvalidRequest, "agent.command"},
+		"no command": {"", func(f *fixture) { f.Session.Agent.Command = nil }, runnerscripts.FailInvalidRequest, "agent.command"},
 		"not installed": {"", func(f *fixture) {
-			f.session.Agent.Command = []string{"no-such-program"}
+			f.Session.Agent.Command = []string{"no-such-program"}
 		}, runnerscripts.FailAgentMissing, "agent.command"},
 		"unknown config": {"", func(f *fixture) {
-			f.session.Agent.Config = []byte(`{"auth":"x"}`)
+			f.Session.Agent.Config = []byte(`{"auth":"x"}`)
 		}, runnerscripts.FailInvalidRequest, "auth_method"},
-		"system prompt": {"", func(f *fixture) { f.session.Agent.SystemPrompt = "x" }, runnerscripts.FailUnsupported, "agent.system_prompt"},
-		"turn limit":    {"", func(f *fixture) { f.session.Agent.MaxTurns = 2 }, runnerscripts.FailUnsupported, "agent.max_turns"},
+		"system prompt": {"", func(f *fixture) { f.Session.Agent.SystemPrompt = "x" }, runnerscripts.FailUnsupported, "agent.system_prompt"},
+		"turn limit":    {"", func(f *fixture) { f.Session.Agent.MaxTurns = 2 }, runnerscripts.FailUnsupported, "agent.max_turns"},
 		"unknown mode": {"modes", func(f *fixture) {
-			f.session.Agent.PermissionMode = "none"
+			f.Session.Agent.PermissionMode = "none"
 		}, runnerscripts.FailInvalidRequest, "[ask code]"},
 		"no mode that asks": {"modes,never-asks", func(*fixture) {}, runnerscripts.FailInvalidRequest, "[build plan]"},
 		"no such option":    {"config,never-asks", func(*fixture) {}, runnerscripts.FailInvalidRequest, "[build plan]"},
 		"not an agent": {"", func(f *fixture) {
-			f.session.Agent.Command = []string{"/bin/sh", "-c", "echo hello; echo why >&2; exit 7"}
+			f.Session.Agent.Command = []string{"/bin/sh", "-c", "echo hello; echo why >&2; exit 7"}
 		}, runnerscripts.FailAgent, "exit status 7: why"},
 		"never answers": {"", func(f *fixture) {
 			f.driver.patience = 50 * time.Millisecond
-			f.session.Agent.Command = []string{"/bin/sh", "-c", "exec sleep 600"}
+			f.Session.Agent.Command = []string{"/bin/sh", "-c", "exec sleep 600"}
 		}, runnerscripts.FailAgent, "50ms"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t, tt.offers)
 			tt.change(f)
-			if _, err := f.tryStart(); !agenttest.HasCode(err, tt.code) || !strings.Contains(err.Error(), tt.word) {
+			if _, err := f.TryStart(); !agenttest.HasCode(err, tt.code) || !strings.Contains(err.Error(), tt.word) {
 				t.Errorf("error %v", err)
 			}
 		})
@@ -281,22 +281,22 @@ func TestStartThatFailsSaysWhatToDo(t *testing.T) {
 func TestLogInWithTheConfiguredMethod(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "auth")
-	f.session.Agent.Config = []byte(`{"auth_method":"token"}`)
-	f.prompt(f.start(), "say hello")
+	f.Session.Agent.Config = []byte(`{"auth_method":"token"}`)
+	f.Prompt(f.Start(), "say hello")
 }
 
 func TestRecordThatACrashCutIsReadAndGoesOn(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "resume")
-	c := f.start()
-	f.prompt(c, "say plum")
+	c := f.Start()
+	f.Prompt(c, "say plum")
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	tr := f.sameTranscript()
-	agenttest.WriteFile(t, record.File(f.session), tr.Main+`{"time":"2026-01-01T00:00:00Z","type":"user_mess`)
-	f.prompt(f.start(), "remember")
-	f.sameTranscript()
+	tr := f.SameAsTranscript()
+	agenttest.WriteFile(t, record.File(f.Session), tr.Main+`{"time":"2026-01-01T00:00:00Z","type":"user_mess`)
+	f.Prompt(f.Start(), "remember")
+	f.SameAsTranscript()
 }
 
 // FuzzUpdate checks that no update of the agent causes a panic or an unreadable event.

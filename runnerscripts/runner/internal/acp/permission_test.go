@@ -27,9 +27,9 @@ func TestPermissionIsAnsweredByKindOrOption(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t, "")
-			c := f.start()
-			wait := f.promptAsync(c, "ask")
-			req := f.asked()
+			c := f.Start()
+			wait := f.PromptAsync(c, "ask")
+			req := f.Asked()
 			if len(req.Options) != 4 || req.ToolCall.Title != "do it" || req.ToolCall.Status != runnerscripts.ToolPending {
 				t.Errorf("request: %s", agenttest.Show(t, req))
 			}
@@ -42,11 +42,11 @@ func TestPermissionIsAnsweredByKindOrOption(t *testing.T) {
 			if _, err := wait(); err != nil {
 				t.Fatal(err)
 			}
-			if got := f.said(); !strings.Contains(got, `"optionId":"`+tt.want+`"`) || !strings.Contains(got, tt.decision.Message) {
+			if got := f.Said(); !strings.Contains(got, `"optionId":"`+tt.want+`"`) || !strings.Contains(got, tt.decision.Message) {
 				t.Errorf("the agent got %s", got)
 			}
 			// The agent does not report the end of the call.
-			if call := agenttest.Fold(t, f.out.All()).Blocks[1].Tool; call.Status != runnerscripts.ToolFailed {
+			if call := agenttest.Fold(t, f.Out.All()).Blocks[1].Tool; call.Status != runnerscripts.ToolFailed {
 				t.Errorf("call: %s", agenttest.Show(t, call))
 			}
 		})
@@ -56,16 +56,16 @@ func TestPermissionIsAnsweredByKindOrOption(t *testing.T) {
 func TestInterruptWithdrawsThePermissionRequest(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "")
-	c := f.start()
-	wait := f.promptAsync(c, "ask")
-	req := f.asked()
+	c := f.Start()
+	wait := f.PromptAsync(c, "ask")
+	req := f.Asked()
 	if err := c.Interrupt(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
 		t.Errorf("ended with %q, %v", done.StopReason, err)
 	}
-	resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.out.All(), runnerscripts.TypePermissionResolved)
+	resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.Out.All(), runnerscripts.TypePermissionResolved)
 	if len(resolved) != 1 || resolved[0] != (runnerscripts.PermissionResolved{ID: req.ID, Reason: "cancelled"}) {
 		t.Errorf("resolved: %+v", resolved)
 	}
@@ -77,9 +77,9 @@ func TestInterruptWithdrawsThePermissionRequest(t *testing.T) {
 func TestARejectionThatInterruptsStopsTheQuery(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "")
-	c := f.start()
-	wait := f.promptAsync(c, "ask")
-	req := f.asked()
+	c := f.Start()
+	wait := f.PromptAsync(c, "ask")
+	req := f.Asked()
 	decision := runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Interrupt: true}
 	if err := c.Respond(t.Context(), req.ID, decision); err != nil {
 		t.Fatal(err)
@@ -88,10 +88,10 @@ func TestARejectionThatInterruptsStopsTheQuery(t *testing.T) {
 		t.Errorf("ended with %q, %v", done.StopReason, err)
 	}
 	// The agent ends its turn as soon as it has an answer, so the interrupt must come first.
-	if got := f.said(); strings.Contains(got, "selected") {
+	if got := f.Said(); strings.Contains(got, "selected") {
 		t.Errorf("the agent got %s", got)
 	}
-	resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.out.All(), runnerscripts.TypePermissionResolved)
+	resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.Out.All(), runnerscripts.TypePermissionResolved)
 	if len(resolved) != 1 || resolved[0] != (runnerscripts.PermissionResolved{ID: req.ID, Kind: runnerscripts.RejectOnce, Reason: "answered"}) {
 		t.Errorf("resolved: %+v", resolved)
 	}
@@ -103,7 +103,7 @@ func TestARejectionThatInterruptsStopsTheQuery(t *testing.T) {
 func TestTheReasonOfARejectionThatInterruptsGoesWithTheAnswer(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "")
-	c := inner(f.start())
+	c := inner(f.Start())
 	lines := make(chan string, 1)
 	echo, err := jsonrpc.Start(child.Command{Args: []string{"/bin/cat"}}, "2.0", func(_ *jsonrpc.Peer, line []byte) { lines <- string(line) })
 	if err != nil {
@@ -118,7 +118,7 @@ func TestTheReasonOfARejectionThatInterruptsGoesWithTheAnswer(t *testing.T) {
 	if got := <-lines; got != want {
 		t.Errorf("the answer is %s", got)
 	}
-	if resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.out.All(), runnerscripts.TypePermissionResolved); len(resolved) > 0 {
+	if resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.Out.All(), runnerscripts.TypePermissionResolved); len(resolved) > 0 {
 		t.Errorf("it was told again: %+v", resolved)
 	}
 }

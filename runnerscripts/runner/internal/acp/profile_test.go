@@ -17,24 +17,24 @@ func TestAgentGetsTheMCPServersAtEachStart(t *testing.T) {
 		t.Run(offers, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t, offers)
-			f.session.Agent.Env["TOKEN"] = "secret"
-			f.profile.MCPServers = []runnerscripts.MCPServer{
+			f.Session.Agent.Env["TOKEN"] = "secret"
+			f.Profile.MCPServers = []runnerscripts.MCPServer{
 				{Name: "shell", Command: []string{"sh", "-c", "cat"}, Env: map[string]string{"B": "${TOKEN}", "A": "1"}},
 				{Name: "web", URL: "http://127.0.0.1:1/mcp", Headers: map[string]string{"Authorization": "Bearer ${TOKEN}"}},
 			}
-			c := f.start()
-			f.prompt(c, "servers")
+			c := f.Start()
+			f.Prompt(c, "servers")
 			if err := c.Close(); err != nil {
 				t.Fatal(err)
 			}
-			f.prompt(f.start(), "servers")
+			f.Prompt(f.Start(), "servers")
 			want := []string{
 				`{"args":["-c","cat"],"command":"/`,
 				`/sh","env":[{"name":"A","value":"1"},{"name":"B","value":"secret"}],"name":"shell"}`,
 				`{"headers":[{"name":"Authorization","value":"Bearer secret"}],"name":"web","type":"http","url":"http://127.0.0.1:1/mcp"}`,
 			}
 			for _, w := range want {
-				if said := f.said(); strings.Count(said, w) != 2 {
+				if said := f.Said(); strings.Count(said, w) != 2 {
 					t.Errorf("the agent got %s, want twice %s", said, w)
 				}
 			}
@@ -45,20 +45,20 @@ func TestAgentGetsTheMCPServersAtEachStart(t *testing.T) {
 func TestMCPServerWithoutAProgramIsToldAndTheSessionGoesOn(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "")
-	f.profile.MCPServers = []runnerscripts.MCPServer{
+	f.Profile.MCPServers = []runnerscripts.MCPServer{
 		{Name: "missing", Command: []string{"no-such-program"}},
 		{Name: "workspace", Command: []string{"./bin/server"}},
 	}
-	agenttest.WriteFile(t, filepath.Join(f.session.Paths.Workspace, "bin", "server"), "#!/bin/sh\n")
-	if err := os.Chmod(filepath.Join(f.session.Paths.Workspace, "bin", "server"), 0o700); err != nil {
+	agenttest.WriteFile(t, filepath.Join(f.Session.Paths.Workspace, "bin", "server"), "#!/bin/sh\n")
+	if err := os.Chmod(filepath.Join(f.Session.Paths.Workspace, "bin", "server"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	f.prompt(f.start(), "servers")
-	logs := agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog)
+	f.Prompt(f.Start(), "servers")
+	logs := agenttest.Payloads[runnerscripts.Log](t, f.Out.All(), runnerscripts.TypeLog)
 	if len(logs) != 1 || logs[0].Level != "error" || !strings.Contains(logs[0].Message, `"missing"`) {
 		t.Errorf("logs: %+v", logs)
 	}
-	if said := f.said(); strings.Contains(said, "missing") || !strings.Contains(said, f.session.Paths.Workspace+"/bin/server") {
+	if said := f.Said(); strings.Contains(said, "missing") || !strings.Contains(said, f.Session.Paths.Workspace+"/bin/server") {
 		t.Errorf("the agent got %s", said)
 	}
 }
@@ -66,12 +66,12 @@ func TestMCPServerWithoutAProgramIsToldAndTheSessionGoesOn(t *testing.T) {
 func TestMCPServerThatTheAgentCannotReachIsRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "")
-	f.profile.MCPServers = []runnerscripts.MCPServer{{Name: "web", URL: "http://127.0.0.1:1/mcp"}}
-	if _, err := f.tryStart(); !agenttest.HasCode(err, runnerscripts.FailUnsupported) || !strings.Contains(err.Error(), `"web"`) {
+	f.Profile.MCPServers = []runnerscripts.MCPServer{{Name: "web", URL: "http://127.0.0.1:1/mcp"}}
+	if _, err := f.TryStart(); !agenttest.HasCode(err, runnerscripts.FailUnsupported) || !strings.Contains(err.Error(), `"web"`) {
 		t.Errorf("error %v", err)
 	}
-	f.profile.MCPServers[0].Headers = map[string]string{"X": "${NOT_SET}"}
-	if _, err := f.tryStart(); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) || !strings.Contains(err.Error(), "NOT_SET") {
+	f.Profile.MCPServers[0].Headers = map[string]string{"X": "${NOT_SET}"}
+	if _, err := f.TryStart(); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) || !strings.Contains(err.Error(), "NOT_SET") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -79,47 +79,47 @@ func TestMCPServerThatTheAgentCannotReachIsRefused(t *testing.T) {
 func TestToolsForFilesStayInTheWorkspace(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "")
-	workspace := f.session.Paths.Workspace
+	workspace := f.Session.Paths.Workspace
 	if err := os.Symlink(t.TempDir(), filepath.Join(workspace, "out")); err != nil {
 		t.Fatal(err)
 	}
-	c := f.start()
+	c := f.Start()
 	for _, prompt := range []string{"edit /etc/passwd", "reads /etc/passwd", "edit " + workspace + "/out/file", "reads " + workspace + "/../x"} {
-		f.prompt(c, prompt)
+		f.Prompt(c, prompt)
 	}
-	if said := f.said(); strings.Count(said, `"optionId":"no-1"`) != 4 || strings.Count(said, "is outside of the workspace") != 4 {
+	if said := f.Said(); strings.Count(said, `"optionId":"no-1"`) != 4 || strings.Count(said, "is outside of the workspace") != 4 {
 		t.Errorf("the agent got %s", said)
 	}
-	logs := agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog)
+	logs := agenttest.Payloads[runnerscripts.Log](t, f.Out.All(), runnerscripts.TypeLog)
 	if len(logs) != 4 || !strings.Contains(logs[0].Message, "work on /etc/passwd was not allowed") {
 		t.Errorf("logs: %+v", logs)
 	}
-	if n := len(agenttest.Payloads[runnerscripts.PermissionRequest](t, f.out.All(), runnerscripts.TypePermissionRequest)); n != 0 {
+	if n := len(agenttest.Payloads[runnerscripts.PermissionRequest](t, f.Out.All(), runnerscripts.TypePermissionRequest)); n != 0 {
 		t.Errorf("asked %d times", n)
 	}
-	f.sameTranscript()
+	f.SameAsTranscript()
 
 	f.allow(c, "edit "+workspace+"/file")
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	f.session.SessionID = agent.NewUUID()
-	f.session.Agent.AllowOutside = true
-	f.allow(f.start(), "edit /etc/passwd")
-	if said := f.said(); strings.Count(said, `"optionId":"yes-1"`) != 2 {
+	f.Session.SessionID = agent.NewUUID()
+	f.Session.Agent.AllowOutside = true
+	f.allow(f.Start(), "edit /etc/passwd")
+	if said := f.Said(); strings.Count(said, `"optionId":"yes-1"`) != 2 {
 		t.Errorf("the agent got %s", said)
 	}
 }
 
 // allow runs a query that asks for one permission, and allows it.
 func (f *fixture) allow(c agent.Conversation, text string) {
-	f.t.Helper()
-	n := len(agenttest.Payloads[runnerscripts.PermissionRequest](f.t, f.out.All(), runnerscripts.TypePermissionRequest))
-	wait := f.promptAsync(c, text)
-	if err := c.Respond(f.t.Context(), f.waitAsked(n).ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); err != nil {
-		f.t.Fatal(err)
+	f.Helper()
+	n := len(agenttest.Payloads[runnerscripts.PermissionRequest](f, f.Out.All(), runnerscripts.TypePermissionRequest))
+	wait := f.PromptAsync(c, text)
+	if err := c.Respond(f.Context(), f.AskedAgain(n).ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); err != nil {
+		f.Fatal(err)
 	}
 	if _, err := wait(); err != nil {
-		f.t.Fatal(err)
+		f.Fatal(err)
 	}
 }

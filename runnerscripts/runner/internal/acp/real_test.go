@@ -20,10 +20,10 @@ import (
 // knows only the agent's command.
 func newRealFixture(t *testing.T) (*fixture, *llmapi.Server) {
 	t.Helper()
-	f, api := newSession(t)
-	f.session.Agent.Command = []string{testagents.OpenCode(t), "acp"}
-	config := filepath.Join(f.session.Paths.Home, "opencode.json")
-	f.session.Agent.Env = map[string]string{
+	f, api := newScripted(t)
+	f.Session.Agent.Command = []string{testagents.OpenCode(t), "acp"}
+	config := filepath.Join(f.Session.Paths.Home, "opencode.json")
+	f.Session.Agent.Env = map[string]string{
 		"OPENCODE_CONFIG": config, "OPENCODE_DISABLE_PROJECT_CONFIG": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1",
 		"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_LSP_DOWNLOAD": "1", "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
 	}
@@ -35,26 +35,12 @@ func newRealFixture(t *testing.T) (*fixture, *llmapi.Server) {
 	return f, api
 }
 
-// newSession returns a session without an agent, and a scripted model.
-func newSession(t *testing.T) (*fixture, *llmapi.Server) {
+// newScripted returns a session without an agent, and a scripted model.
+func newScripted(t *testing.T) (*fixture, *llmapi.Server) {
 	t.Helper()
-	api, err := llmapi.Start(t.Context(), llmapi.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := api.Close(); err != nil {
-			t.Errorf("close the model: %v", err)
-		}
-	})
-	return &fixture{t: t, session: agenttest.NewSession(t, agent.NewUUID(), name), out: agenttest.NewRecorder()}, api
-}
-
-// waitAsked waits for the permission request with index n.
-func (f *fixture) waitAsked(n int) runnerscripts.PermissionRequest {
-	f.t.Helper()
-	f.out.Wait(f.t.Context(), f.t, func(runnerscripts.Event) bool { return len(f.requests()) > n })
-	return f.requests()[n]
+	f := newSession(t)
+	f.StartModel()
+	return f, f.API
 }
 
 // TestRealAgentIsGuardedAndGetsItsServers tests what the driver suite does not: the guard, and MCP
@@ -62,14 +48,14 @@ func (f *fixture) waitAsked(n int) runnerscripts.PermissionRequest {
 func TestRealAgentIsGuardedAndGetsItsServers(t *testing.T) {
 	t.Parallel()
 	f, api := newRealFixture(t)
-	f.session.Agent.PermissionMode = "build" // a mode that asks, because of the configuration
+	f.Session.Agent.PermissionMode = "build" // a mode that asks, because of the configuration
 	mcp := f.withServers()
-	c := f.start()
+	c := f.Start()
 
 	outside := filepath.Join(t.TempDir(), "outside.txt")
-	f.prompt(c, "write-file `"+outside+"`")
-	if _, err := os.Stat(outside); err == nil || len(f.requests()) != 0 {
-		t.Errorf("the file is written: %v, asked %d times", err == nil, len(f.requests()))
+	f.Prompt(c, "write-file `"+outside+"`")
+	if _, err := os.Stat(outside); err == nil || len(f.Requests()) != 0 {
+		t.Errorf("the file is written: %v, asked %d times", err == nil, len(f.Requests()))
 	}
 	for _, m := range mcp {
 		f.callMCP(c, m, m.Server.Name+"_add")
@@ -77,9 +63,9 @@ func TestRealAgentIsGuardedAndGetsItsServers(t *testing.T) {
 			t.Errorf("%s: the model was sent the results %q", m.Server.Name, last.Results)
 		}
 	}
-	f.sameTranscript()
+	f.SameAsTranscript()
 	// The library that OpenCode unpacks at each start is the session's, and goes with the program.
-	library := filepath.Join(filepath.Dir(record.File(f.session)), "unpacked-*", ".*.so")
+	library := filepath.Join(filepath.Dir(record.File(f.Session)), "unpacked-*", ".*.so")
 	if made, err := filepath.Glob(library); err != nil || len(made) == 0 {
 		t.Errorf("%s: %v, %v", library, made, err)
 	}
@@ -95,74 +81,69 @@ func TestRealAgentIsGuardedAndGetsItsServers(t *testing.T) {
 // it was ended after such a failure.
 func TestRealAgentOutlivesAFailureOfItsModel(t *testing.T) {
 	t.Parallel()
-	f, api := newSession(t)
-	f.session.Agent.Command = []string{testagents.Gemini(t), "--acp", "--model", "gemini-2.5-pro"}
-	f.session.Agent.Config = []byte(`{"auth_method":"gemini-api-key"}`)
-	f.session.Agent.Env = map[string]string{"GOOGLE_GEMINI_BASE_URL": api.URL, "GEMINI_API_KEY": "test-key", "GEMINI_CLI_NO_RELAUNCH": "true"}
-	c := f.start()
+	f, api := newScripted(t)
+	f.Session.Agent.Command = []string{testagents.Gemini(t), "--acp", "--model", "gemini-2.5-pro"}
+	f.Session.Agent.Config = []byte(`{"auth_method":"gemini-api-key"}`)
+	f.Session.Agent.Env = map[string]string{"GOOGLE_GEMINI_BASE_URL": api.URL, "GEMINI_API_KEY": "test-key", "GEMINI_CLI_NO_RELAUNCH": "true"}
+	c := f.Start()
 	first := inner(c).peer
 	for range 2 {
 		if _, err := c.Prompt(t.Context(), "q", "http-400"); !agenttest.HasCode(err, runnerscripts.FailQuery) {
 			t.Errorf("error %v", err)
 		}
 	}
-	f.prompt(c, "plain-text")
-	if got := f.said(); !strings.Contains(got, "Hello from the scripted model.") || inner(c).peer != first {
+	f.Prompt(c, "plain-text")
+	if got := f.Said(); !strings.Contains(got, "Hello from the scripted model.") || inner(c).peer != first {
 		t.Errorf("the agent said %q, and was started again: %v", got, inner(c).peer != first)
 	}
 }
 
 // withServers gives the session an MCP server of each kind, with a secret.
 func (f *fixture) withServers() []*agenttest.MCP {
-	f.t.Helper()
-	servers := []*agenttest.MCP{agenttest.StdioMCP(f.t, "calc"), agenttest.HTTPMCP(f.t, "web"), agenttest.BundledMCP(f.t, "brought")}
-	f.session.Agent.Env["CALC_TOKEN"] = "the-secret"
+	f.Helper()
+	servers := []*agenttest.MCP{agenttest.StdioMCP(f, "calc"), agenttest.HTTPMCP(f, "web"), agenttest.BundledMCP(f, "brought")}
+	f.Session.Agent.Env["CALC_TOKEN"] = "the-secret"
 	servers[0].Server.Env["TOKEN"] = "${CALC_TOKEN}"
 	servers[1].Server.Headers = map[string]string{"X-Token": "${CALC_TOKEN}"}
 	for _, m := range servers {
-		f.profile.MCPServers = append(f.profile.MCPServers, m.Server)
+		f.Profile.MCPServers = append(f.Profile.MCPServers, m.Server)
 	}
 	// A server that ends at once does no harm.
-	f.profile.MCPServers = append(f.profile.MCPServers, runnerscripts.MCPServer{Name: "broken", Command: []string{"false"}})
-	if _, err := f.driver.Setup(f.t.Context(), runnerscripts.SetupRequest{Session: f.session, Profile: f.profile}); err != nil {
-		f.t.Fatal(err)
+	f.Profile.MCPServers = append(f.Profile.MCPServers, runnerscripts.MCPServer{Name: "broken", Command: []string{"false"}})
+	if _, err := f.driver.Setup(f.Context(), runnerscripts.SetupRequest{Session: f.Session, Profile: f.Profile}); err != nil {
+		f.Fatal(err)
 	}
 	return servers
 }
 
 // callMCP makes the model call the tool of a server, and allows the call if the agent asks.
 func (f *fixture) callMCP(c agent.Conversation, m *agenttest.MCP, tool string) {
-	f.t.Helper()
-	asked := len(f.requests())
-	wait := f.promptAsync(c, "call-tool `"+tool+` {"a":2,"b":3}`+"`")
-	f.out.Wait(f.t.Context(), f.t, func(runnerscripts.Event) bool { return len(m.Calls()) > 0 || len(f.requests()) > asked })
-	if all := f.requests(); len(all) > asked {
-		if err := c.Respond(f.t.Context(), all[asked].ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); err != nil {
-			f.t.Fatal(err)
+	f.Helper()
+	asked := len(f.Requests())
+	wait := f.PromptAsync(c, "call-tool `"+tool+` {"a":2,"b":3}`+"`")
+	f.Out.Wait(f.Context(), f, func(runnerscripts.Event) bool { return len(m.Calls()) > 0 || len(f.Requests()) > asked })
+	if all := f.Requests(); len(all) > asked {
+		if err := c.Respond(f.Context(), all[asked].ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); err != nil {
+			f.Fatal(err)
 		}
 	}
 	if _, err := wait(); err != nil {
-		f.t.Fatal(err)
+		f.Fatal(err)
 	}
 	calls := m.Calls()
 	if len(calls) != 1 {
-		f.t.Fatalf("%s was called %d times", tool, len(calls))
+		f.Fatalf("%s was called %d times", tool, len(calls))
 	}
 	switch m.Server.Name {
 	case "calc":
 		if !slices.Contains(m.Env(), "TOKEN=the-secret") {
-			f.t.Errorf("its environment is %q", m.Env())
+			f.Errorf("its environment is %q", m.Env())
 		}
 	case "web":
 		if calls[0].Header.Get("X-Token") != "the-secret" {
-			f.t.Errorf("the header is %q", calls[0].Header)
+			f.Errorf("the header is %q", calls[0].Header)
 		}
 	}
-}
-
-func (f *fixture) requests() []runnerscripts.PermissionRequest {
-	f.t.Helper()
-	return agenttest.Payloads[runnerscripts.PermissionRequest](f.t, f.out.All(), runnerscripts.TypePermissionRequest)
 }
 
 // lastOf returns the last request to the model that offers tools. Agents also send requests for

@@ -13,20 +13,20 @@ func TestResumeInANewProcess(t *testing.T) {
 		t.Run(offers, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t, offers)
-			c := f.start()
-			f.prompt(c, "say plum")
+			c := f.Start()
+			f.Prompt(c, "say plum")
 			if err := c.Close(); err != nil {
 				t.Fatal(err)
 			}
-			f.prompt(f.start(), "remember")
-			if got := f.said(); got != "plum\nsay plum\n" {
+			f.Prompt(f.Start(), "remember")
+			if got := f.Said(); got != "plum\nsay plum\n" {
 				t.Errorf("the agent said %q", got)
 			}
-			init := agenttest.Payloads[runnerscripts.SessionInitialized](t, f.out.All(), runnerscripts.TypeSessionInitialized)
+			init := agenttest.Payloads[runnerscripts.SessionInitialized](t, f.Out.All(), runnerscripts.TypeSessionInitialized)
 			if len(init) != 2 || init[0].Resumed || !init[1].Resumed {
 				t.Errorf("session_initialized: %+v", init)
 			}
-			f.sameTranscript()
+			f.SameAsTranscript()
 		})
 	}
 }
@@ -34,23 +34,23 @@ func TestResumeInANewProcess(t *testing.T) {
 func TestWhatCannotGoOnIsRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "")
-	c := f.start()
-	f.prompt(c, "say plum")
+	c := f.Start()
+	f.Prompt(c, "say plum")
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.tryStart(); !agenttest.HasCode(err, runnerscripts.FailUnsupported) {
+	if _, err := f.TryStart(); !agenttest.HasCode(err, runnerscripts.FailUnsupported) {
 		t.Errorf("without load and resume: %v", err)
 	}
-	tr := f.sameTranscript()
+	tr := f.SameAsTranscript()
 
 	// In another sandbox the agent's own files are missing.
 	moved := newFixture(t, "resume")
-	moved.session.SessionID = f.session.SessionID
-	if _, err := (Driver{}).Setup(t.Context(), runnerscripts.SetupRequest{Session: moved.session, Transcript: &tr}); err != nil {
+	moved.Session.SessionID = f.Session.SessionID
+	if _, err := (Driver{}).Setup(t.Context(), runnerscripts.SetupRequest{Session: moved.Session, Transcript: &tr}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := moved.tryStart(); !agenttest.HasCode(err, runnerscripts.FailSessionNotFound) {
+	if _, err := moved.TryStart(); !agenttest.HasCode(err, runnerscripts.FailSessionNotFound) {
 		t.Errorf("without the agent's own files: %v", err)
 	}
 	if got := moved.sameTranscriptAs(f); got.Main != tr.Main {
@@ -60,7 +60,7 @@ func TestWhatCannotGoOnIsRefused(t *testing.T) {
 
 // sameTranscriptAs compares the transcript with the live conversation of another fixture.
 func (f *fixture) sameTranscriptAs(live *fixture) runnerscripts.Transcript {
-	f.t.Helper()
-	f.out = live.out
-	return f.sameTranscript()
+	f.Helper()
+	f.Out = live.Out
+	return f.SameAsTranscript()
 }

@@ -16,12 +16,6 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// asked waits for the first permission request.
-func (f *fixture) asked() runnerscripts.PermissionRequest {
-	f.t.Helper()
-	return agenttest.Payload[runnerscripts.PermissionRequest](f.t, f.out.Wait(f.t.Context(), f.t, agenttest.OfType(runnerscripts.TypePermissionRequest)))
-}
-
 func TestPermissionDecides(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -70,9 +64,9 @@ func TestPermissionDecides(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
-			c := f.start()
-			wait := f.promptAsync(c, "run-command `touch asked`")
-			req := f.asked()
+			c := f.Start()
+			wait := f.PromptAsync(c, "run-command `touch asked`")
+			req := f.Asked()
 			if req.ToolCall.Title != "touch asked" || req.ToolCall.Status != runnerscripts.ToolPending || req.ToolCall.Kind != runnerscripts.ToolExecute {
 				t.Errorf("request: %s", agenttest.Show(t, req))
 			}
@@ -84,18 +78,18 @@ func TestPermissionDecides(t *testing.T) {
 				t.Errorf("ended with %q, %v", done.StopReason, err)
 			}
 			for _, name := range []string{"asked", "rewritten"} {
-				if want := len(tt.made) > 0 && tt.made[0] == name; f.exists(name) != want {
+				if want := len(tt.made) > 0 && tt.made[0] == name; f.Exists(name) != want {
 					t.Errorf("file %s exists: %v", name, !want)
 				}
 			}
-			call := agenttest.Fold(t, f.out.All()).Blocks[2].Tool
+			call := agenttest.Fold(t, f.Out.All()).Blocks[2].Tool
 			if call.Status != tt.status || len(call.Content) != 1 || !strings.Contains(call.Content[0].Content.Text, tt.output) {
 				t.Errorf("call: %s", agenttest.Show(t, call))
 			}
 			if len(tt.decision.UpdatedInput) > 0 && (call.Title != "touch rewritten" || string(call.RawInput) != string(tt.decision.UpdatedInput)) {
 				t.Errorf("the call does not tell what ran: %s", agenttest.Show(t, call))
 			}
-			resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.out.All(), runnerscripts.TypePermissionResolved)
+			resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.Out.All(), runnerscripts.TypePermissionResolved)
 			if len(resolved) != 1 || resolved[0].ID != req.ID || resolved[0].Reason != "answered" {
 				t.Errorf("resolved: %+v", resolved)
 			}
@@ -109,26 +103,26 @@ func TestPermissionDecides(t *testing.T) {
 func TestAllowAlwaysAsksNoMoreAndLeavesTheWorkspaceAlone(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	c := f.start()
-	wait := f.promptAsync(c, "run-command `touch always`")
-	req := f.asked()
+	c := f.Start()
+	wait := f.PromptAsync(c, "run-command `touch always`")
+	req := f.Asked()
 	if err := c.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowAlways}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := wait(); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Remove(f.workspaceFile("always")); err != nil {
+	if err := os.Remove(f.WorkspaceFile("always")); err != nil {
 		t.Fatal(err)
 	}
-	f.prompt(c, "run-command `touch always`")
-	if !f.exists("always") {
+	f.Prompt(c, "run-command `touch always`")
+	if !f.Exists("always") {
 		t.Error("the command did not run again")
 	}
-	if n := len(agenttest.Payloads[runnerscripts.PermissionRequest](t, f.out.All(), runnerscripts.TypePermissionRequest)); n != 1 {
+	if n := len(agenttest.Payloads[runnerscripts.PermissionRequest](t, f.Out.All(), runnerscripts.TypePermissionRequest)); n != 1 {
 		t.Errorf("asked %d times", n)
 	}
-	if f.exists(".claude") {
+	if f.Exists(".claude") {
 		t.Error("the rule was written into the workspace")
 	}
 }
@@ -136,9 +130,9 @@ func TestAllowAlwaysAsksNoMoreAndLeavesTheWorkspaceAlone(t *testing.T) {
 func TestQuestionOfTheAgentIsAnswered(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	c := f.start()
-	wait := f.promptAsync(c, "ask-user")
-	req := f.asked()
+	c := f.Start()
+	wait := f.PromptAsync(c, "ask-user")
+	req := f.Asked()
 	var input map[string]any
 	if err := json.Unmarshal(req.ToolCall.RawInput, &input); err != nil || req.ToolCall.Title != "Which colour?" {
 		t.Fatalf("request %s: %v", agenttest.Show(t, req), err)
@@ -154,7 +148,7 @@ func TestQuestionOfTheAgentIsAnswered(t *testing.T) {
 	if _, err := wait(); err != nil {
 		t.Fatal(err)
 	}
-	if got := f.lastRequest().Results; len(got) != 1 || !strings.Contains(got[0], "Blue") {
+	if got := f.LastRequest().Results; len(got) != 1 || !strings.Contains(got[0], "Blue") {
 		t.Errorf("the model was told %q", got)
 	}
 }
@@ -162,12 +156,12 @@ func TestQuestionOfTheAgentIsAnswered(t *testing.T) {
 func TestInterruptMidStreamLeavesTheSessionUsable(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	c := f.start()
-	wait := f.promptAsync(c, "slow-stream")
-	if err := f.api.WaitHeld(t.Context()); err != nil {
+	c := f.Start()
+	wait := f.PromptAsync(c, "slow-stream")
+	if err := f.API.WaitHeld(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeAgentMessage))
+	f.Out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeAgentMessage))
 	if err := c.Interrupt(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -178,14 +172,13 @@ func TestInterruptMidStreamLeavesTheSessionUsable(t *testing.T) {
 	if done.Usage.InputTokens == 0 {
 		t.Error("the interrupted request cost nothing")
 	}
-	if text := agenttest.Said(t, f.out.All()); !strings.HasPrefix(text, "One") || strings.Contains(text, "six") {
+	if text := agenttest.Said(t, f.Out.All()); !strings.HasPrefix(text, "One") || strings.Contains(text, "six") {
 		t.Errorf("the agent said %q", text)
 	}
-	if done := f.prompt(c, "remember"); done.StopReason != runnerscripts.StopEndTurn {
+	if done := f.Prompt(c, "remember"); done.StopReason != runnerscripts.StopEndTurn {
 		t.Errorf("the next prompt ended with %q", done.StopReason)
 	}
-	_, stored := f.transcript()
-	agenttest.SameConversation(t, f.out.All(), stored.All())
+	f.SameAsTranscript()
 	if err := c.Interrupt(t.Context()); err != nil {
 		t.Errorf("without a query: %v", err)
 	}
@@ -194,32 +187,31 @@ func TestInterruptMidStreamLeavesTheSessionUsable(t *testing.T) {
 func TestAnInterruptedThoughtIsTakenBack(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	c := f.start()
-	wait := f.promptAsync(c, "slow-think")
-	if err := f.api.WaitHeld(t.Context()); err != nil {
+	c := f.Start()
+	wait := f.PromptAsync(c, "slow-think")
+	if err := f.API.WaitHeld(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeAgentThought))
+	f.Out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeAgentThought))
 	if err := c.Interrupt(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
 		t.Fatalf("ended with %q, %v", done.StopReason, err)
 	}
-	if blocks := agenttest.Fold(t, f.out.All()).Blocks; len(blocks) != 1 {
+	if blocks := agenttest.Fold(t, f.Out.All()).Blocks; len(blocks) != 1 {
 		t.Errorf("blocks: %s", agenttest.Show(t, blocks))
 	}
-	_, stored := f.transcript()
-	agenttest.SameConversation(t, f.out.All(), stored.All())
+	f.SameAsTranscript()
 }
 
 func TestModeAndModelChangeMidway(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.Model = "claude-opus-5-5"
-	c := f.start()
-	f.prompt(c, "plain-text")
-	if got := f.lastRequest().Model; got != "claude-opus-5-5" {
+	f.Session.Agent.Model = "claude-opus-5-5"
+	c := f.Start()
+	f.Prompt(c, "plain-text")
+	if got := f.LastRequest().Model; got != "claude-opus-5-5" {
 		t.Errorf("the first model is %q", got)
 	}
 	if err := c.SetMode(t.Context(), "acceptEdits"); err != nil {
@@ -228,21 +220,20 @@ func TestModeAndModelChangeMidway(t *testing.T) {
 	if err := c.SetModel(t.Context(), "claude-sonnet-4-5"); err != nil {
 		t.Fatal(err)
 	}
-	f.prompt(c, "write-file `notes.txt`") // the first mode would ask
-	if got := f.lastRequest().Model; got != "claude-sonnet-4-5" {
+	f.Prompt(c, "write-file `notes.txt`") // the first mode would ask
+	if got := f.LastRequest().Model; got != "claude-sonnet-4-5" {
 		t.Errorf("the second model is %q", got)
 	}
-	if !f.exists("notes.txt") {
+	if !f.Exists("notes.txt") {
 		t.Error("the file is not written")
 	}
-	modes := agenttest.Payloads[runnerscripts.ModeUpdate](t, f.out.All(), runnerscripts.TypeModeUpdate)
+	modes := agenttest.Payloads[runnerscripts.ModeUpdate](t, f.Out.All(), runnerscripts.TypeModeUpdate)
 	if len(modes) != 1 || modes[0].CurrentModeID != "acceptEdits" {
 		t.Errorf("modes: %+v", modes)
 	}
-	f.prompt(c, "/compact")
-	f.prompt(c, "plain-text")
-	_, stored := f.transcript()
-	agenttest.SameConversation(t, f.out.All(), stored.All())
+	f.Prompt(c, "/compact")
+	f.Prompt(c, "plain-text")
+	f.SameAsTranscript()
 	if err := c.SetMode(t.Context(), "no-such-mode"); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
 		t.Errorf("an unknown mode: %v", err)
 	}
@@ -258,22 +249,21 @@ func TestFailureOfTheAPIFailsTheQueryWithItsStatus(t *testing.T) {
 		t.Run(tt.text, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
-			c := f.start()
+			c := f.Start()
 			_, err := c.Prompt(t.Context(), "q", tt.text)
 			failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
 			if !ok || failure.Code != runnerscripts.FailAPI || failure.HTTPStatus != tt.status ||
 				!strings.Contains(failure.Message, "scripted failure") {
 				t.Fatalf("error %#v", err)
 			}
-			if text := agenttest.Said(t, f.out.All()); text != "" {
+			if text := agenttest.Said(t, f.Out.All()); text != "" {
 				t.Errorf("the agent said %q", text)
 			}
-			if logs := agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog); len(logs) != tt.retries {
+			if logs := agenttest.Payloads[runnerscripts.Log](t, f.Out.All(), runnerscripts.TypeLog); len(logs) != tt.retries {
 				t.Errorf("logs: %+v", logs)
 			}
-			f.prompt(c, "plain-text")
-			_, stored := f.transcript()
-			agenttest.SameConversation(t, f.out.All(), stored.All())
+			f.Prompt(c, "plain-text")
+			f.SameAsTranscript()
 		})
 	}
 }
@@ -282,8 +272,8 @@ func TestFailureOfTheAPIFailsTheQueryWithItsStatus(t *testing.T) {
 func TestAKeyThatIsRefusedEndsTheQueryAtTheSecondTry(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	delete(f.session.Agent.Env, "CLAUDE_CODE_MAX_RETRIES")
-	c := f.start()
+	delete(f.Session.Agent.Env, "CLAUDE_CODE_MAX_RETRIES")
+	c := f.Start()
 	for range 2 {
 		_, err := c.Prompt(t.Context(), "q", "http-401")
 		failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
@@ -292,11 +282,11 @@ func TestAKeyThatIsRefusedEndsTheQueryAtTheSecondTry(t *testing.T) {
 			t.Fatalf("error %#v", err)
 		}
 	}
-	logs := agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog)
+	logs := agenttest.Payloads[runnerscripts.Log](t, f.Out.All(), runnerscripts.TypeLog)
 	if len(logs) != 4 || !strings.HasPrefix(logs[0].Message, "the model's API refused the key with status 401; try 1 of ") {
 		t.Errorf("logs: %+v", logs)
 	}
-	f.prompt(c, "plain-text")
+	f.Prompt(c, "plain-text")
 }
 
 func TestAgentThatIsNotLoggedInSaysWhatToDo(t *testing.T) {
@@ -305,7 +295,7 @@ func TestAgentThatIsNotLoggedInSaysWhatToDo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
-			model, err := url.Parse(f.api.URL)
+			model, err := url.Parse(f.API.URL)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -319,19 +309,19 @@ func TestAgentThatIsNotLoggedInSaysWhatToDo(t *testing.T) {
 				pass.ServeHTTP(w, r)
 			}))
 			t.Cleanup(front.Close)
-			f.session.Agent.Env["ANTHROPIC_BASE_URL"] = front.URL
+			f.Session.Agent.Env["ANTHROPIC_BASE_URL"] = front.URL
 			refuses.Store(status != 0)
 			if status == 0 {
-				f.session.Agent.Env["ANTHROPIC_API_KEY"] = ""
+				f.Session.Agent.Env["ANTHROPIC_API_KEY"] = ""
 			}
-			c := f.start()
+			c := f.Start()
 			_, err = c.Prompt(t.Context(), "q", "plain-text")
 			failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
 			if !ok || failure.Code != runnerscripts.FailAPI || failure.HTTPStatus != status || !strings.Contains(failure.Message, "give the agent a key") {
 				t.Errorf("error %#v", err)
 			}
 			if refuses.Swap(false) {
-				f.prompt(c, "plain-text")
+				f.Prompt(c, "plain-text")
 			}
 		})
 	}

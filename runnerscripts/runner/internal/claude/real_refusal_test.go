@@ -22,26 +22,26 @@ func TestPluginOfAMarketplaceIsInstalledAndRemoved(t *testing.T) {
 	for _, file := range pluginFiles(t, "sold", agenttest.StdioMCP(t, "x")) {
 		agenttest.WriteFile(t, filepath.Join(market, "sold", file.Path), string(file.Data()))
 	}
-	f.profile.Plugins = []runnerscripts.Plugin{{Name: "missing", Marketplace: market}}
-	_, err := Driver{}.Setup(t.Context(), runnerscripts.SetupRequest{Session: f.session, Profile: f.profile})
+	f.Profile.Plugins = []runnerscripts.Plugin{{Name: "missing", Marketplace: market}}
+	_, err := Driver{}.Setup(t.Context(), runnerscripts.SetupRequest{Session: f.Session, Profile: f.Profile})
 	if !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) || !strings.Contains(err.Error(), `profile.plugins[0]`) || !strings.Contains(err.Error(), `"missing" not found`) {
 		t.Errorf("a plugin that is not there: %v", err)
 	}
-	f.profile.Plugins[0].Name = "sold"
-	f.setup()
-	f.setup() // a second call is allowed
-	c := f.start()
-	f.prompt(c, "/sold:hello you")
-	f.sees(f.lastRequest(), "plain-text of a plugin for you", "SKILL-OF-A-PLUGIN")
+	f.Profile.Plugins[0].Name = "sold"
+	f.SetUp()
+	f.SetUp() // a second call is allowed
+	c := f.Start()
+	f.Prompt(c, "/sold:hello you")
+	f.sees(f.LastRequest(), "plain-text of a plugin for you", "SKILL-OF-A-PLUGIN")
 	f.toolAnswers(c, "call-tool `mcp__plugin_sold_x__nothing`", "No such tool available")
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	f.profile.Plugins = nil
-	f.setup()
-	f.session.SessionID = agent.NewUUID() // the old conversation mentions the plugin
-	f.prompt(f.start(), "plain-text")
-	if body := string(f.lastRequest().Body); strings.Contains(body, "SKILL-OF-A-PLUGIN") {
+	f.Profile.Plugins = nil
+	f.SetUp()
+	f.Session.SessionID = agent.NewUUID() // the old conversation mentions the plugin
+	f.Prompt(f.Start(), "plain-text")
+	if body := string(f.LastRequest().Body); strings.Contains(body, "SKILL-OF-A-PLUGIN") {
 		t.Error("the plugin of the last profile is still there")
 	}
 }
@@ -85,10 +85,10 @@ func TestWhatClaudeWouldPassOverIsRefusedByName(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
-			_, err := Driver{}.Setup(t.Context(), runnerscripts.SetupRequest{Session: f.session, Profile: tt.profile})
+			_, err := Driver{}.Setup(t.Context(), runnerscripts.SetupRequest{Session: f.Session, Profile: tt.profile})
 			if err == nil {
 				var c agent.Conversation
-				c, err = Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session, Profile: tt.profile}, f.out)
+				c, err = Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.Session, Profile: tt.profile}, f.Out)
 				if err == nil {
 					t.Cleanup(func() { _ = c.Close() })
 				}
@@ -109,8 +109,8 @@ func TestWhatClaudeWouldPassOverIsRefusedByName(t *testing.T) {
 func TestProfileThatWasNotSetUpIsRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.profile.Rules = []runnerscripts.Rule{{Name: "a", Content: "x"}}
-	_, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session, Profile: f.profile}, f.out)
+	f.Profile.Rules = []runnerscripts.Rule{{Name: "a", Content: "x"}}
+	_, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.Session, Profile: f.Profile}, f.Out)
 	if !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) || !strings.Contains(err.Error(), "setup-session") {
 		t.Errorf("error %v", err)
 	}
@@ -120,7 +120,7 @@ func TestServersAndPluginsThatDoNotStartAreToldOnceAndTheSessionGoesOn(t *testin
 	t.Parallel()
 	f := newFixture(t)
 	works := agenttest.StdioMCP(t, "works")
-	f.profile = runnerscripts.Profile{
+	f.Profile = runnerscripts.Profile{
 		AllowedTools: []string{"mcp__works"},
 		MCPServers: []runnerscripts.MCPServer{
 			{Name: "absent", Command: []string{"/no/such/program"}},
@@ -130,8 +130,8 @@ func TestServersAndPluginsThatDoNotStartAreToldOnceAndTheSessionGoesOn(t *testin
 		},
 		Plugins: []runnerscripts.Plugin{{Name: "spoiled", Files: []runnerscripts.WorkspaceFile{{Path: ".claude-plugin/plugin.json", Text: "{"}}}},
 	}
-	f.setup()
-	c := f.start()
+	f.SetUp()
+	c := f.Start()
 	for range 2 {
 		f.toolAnswers(c, "call-tool `mcp__works__add {\"a\":2,\"b\":3}`", "the sum is 5")
 	}
@@ -149,15 +149,15 @@ func TestServersAndPluginsThatDoNotStartAreToldOnceAndTheSessionGoesOn(t *testin
 func TestBudgetEndsEachQueryThatHasCostSoMuch(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.PermissionMode = bypassMode
-	f.profile.BudgetUSD = 0.02
-	f.setup()
-	c := f.start()
+	f.Session.Agent.PermissionMode = bypassMode
+	f.Profile.BudgetUSD = 0.02
+	f.SetUp()
+	c := f.Start()
 	for range 2 { // each query has a budget of its own
-		if done := f.prompt(c, "endless"); done.StopReason != runnerscripts.StopMaxRequests || done.Usage.CostUSD < 0.02 || done.Usage.CostUSD > 0.06 {
+		if done := f.Prompt(c, "endless"); done.StopReason != runnerscripts.StopMaxRequests || done.Usage.CostUSD < 0.02 || done.Usage.CostUSD > 0.06 {
 			t.Errorf("ended with %+v", done)
 		}
-		if done := f.prompt(c, "plain-text"); done.StopReason != runnerscripts.StopEndTurn || done.Usage.CostUSD <= 0 {
+		if done := f.Prompt(c, "plain-text"); done.StopReason != runnerscripts.StopEndTurn || done.Usage.CostUSD <= 0 {
 			t.Errorf("a cheap query ended with %+v", done)
 		}
 	}
@@ -170,10 +170,10 @@ func TestSystemPromptOfAResumedSessionIsTheNewOne(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	for _, text := range []string{"Speak like a PIRATE.", "Speak like a POET.", ""} {
-		f.session.Agent.SystemPrompt = text
-		c := f.start()
-		f.prompt(c, "plain-text")
-		body := string(f.lastRequest().Body)
+		f.Session.Agent.SystemPrompt = text
+		c := f.Start()
+		f.Prompt(c, "plain-text")
+		body := string(f.LastRequest().Body)
 		for _, word := range []string{"PIRATE", "POET"} {
 			if has := strings.Contains(body, word); has != strings.Contains(text, word) {
 				t.Errorf("with the prompt %q the model is sent %s: %v", text, word, has)
@@ -191,35 +191,35 @@ func TestFileToolsOutsideOfTheWorkspaceAreRefused(t *testing.T) {
 		t.Run(map[bool]string{true: "unless allowed", false: "by default"}[allowed], func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
-			f.session.Agent.AllowOutside = allowed
+			f.Session.Agent.AllowOutside = allowed
 			outside := t.TempDir()
 			agenttest.WriteFile(t, filepath.Join(outside, "old"), "of somebody\n")
-			if err := os.Symlink(outside, f.workspaceFile("link")); err != nil {
+			if err := os.Symlink(outside, f.WorkspaceFile("link")); err != nil {
 				t.Fatal(err)
 			}
-			c := f.start()
+			c := f.Start()
 			calls := []string{
 				call(t, "Read", map[string]string{"file_path": outside + "/old"}),
 				call(t, "Read", map[string]string{"file_path": f.homeFile(".claude/.claude.json")}),
-				call(t, "Write", map[string]string{"file_path": f.workspaceFile("link/new"), "content": "x"}),
+				call(t, "Write", map[string]string{"file_path": f.WorkspaceFile("link/new"), "content": "x"}),
 				call(t, "Write", map[string]string{"file_path": "link/../../new", "content": "x"}),
 				call(t, "Write", map[string]string{"file_path": "~/new", "content": "x"}),
 			}
 			if allowed {
-				wait := f.promptAsync(c, calls[0])
-				if err := c.Respond(t.Context(), f.asked().ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); err != nil {
+				wait := f.PromptAsync(c, calls[0])
+				if err := c.Respond(t.Context(), f.Asked().ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := wait(); err != nil || !strings.Contains(f.lastRequest().Results[0], "of somebody") {
-					t.Errorf("%v, the model was told %q", err, f.lastRequest().Results)
+				if _, err := wait(); err != nil || !strings.Contains(f.LastRequest().Results[0], "of somebody") {
+					t.Errorf("%v, the model was told %q", err, f.LastRequest().Results)
 				}
 				return
 			}
 			for _, text := range calls {
-				f.toolAnswers(c, text, "outside of the workspace "+f.session.Paths.Workspace)
+				f.toolAnswers(c, text, "outside of the workspace "+f.Session.Paths.Workspace)
 			}
 			f.nothingAsked()
-			for _, name := range []string{outside + "/new", f.homeFile("new"), filepath.Join(f.session.Paths.Session, "new")} {
+			for _, name := range []string{outside + "/new", f.homeFile("new"), filepath.Join(f.Session.Paths.Session, "new")} {
 				if _, err := os.Stat(name); err == nil {
 					t.Errorf("%s is written", name)
 				}
@@ -227,15 +227,14 @@ func TestFileToolsOutsideOfTheWorkspaceAreRefused(t *testing.T) {
 			if logs := f.logs("warn"); len(logs) != len(calls) || !strings.Contains(logs[0], "Read "+outside+"/old was not allowed") {
 				t.Errorf("logs: %q", logs)
 			}
-			wait := f.promptAsync(c, "write-file `inside.txt`") // the program asks for this as before
-			if err := c.Respond(t.Context(), f.asked().ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); err != nil {
+			wait := f.PromptAsync(c, "write-file `inside.txt`") // the program asks for this as before
+			if err := c.Respond(t.Context(), f.Asked().ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := wait(); err != nil || !f.exists("inside.txt") {
+			if _, err := wait(); err != nil || !f.Exists("inside.txt") {
 				t.Errorf("a file inside: %v", err)
 			}
-			_, stored := f.transcript()
-			agenttest.SameConversation(t, f.out.All(), stored.All())
+			f.SameAsTranscript()
 		})
 	}
 }

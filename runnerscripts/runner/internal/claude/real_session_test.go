@@ -16,34 +16,34 @@ import (
 func TestResumeInAnotherFolderWithTheTranscriptRestored(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.PermissionMode = bypassMode
-	c := f.start()
-	f.prompt(c, "subagent")
+	f.Session.Agent.PermissionMode = bypassMode
+	c := f.Start()
+	f.Prompt(c, "subagent")
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	before, events := f.transcript()
+	before, events := f.Transcript()
 
-	f.session.Paths = agenttest.NewSession(t, agent.NewUUID(), programName).Paths
-	f.out = agenttest.NewRecorder()
-	setup := runnerscripts.SetupRequest{Session: f.session, Transcript: &before}
+	f.Session.Paths = agenttest.NewSession(t, agent.NewUUID(), programName).Paths
+	f.Out = agenttest.NewRecorder()
+	setup := runnerscripts.SetupRequest{Session: f.Session, Transcript: &before}
 	for range 2 { // a second call is allowed
 		data, err := Driver{}.Setup(t.Context(), setup)
 		if err != nil || !strings.HasPrefix(data.AgentVersion, "2.") {
 			t.Fatalf("setup: %+v, %v", data, err)
 		}
 	}
-	restored, again := f.transcript()
+	restored, again := f.Transcript()
 	if agenttest.Show(t, restored) != agenttest.Show(t, before) {
 		t.Error("the restored transcript is another one")
 	}
 	agenttest.SameConversation(t, events.All(), again.All())
 
-	f.prompt(f.start(), "remember")
-	if last := f.lastRequest(); len(last.Texts) != 2 || last.Texts[0] != "subagent" {
+	f.Prompt(f.Start(), "remember")
+	if last := f.LastRequest(); len(last.Texts) != 2 || last.Texts[0] != "subagent" {
 		t.Errorf("the model was sent %q", last.Texts)
 	}
-	after, _ := f.transcript()
+	after, _ := f.Transcript()
 	if !strings.HasPrefix(after.Main, before.Main) {
 		t.Error("the resumed session does not go on with the restored transcript")
 	}
@@ -63,22 +63,22 @@ func TestFileTruncatedByACrashDoesNotBreakTheSession(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
-			c := f.start()
-			f.prompt(c, "plain-text")
+			c := f.Start()
+			f.Prompt(c, "plain-text")
 			if err := c.Close(); err != nil {
 				t.Fatal(err)
 			}
-			before, _ := f.transcript()
-			file, err := mainTranscript(f.session)
+			before, _ := f.Transcript()
+			file, err := mainTranscript(f.Session)
 			if err != nil {
 				t.Fatal(err)
 			}
 			agenttest.WriteFile(t, file, tt.end(before.Main))
-			f.prompt(f.start(), "remember")
-			if got := f.lastRequest().Texts; len(got) != tt.texts {
+			f.Prompt(f.Start(), "remember")
+			if got := f.LastRequest().Texts; len(got) != tt.texts {
 				t.Errorf("the model was sent %q", got)
 			}
-			after, events := f.transcript()
+			after, events := f.Transcript()
 			if tt.texts > 1 && !strings.HasPrefix(after.Main, before.Main) {
 				t.Error("the transcript was lost")
 			}
@@ -95,26 +95,26 @@ func TestWorkspaceIsTrustedOnlyWhenAsked(t *testing.T) {
 		t.Run(map[bool]string{true: "trusted", false: "untrusted"}[trusted], func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
-			f.session.Agent.TrustWorkspace = trusted
+			f.Session.Agent.TrustWorkspace = trusted
 			f.evilWorkspace()
 			own := agenttest.StdioMCP(t, "own")
-			f.profile = runnerscripts.Profile{
+			f.Profile = runnerscripts.Profile{
 				Hooks:      []runnerscripts.Hook{{Event: "SessionStart", Command: "touch profile-hook-ran"}},
 				MCPServers: []runnerscripts.MCPServer{own.Server},
 			}
-			f.setup()
-			f.prompt(f.start(), "plain-text")
-			if f.exists("evil-hook-ran") != trusted {
+			f.SetUp()
+			f.Prompt(f.Start(), "plain-text")
+			if f.Exists("evil-hook-ran") != trusted {
 				t.Errorf("the workspace's hook ran: %v", !trusted)
 			}
-			if f.exists("evil-mcp-ran") != trusted {
+			if f.Exists("evil-mcp-ran") != trusted {
 				t.Errorf("the workspace's MCP server ran: %v", !trusted)
 			}
-			if has := strings.Contains(string(f.lastRequest().Body), "EVIL-COMMAND"); has != trusted {
+			if has := strings.Contains(string(f.LastRequest().Body), "EVIL-COMMAND"); has != trusted {
 				t.Errorf("the workspace's command is there: %v", has)
 			}
-			if !f.exists("profile-hook-ran") || len(own.Requests()) == 0 {
-				t.Errorf("the profile's hook ran: %v; its server got %v", f.exists("profile-hook-ran"), own.Requests())
+			if !f.Exists("profile-hook-ran") || len(own.Requests()) == 0 {
+				t.Errorf("the profile's hook ran: %v; its server got %v", f.Exists("profile-hook-ran"), own.Requests())
 			}
 		})
 	}
@@ -123,11 +123,11 @@ func TestWorkspaceIsTrustedOnlyWhenAsked(t *testing.T) {
 func TestPermissionRequestOfASubagentIsInItsConversation(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	c := f.start()
-	wait := f.promptAsync(c, "subagent `touch asked`")
-	e := f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypePermissionRequest))
+	c := f.Start()
+	wait := f.PromptAsync(c, "subagent `touch asked`")
+	e := f.Out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypePermissionRequest))
 	req := agenttest.Payload[runnerscripts.PermissionRequest](t, e)
-	subs := agenttest.Fold(t, f.out.All()).Subagents
+	subs := agenttest.Fold(t, f.Out.All()).Subagents
 	if len(subs) != 1 || e.ConversationID != subs[0].ToolCallID || req.ToolCall.Title != "touch asked" {
 		t.Errorf("request in %q: %s", e.ConversationID, agenttest.Show(t, req))
 	}
@@ -137,10 +137,10 @@ func TestPermissionRequestOfASubagentIsInItsConversation(t *testing.T) {
 	if _, err := wait(); err != nil {
 		t.Fatal(err)
 	}
-	if !f.exists("asked") {
+	if !f.Exists("asked") {
 		t.Error("the command did not run")
 	}
-	for _, e := range f.out.All() {
+	for _, e := range f.Out.All() {
 		if e.Type == runnerscripts.TypePermissionResolved && e.ConversationID != subs[0].ToolCallID {
 			t.Errorf("resolved in %q", e.ConversationID)
 		}
@@ -150,23 +150,23 @@ func TestPermissionRequestOfASubagentIsInItsConversation(t *testing.T) {
 func TestEndOfThePromptsContextEndsItAndTheNextOneGoesOn(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	c := f.start()
-	f.prompt(c, "first plain-text")
+	c := f.Start()
+	f.Prompt(c, "first plain-text")
 	ctx, cancel := context.WithCancel(t.Context())
 	wait := make(chan error, 1)
 	go func() {
 		_, err := c.Prompt(ctx, "q", "slow-stream")
 		wait <- err
 	}()
-	if err := f.api.WaitHeld(t.Context()); err != nil {
+	if err := f.API.WaitHeld(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	cancel()
 	if err := <-wait; !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
-	f.prompt(c, "remember")
-	if got := f.lastRequest().Texts; got[0] != "first plain-text" {
+	f.Prompt(c, "remember")
+	if got := f.LastRequest().Texts; got[0] != "first plain-text" {
 		t.Errorf("the model was sent %q", got)
 	}
 }
@@ -174,14 +174,14 @@ func TestEndOfThePromptsContextEndsItAndTheNextOneGoesOn(t *testing.T) {
 func TestRawLinesComeOnRequest(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	c, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session, Raw: true}, f.out)
+	c, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.Session, Raw: true}, f.Out)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	f.prompt(c, "plain-text")
+	f.Prompt(c, "plain-text")
 	var types []string
-	for _, l := range agenttest.Payloads[head](t, f.out.All(), runnerscripts.TypeRaw) {
+	for _, l := range agenttest.Payloads[head](t, f.Out.All(), runnerscripts.TypeRaw) {
 		types = append(types, l.Type)
 	}
 	if all := strings.Join(types, " "); !strings.HasPrefix(all, "control_response") || !strings.Contains(all, "result") {
@@ -192,8 +192,8 @@ func TestRawLinesComeOnRequest(t *testing.T) {
 func TestModelThatDoesNotStartIsAnErrorWithWhatItSaid(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.PermissionMode = "no-such-mode"
-	_, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session}, f.out)
+	f.Session.Agent.PermissionMode = "no-such-mode"
+	_, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.Session}, f.Out)
 	if !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "no-such-mode") {
 		t.Errorf("error %v", err)
 	}

@@ -14,16 +14,16 @@ import (
 func TestWritesAFile(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.PermissionMode = "acceptEdits"
-	done := f.prompt(f.start(), "please write-file `notes.txt`")
+	f.Session.Agent.PermissionMode = "acceptEdits"
+	done := f.Prompt(f.Start(), "please write-file `notes.txt`")
 	if done.StopReason != runnerscripts.StopEndTurn {
 		t.Errorf("stop reason %q", done.StopReason)
 	}
-	data, err := os.ReadFile(f.workspaceFile("notes.txt"))
+	data, err := os.ReadFile(f.WorkspaceFile("notes.txt"))
 	if err != nil || string(data) != "hello from the scripted model\n" {
 		t.Errorf("file: %q, %v", data, err)
 	}
-	blocks := agenttest.Fold(t, f.out.All()).Blocks
+	blocks := agenttest.Fold(t, f.Out.All()).Blocks
 	if len(blocks) != 4 {
 		t.Fatalf("blocks: %s", agenttest.Show(t, blocks))
 	}
@@ -32,28 +32,26 @@ func TestWritesAFile(t *testing.T) {
 		call.Title != "Write notes.txt" || call.Name != "Write" {
 		t.Fatalf("tool call: %s", agenttest.Show(t, call))
 	}
-	if len(call.Locations) != 1 || call.Locations[0].Path != f.workspaceFile("notes.txt") {
+	if len(call.Locations) != 1 || call.Locations[0].Path != f.WorkspaceFile("notes.txt") {
 		t.Errorf("locations: %v", call.Locations)
 	}
 	if len(call.Content) != 1 || call.Content[0].Type != "diff" || call.Content[0].OldText != nil ||
 		call.Content[0].NewText != "hello from the scripted model\n" {
 		t.Errorf("content: %s", agenttest.Show(t, call.Content))
 	}
-	init := agenttest.Payloads[runnerscripts.SessionInitialized](t, f.out.All(), runnerscripts.TypeSessionInitialized)
+	init := agenttest.Payloads[runnerscripts.SessionInitialized](t, f.Out.All(), runnerscripts.TypeSessionInitialized)
 	if len(init) != 1 || init[0].Mode != "acceptEdits" || init[0].AgentVersion == "" || init[0].Resumed {
 		t.Errorf("session_initialized: %+v", init)
 	}
-	_, stored := f.transcript()
-	agenttest.SameConversation(t, f.out.All(), stored.All())
+	f.SameAsTranscript()
 }
 
 func TestThinkingAndTextOfOneMessageAreTwoBlocks(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.prompt(f.start(), "think")
-	_, stored := f.transcript()
-	agenttest.SameConversation(t, f.out.All(), stored.All())
-	blocks := agenttest.Fold(t, f.out.All()).Blocks
+	f.Prompt(f.Start(), "think")
+	f.SameAsTranscript()
+	blocks := agenttest.Fold(t, f.Out.All()).Blocks
 	if len(blocks) != 3 {
 		t.Fatalf("blocks: %s", agenttest.Show(t, blocks))
 	}
@@ -73,13 +71,13 @@ func TestThinkingAndTextOfOneMessageAreTwoBlocks(t *testing.T) {
 func TestUsageIsThatOfTheQueryAlone(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.PermissionMode = bypassMode
-	c := f.start()
+	f.Session.Agent.PermissionMode = bypassMode
+	c := f.Start()
 	seen := 0
 	for _, text := range []string{"two-tools", "plain-text", "subagent"} {
-		got := f.prompt(c, text).Usage
+		got := f.Prompt(c, text).Usage
 		var want runnerscripts.Usage
-		for _, r := range f.api.Requests()[seen:] {
+		for _, r := range f.API.Requests()[seen:] {
 			seen++
 			want = want.Add(runnerscripts.Usage{
 				InputTokens: r.Usage.InputTokens, OutputTokens: r.Usage.OutputTokens,
@@ -94,7 +92,7 @@ func TestUsageIsThatOfTheQueryAlone(t *testing.T) {
 			t.Errorf("%s: usage\n got %+v\nwant %+v", text, got, want)
 		}
 	}
-	updates := agenttest.Payloads[runnerscripts.UsageUpdate](t, f.out.All(), runnerscripts.TypeUsageUpdate)
+	updates := agenttest.Payloads[runnerscripts.UsageUpdate](t, f.Out.All(), runnerscripts.TypeUsageUpdate)
 	if len(updates) == 0 || updates[len(updates)-1].Used < 15_000 || updates[len(updates)-1].Size == 0 {
 		t.Errorf("usage updates: %+v", updates)
 	}
@@ -106,12 +104,12 @@ func TestSubagentHasAConversationOfItsOwn(t *testing.T) {
 		t.Run(scenario, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
-			f.session.Agent.PermissionMode = bypassMode
-			done := f.prompt(f.start(), scenario)
+			f.Session.Agent.PermissionMode = bypassMode
+			done := f.Prompt(f.Start(), scenario)
 			if done.StopReason != runnerscripts.StopEndTurn {
 				t.Errorf("stop reason %q", done.StopReason)
 			}
-			got := agenttest.Fold(t, f.out.All())
+			got := agenttest.Fold(t, f.Out.All())
 			if len(got.Subagents) != 1 {
 				t.Fatalf("subagents: %s", agenttest.Show(t, got.Subagents))
 			}
@@ -124,8 +122,8 @@ func TestSubagentHasAConversationOfItsOwn(t *testing.T) {
 			if len(blocks) != 4 || blocks[2].Tool == nil || blocks[2].Tool.Title != "echo subagent" {
 				t.Errorf("its conversation: %s", agenttest.Show(t, blocks))
 			}
-			tr, stored := f.transcript()
-			agenttest.SameConversation(t, f.out.All(), stored.All())
+			tr, stored := f.Transcript()
+			agenttest.SameConversation(t, f.Out.All(), stored.All())
 			if len(tr.Subagents) != 1 || tr.Subagents[0].ID != sub.AgentID {
 				t.Errorf("the transcript's subagents do not have the id %q", sub.AgentID)
 			}
@@ -136,12 +134,11 @@ func TestSubagentHasAConversationOfItsOwn(t *testing.T) {
 func TestTwoToolsInOneMessage(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.PermissionMode = bypassMode
-	f.prompt(f.start(), "two-tools")
-	_, stored := f.transcript()
-	agenttest.SameConversation(t, f.out.All(), stored.All())
+	f.Session.Agent.PermissionMode = bypassMode
+	f.Prompt(f.Start(), "two-tools")
+	f.SameAsTranscript()
 	calls := 0
-	for _, b := range agenttest.Fold(t, f.out.All()).Blocks {
+	for _, b := range agenttest.Fold(t, f.Out.All()).Blocks {
 		if b.Tool != nil && b.Tool.Status == runnerscripts.ToolCompleted {
 			calls++
 		}
@@ -154,15 +151,15 @@ func TestTwoToolsInOneMessage(t *testing.T) {
 func TestTurnLimitEndsTheQuery(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.MaxTurns = 2
-	f.session.Agent.PermissionMode = bypassMode
-	c := f.start()
+	f.Session.Agent.MaxTurns = 2
+	f.Session.Agent.PermissionMode = bypassMode
+	c := f.Start()
 	for range 2 { // each query has a limit of its own
-		before := len(f.api.Requests())
-		if done := f.prompt(c, "endless"); done.StopReason != runnerscripts.StopMaxRequests {
+		before := len(f.API.Requests())
+		if done := f.Prompt(c, "endless"); done.StopReason != runnerscripts.StopMaxRequests {
 			t.Errorf("stop reason %q", done.StopReason)
 		}
-		if n := len(f.api.Requests()) - before; n != 2 {
+		if n := len(f.API.Requests()) - before; n != 2 {
 			t.Errorf("%d requests", n)
 		}
 	}
@@ -171,13 +168,13 @@ func TestTurnLimitEndsTheQuery(t *testing.T) {
 func TestNothingIsWrittenOutsideTheSession(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.PermissionMode = bypassMode
-	f.prompt(f.start(), "subagent")
-	entries, err := os.ReadDir(f.session.Paths.Workspace)
+	f.Session.Agent.PermissionMode = bypassMode
+	f.Prompt(f.Start(), "subagent")
+	entries, err := os.ReadDir(f.Session.Paths.Workspace)
 	if err != nil || len(entries) != 0 {
 		t.Errorf("in the workspace: %v, %v", entries, err)
 	}
-	tasks, err := filepath.Glob(filepath.Join(tempDir(f.session), "claude-*", "*", f.session.SessionID))
+	tasks, err := filepath.Glob(filepath.Join(tempDir(f.Session), "claude-*", "*", f.Session.SessionID))
 	if err != nil || len(tasks) != 1 {
 		t.Errorf("the output of tasks is not in the session's own folder: %v, %v", tasks, err)
 	}

@@ -24,34 +24,34 @@ var recorded = []struct {
 	run  func(f *fixture, c agent.Conversation)
 }{
 	{"write", func(f *fixture, c agent.Conversation) {
-		wait := f.promptAsync(c, "write-file")
-		f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
+		wait := f.PromptAsync(c, "write-file")
+		f.Answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
 		_, _ = wait()
 	}},
 	{"rejected", func(f *fixture, c agent.Conversation) {
-		wait := f.promptAsync(c, "run-command `touch asked`")
-		f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Message: "not today"})
+		wait := f.PromptAsync(c, "run-command `touch asked`")
+		f.Answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Message: "not today"})
 		_, _ = wait()
 	}},
-	{"think", func(f *fixture, c agent.Conversation) { f.prompt(c, "think") }},
-	{"subagent", func(f *fixture, c agent.Conversation) { f.prompt(c, "subagent") }},
-	{"background", func(f *fixture, c agent.Conversation) { f.prompt(c, "background") }},
-	{"overloaded", func(f *fixture, c agent.Conversation) { _, _ = c.Prompt(f.t.Context(), "q", "http-529") }},
+	{"think", func(f *fixture, c agent.Conversation) { f.Prompt(c, "think") }},
+	{"subagent", func(f *fixture, c agent.Conversation) { f.Prompt(c, "subagent") }},
+	{"background", func(f *fixture, c agent.Conversation) { f.Prompt(c, "background") }},
+	{"overloaded", func(f *fixture, c agent.Conversation) { _, _ = c.Prompt(f.Context(), "q", "http-529") }},
 	{"interrupted", func(f *fixture, c agent.Conversation) {
-		wait := f.promptAsync(c, "slow-stream")
-		if err := f.api.WaitHeld(f.t.Context()); err != nil {
-			f.t.Fatal(err)
+		wait := f.PromptAsync(c, "slow-stream")
+		if err := f.API.WaitHeld(f.Context()); err != nil {
+			f.Fatal(err)
 		}
-		f.out.Wait(f.t.Context(), f.t, agenttest.OfType(runnerscripts.TypeAgentMessage))
-		if err := c.Interrupt(f.t.Context()); err != nil {
-			f.t.Fatal(err)
+		f.Out.Wait(f.Context(), f, agenttest.OfType(runnerscripts.TypeAgentMessage))
+		if err := c.Interrupt(f.Context()); err != nil {
+			f.Fatal(err)
 		}
 		_, _ = wait()
 	}},
 	{"profile", func(f *fixture, c agent.Conversation) {
-		f.prompt(c, "/greet the world")
-		f.prompt(c, "call-tool `mcp__own__add {\"a\":2,\"b\":3}`")
-		f.prompt(c, "run-command `touch forbidden`")
+		f.Prompt(c, "/greet the world")
+		f.Prompt(c, "call-tool `mcp__own__add {\"a\":2,\"b\":3}`")
+		f.Prompt(c, "run-command `touch forbidden`")
 	}},
 }
 
@@ -63,13 +63,6 @@ func recordedProfile(t *testing.T) runnerscripts.Profile {
 		Commands:     []runnerscripts.SlashCommand{{Name: "greet", Description: "greets somebody", Content: "plain-text Greet $ARGUMENTS kindly."}},
 		Hooks:        []runnerscripts.Hook{{Event: "PreToolUse", Matcher: "Bash", Command: "echo not so >&2; exit 2"}},
 		MCPServers:   []runnerscripts.MCPServer{agenttest.BundledMCP(t, "own").Server, {Name: "broken", Command: []string{"/no/such/program"}}},
-	}
-}
-
-func (f *fixture) answer(c agent.Conversation, d runnerscripts.PermissionDecision) {
-	f.t.Helper()
-	if err := c.Respond(f.t.Context(), f.asked().ID, d); err != nil {
-		f.t.Fatal(err)
 	}
 }
 
@@ -85,10 +78,10 @@ func TestRecordedRunsCanBeRecordedAnew(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			f := newFixture(t)
 			if r.name == "profile" {
-				f.profile = recordedProfile(t)
-				f.setup()
+				f.Profile = recordedProfile(t)
+				f.SetUp()
 			}
-			c, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session, Profile: f.profile, Raw: true}, f.out)
+			c, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.Session, Profile: f.Profile, Raw: true}, f.Out)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -104,39 +97,39 @@ func TestRecordedRunsCanBeRecordedAnew(t *testing.T) {
 // save writes the recorded data, with the folders of the session and the address of the model
 // replaced.
 func (f *fixture) save(name string) {
-	f.t.Helper()
+	f.Helper()
 	var lines bytes.Buffer
-	for _, e := range f.out.All() {
+	for _, e := range f.Out.All() {
 		if e.Type == runnerscripts.TypeRaw && !bytes.HasPrefix(e.Payload, []byte(`{"type":"control_response"`)) {
 			lines.Write(append(e.Payload, '\n'))
 		}
 	}
-	tr, _ := f.transcript()
+	tr, _ := f.Transcript()
 	f.write(name, "lines.jsonl", lines.String())
-	f.write(name, "main.jsonl", messagesOf(f.t, tr.Main))
+	f.write(name, "main.jsonl", messagesOf(f, tr.Main))
 	for _, sub := range tr.Subagents {
-		f.write(name, "sub.jsonl", messagesOf(f.t, sub.Transcript))
+		f.write(name, "sub.jsonl", messagesOf(f, sub.Transcript))
 		f.write(name, "meta.json", sub.Meta)
 	}
 }
 
 func (f *fixture) write(name, kind, text string) {
-	f.t.Helper()
-	dir, err := filepath.EvalSymlinks(f.session.Paths.Session)
+	f.Helper()
+	dir, err := filepath.EvalSymlinks(f.Session.Paths.Session)
 	if err != nil {
-		f.t.Fatal(err)
+		f.Fatal(err)
 	}
 	text = strings.NewReplacer(
-		dir, "/session", slug(dir), "-session", strings.TrimPrefix(f.api.URL, "http://"), "127.0.0.1:4000",
+		dir, "/session", slug(dir), "-session", strings.TrimPrefix(f.API.URL, "http://"), "127.0.0.1:4000",
 	).Replace(text)
 	if err := os.WriteFile(testdata(name, kind), []byte(text), 0o644); err != nil {
-		f.t.Fatal(err)
+		f.Fatal(err)
 	}
 }
 
 // messagesOf leaves out the records that are not translated. They contain the program's own
 // prompts.
-func messagesOf(t *testing.T, transcript string) string {
+func messagesOf(t testing.TB, transcript string) string {
 	t.Helper()
 	var b strings.Builder
 	for line := range strings.Lines(transcript) {

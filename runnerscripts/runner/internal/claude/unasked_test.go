@@ -19,15 +19,15 @@ const (
 // leaveBehind runs a query that leaves a background command, which ends when the workspace has a
 // file named "go".
 func (f *fixture) leaveBehind(c agent.Conversation) runnerscripts.QueryCompleted {
-	f.t.Helper()
-	return f.prompt(c, "call-tool `Bash {\"command\":\""+untilGo+"\",\"run_in_background\":true}`")
+	f.Helper()
+	return f.Prompt(c, "call-tool `Bash {\"command\":\""+untilGo+"\",\"run_in_background\":true}`")
 }
 
 // wakeUp ends that command and waits until the program has finished the turn that this triggers.
 func (f *fixture) wakeUp(c agent.Conversation) {
-	f.t.Helper()
-	if err := os.WriteFile(f.workspaceFile("go"), nil, 0o600); err != nil {
-		f.t.Fatal(err)
+	f.Helper()
+	if err := os.WriteFile(f.WorkspaceFile("go"), nil, 0o600); err != nil {
+		f.Fatal(err)
 	}
 	conv := c.(*conversation)
 	tick := time.NewTicker(10 * time.Millisecond)
@@ -40,24 +40,24 @@ func (f *fixture) wakeUp(c agent.Conversation) {
 			return
 		}
 	}
-	f.t.Fatal("the program was not woken up")
+	f.Fatal("the program was not woken up")
 }
 
 func TestAnUnpromptedTurnCountsForTheNextQuery(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.PermissionMode = bypassMode
-	c := f.start()
+	f.Session.Agent.PermissionMode = bypassMode
+	c := f.Start()
 	got := f.leaveBehind(c).Usage
-	asked := len(f.api.Requests())
+	asked := len(f.API.Requests())
 	f.wakeUp(c)
-	if len(f.api.Requests()) == asked {
+	if len(f.API.Requests()) == asked {
 		t.Fatal("the model was not asked")
 	}
-	got = got.Add(f.prompt(c, "plain-text").Usage)
-	got = got.Add(f.prompt(c, "plain-text").Usage) // a second query counts nothing twice
+	got = got.Add(f.Prompt(c, "plain-text").Usage)
+	got = got.Add(f.Prompt(c, "plain-text").Usage) // a second query counts nothing twice
 	var want runnerscripts.Usage
-	for _, r := range f.api.Requests() {
+	for _, r := range f.API.Requests() {
 		want = want.Add(runnerscripts.Usage{
 			InputTokens: r.Usage.InputTokens, OutputTokens: r.Usage.OutputTokens,
 			CacheReadTokens: r.Usage.CacheReadTokens, CacheWriteTokens: r.Usage.CacheWriteTokens,
@@ -72,11 +72,11 @@ func TestAnUnpromptedTurnCountsForTheNextQuery(t *testing.T) {
 func TestABudgetHoldsOnWhenItsQueryHasEnded(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.PermissionMode = bypassMode
-	f.profile.BudgetUSD = 0.05
-	f.setup()
-	c := f.start()
-	if done := f.prompt(c, "wake-up `"+untilGo+"`"); done.StopReason != runnerscripts.StopEndTurn || done.Usage.CostUSD >= f.profile.BudgetUSD {
+	f.Session.Agent.PermissionMode = bypassMode
+	f.Profile.BudgetUSD = 0.05
+	f.SetUp()
+	c := f.Start()
+	if done := f.Prompt(c, "wake-up `"+untilGo+"`"); done.StopReason != runnerscripts.StopEndTurn || done.Usage.CostUSD >= f.Profile.BudgetUSD {
 		t.Fatalf("the query ended with %+v", done)
 	}
 	f.wakeUp(c) // the turn would not end by itself
@@ -89,7 +89,7 @@ func TestABudgetHoldsOnWhenItsQueryHasEnded(t *testing.T) {
 		t.Error("the next such turn would not be stopped")
 	}
 	conv.mu.Unlock()
-	if done := f.prompt(c, "plain-text"); done.StopReason != runnerscripts.StopEndTurn || done.Usage.CostUSD < f.profile.BudgetUSD/2 {
+	if done := f.Prompt(c, "plain-text"); done.StopReason != runnerscripts.StopEndTurn || done.Usage.CostUSD < f.Profile.BudgetUSD/2 {
 		t.Errorf("the next query ended with %+v", done)
 	}
 }

@@ -27,12 +27,12 @@ func TestToolOfAnMCPServerAsksAndIsCalled(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
 			calc := agenttest.StdioMCP(t, "calc")
-			f.profile.MCPServers = []runnerscripts.MCPServer{calc.Server}
+			f.Profile.MCPServers = []runnerscripts.MCPServer{calc.Server}
 			c := f.start()
 			asked := 0
 			for range 2 {
 				asked += f.promptAndAnswer(c, callAdd, runnerscripts.PermissionDecision{Kind: tt.kind})
-				if got := strings.Join(f.lastRequest().Results, " "); !strings.Contains(got, tt.told) {
+				if got := strings.Join(f.LastRequest().Results, " "); !strings.Contains(got, tt.told) {
 					t.Errorf("the model was told %q", got)
 				}
 			}
@@ -42,14 +42,14 @@ func TestToolOfAnMCPServerAsksAndIsCalled(t *testing.T) {
 			if called := len(calc.Calls()) > 0; called != tt.kind.Allows() {
 				t.Errorf("called: %v", called)
 			}
-			call := agenttest.Fold(t, f.out.All()).Blocks[2].Tool
+			call := agenttest.Fold(t, f.Out.All()).Blocks[2].Tool
 			if call == nil || call.Name != "calc/add" || call.Status != tt.status || string(call.RawInput) != `{"a":2,"b":3}` {
 				t.Errorf("call: %s", agenttest.Show(t, call))
 			}
 			if tt.kind.Allows() && (len(call.Content) != 1 || call.Content[0].Content.Text != "the sum is 5") {
 				t.Errorf("content: %s", agenttest.Show(t, call.Content))
 			}
-			f.sameAsTranscript()
+			f.SameAsTranscript()
 		})
 	}
 }
@@ -57,21 +57,21 @@ func TestToolOfAnMCPServerAsksAndIsCalled(t *testing.T) {
 func TestMCPServersThatDoNotStartAreToldAndTheSessionGoesOn(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.PermissionMode = "full-access"
-	f.session.Agent.Config = []byte(`{"mcp_servers":{"configured":{"command":"/no/such/program"}},` + string(f.session.Agent.Config[1:]))
-	f.profile.MCPServers = []runnerscripts.MCPServer{
+	f.Session.Agent.PermissionMode = "full-access"
+	f.Session.Agent.Config = []byte(`{"mcp_servers":{"configured":{"command":"/no/such/program"}},` + string(f.Session.Agent.Config[1:]))
+	f.Profile.MCPServers = []runnerscripts.MCPServer{
 		{Name: "missing", Command: []string{"/no/such/program"}},
 		{Name: "ends", Command: []string{"/bin/sh", "-c", "exit 3"}},
 		{Name: "unreachable", URL: "http://127.0.0.1:1/mcp"},
 	}
 	c := f.start()
-	f.prompt(c, "subagent") // the subagent starts the servers again
-	if done := f.prompt(c, "plain-text"); done.StopReason != runnerscripts.StopEndTurn {
+	f.Prompt(c, "subagent") // the subagent starts the servers again
+	if done := f.Prompt(c, "plain-text"); done.StopReason != runnerscripts.StopEndTurn {
 		t.Errorf("stop reason %q", done.StopReason)
 	}
 	for _, name := range []string{"configured", "missing", "ends", "unreachable"} {
 		told := 0
-		for _, l := range agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog) {
+		for _, l := range agenttest.Payloads[runnerscripts.Log](t, f.Out.All(), runnerscripts.TypeLog) {
 			if l.Level == "error" && strings.Contains(l.Message, `"`+name+`"`) {
 				told++
 			}
@@ -85,9 +85,9 @@ func TestMCPServersThatDoNotStartAreToldAndTheSessionGoesOn(t *testing.T) {
 func TestInterruptDoesNotWaitForAnMCPServer(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.profile.MCPServers = []runnerscripts.MCPServer{{Name: "hangs", Command: []string{"/bin/sh", "-c", "exec cat >/dev/null"}}}
+	f.Profile.MCPServers = []runnerscripts.MCPServer{{Name: "hangs", Command: []string{"/bin/sh", "-c", "exec cat >/dev/null"}}}
 	c := f.start()
-	wait := f.promptAsync(c, "plain-text")
+	wait := f.PromptAsync(c, "plain-text")
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !c.(*conversation).turnRuns() {
@@ -99,7 +99,7 @@ func TestInterruptDoesNotWaitForAnMCPServer(t *testing.T) {
 	if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
 		t.Errorf("ended with %+v, %v", done, err)
 	}
-	if len(f.api.Requests()) != 0 {
+	if len(f.API.Requests()) != 0 {
 		t.Error("the model was asked")
 	}
 }

@@ -45,8 +45,8 @@ func TestPermissionDecides(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
 			c := f.start()
-			wait := f.promptAsync(c, "run-command `touch asked`")
-			req := f.asked()
+			wait := f.PromptAsync(c, "run-command `touch asked`")
+			req := f.Asked()
 			if req.ToolCall.Title != "touch asked" || req.ToolCall.Status != runnerscripts.ToolPending || req.ToolCall.Kind != runnerscripts.ToolExecute {
 				t.Errorf("request: %s", agenttest.Show(t, req))
 			}
@@ -57,24 +57,24 @@ func TestPermissionDecides(t *testing.T) {
 			if err != nil || done.StopReason != tt.stop {
 				t.Errorf("ended with %q, %v", done.StopReason, err)
 			}
-			if want := tt.status == runnerscripts.ToolCompleted; f.exists("asked") != want {
+			if want := tt.status == runnerscripts.ToolCompleted; f.Exists("asked") != want {
 				t.Errorf("the command ran: %v", !want)
 			}
-			call := agenttest.Fold(t, f.out.All()).Blocks[2].Tool
+			call := agenttest.Fold(t, f.Out.All()).Blocks[2].Tool
 			if call.Status != tt.status || call.ToolCallID != req.ToolCall.ToolCallID {
 				t.Errorf("call: %s", agenttest.Show(t, call))
 			}
-			if results := strings.Join(f.lastRequest().Results, " "); !strings.Contains(results, tt.told) {
+			if results := strings.Join(f.LastRequest().Results, " "); !strings.Contains(results, tt.told) {
 				t.Errorf("the model was told %q", results)
 			}
-			resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.out.All(), runnerscripts.TypePermissionResolved)
+			resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.Out.All(), runnerscripts.TypePermissionResolved)
 			if len(resolved) != 1 || resolved[0].ID != req.ID || resolved[0].Reason != "answered" {
 				t.Errorf("resolved: %+v", resolved)
 			}
 			if err := c.Respond(t.Context(), req.ID, tt.decision); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
 				t.Errorf("a second answer: %v", err)
 			}
-			f.sameAsTranscript()
+			f.SameAsTranscript()
 		})
 	}
 }
@@ -83,9 +83,9 @@ func TestRejectionOfAFileShowsWhatItWouldHaveBeen(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	c := f.start()
-	wait := f.promptAsync(c, "write-file `asked.txt`")
-	req := f.asked()
-	if call := req.ToolCall; call.Title != "Write asked.txt" || len(call.Content) != 1 || call.Content[0].Path != f.workspaceFile("asked.txt") {
+	wait := f.PromptAsync(c, "write-file `asked.txt`")
+	req := f.Asked()
+	if call := req.ToolCall; call.Title != "Write asked.txt" || len(call.Content) != 1 || call.Content[0].Path != f.WorkspaceFile("asked.txt") {
 		t.Errorf("request: %s", agenttest.Show(t, req))
 	}
 	if err := c.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce}); err != nil {
@@ -94,34 +94,34 @@ func TestRejectionOfAFileShowsWhatItWouldHaveBeen(t *testing.T) {
 	if _, err := wait(); err != nil {
 		t.Fatal(err)
 	}
-	if f.exists("asked.txt") {
+	if f.Exists("asked.txt") {
 		t.Error("the file was written")
 	}
-	f.sameAsTranscript()
+	f.SameAsTranscript()
 }
 
 func TestReasonOfARejectionReachesTheModelAsTheUsersWords(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	c := f.start()
-	wait := f.promptAsync(c, "run-command `touch asked`")
-	f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Message: "not today, think"})
+	wait := f.PromptAsync(c, "run-command `touch asked`")
+	f.Answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Message: "not today, think"})
 	if _, err := wait(); err != nil {
 		t.Fatal(err)
 	}
-	last := f.lastRequest().Texts
+	last := f.LastRequest().Texts
 	if len(last) != 2 || last[1] != "not today, think" {
 		t.Errorf("the model was sent %q", last)
 	}
-	f.sameAsTranscript()
+	f.SameAsTranscript()
 }
 
 func TestAnotherInputThanTheOneThatIsAskedForIsRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	c := f.start()
-	wait := f.promptAsync(c, "run-command `touch asked`")
-	req := f.asked()
+	wait := f.PromptAsync(c, "run-command `touch asked`")
+	req := f.Asked()
 	err := c.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{
 		Kind: runnerscripts.AllowOnce, UpdatedInput: json.RawMessage(`{"command":"touch rewritten"}`),
 	})
@@ -140,10 +140,10 @@ func TestAnotherInputThanTheOneThatIsAskedForIsRefused(t *testing.T) {
 func TestQuestionOfTheAgentIsAnswered(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.PermissionMode = "plan" // the agent asks questions only in this mode
+	f.Session.Agent.PermissionMode = "plan" // the agent asks questions only in this mode
 	c := f.start()
-	wait := f.promptAsync(c, "ask-user")
-	req := f.asked()
+	wait := f.PromptAsync(c, "ask-user")
+	req := f.Asked()
 	if req.ToolCall.Title != "Which colour?" || !strings.Contains(string(req.ToolCall.RawInput), "The cold one") {
 		t.Fatalf("request %s", agenttest.Show(t, req))
 	}
@@ -155,18 +155,18 @@ func TestQuestionOfTheAgentIsAnswered(t *testing.T) {
 	if _, err := wait(); err != nil {
 		t.Fatal(err)
 	}
-	if got := f.lastRequest().Results; len(got) != 1 || !strings.Contains(got[0], "Blue") {
+	if got := f.LastRequest().Results; len(got) != 1 || !strings.Contains(got[0], "Blue") {
 		t.Errorf("the model was told %q", got)
 	}
-	f.sameAsTranscript()
+	f.SameAsTranscript()
 }
 
 func TestModeAndModelChangeMidway(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	c := f.start()
-	f.prompt(c, "plain-text")
-	if got := f.lastRequest().Model; got != testModel {
+	f.Prompt(c, "plain-text")
+	if got := f.LastRequest().Model; got != testModel {
 		t.Errorf("the first model is %q", got)
 	}
 	if err := c.SetMode(t.Context(), "full-access"); err != nil {
@@ -175,14 +175,14 @@ func TestModeAndModelChangeMidway(t *testing.T) {
 	if err := c.SetModel(t.Context(), "another-model"); err != nil {
 		t.Fatal(err)
 	}
-	f.prompt(c, "run-command `touch notes.txt`") // the first mode would ask
-	if got := f.lastRequest().Model; got != "another-model" {
+	f.Prompt(c, "run-command `touch notes.txt`") // the first mode would ask
+	if got := f.LastRequest().Model; got != "another-model" {
 		t.Errorf("the second model is %q", got)
 	}
-	if !f.exists("notes.txt") {
+	if !f.Exists("notes.txt") {
 		t.Error("the command did not run")
 	}
-	modes := agenttest.Payloads[runnerscripts.ModeUpdate](t, f.out.All(), runnerscripts.TypeModeUpdate)
+	modes := agenttest.Payloads[runnerscripts.ModeUpdate](t, f.Out.All(), runnerscripts.TypeModeUpdate)
 	if len(modes) != 1 || modes[0].CurrentModeID != "full-access" {
 		t.Errorf("modes: %+v", modes)
 	}
@@ -212,11 +212,11 @@ func TestFailureOfTheAPIFailsTheQueryWithItsStatus(t *testing.T) {
 				!strings.Contains(failure.Message, "scripted failure") {
 				t.Fatalf("error %#v", err)
 			}
-			if text := agenttest.Said(t, f.out.All()); text != "" {
+			if text := agenttest.Said(t, f.Out.All()); text != "" {
 				t.Errorf("the agent said %q", text)
 			}
 			retries := 0
-			for _, l := range agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog) {
+			for _, l := range agenttest.Payloads[runnerscripts.Log](t, f.Out.All(), runnerscripts.TypeLog) {
 				if strings.HasPrefix(l.Message, "the model's API failed") {
 					retries++
 				}
@@ -224,8 +224,8 @@ func TestFailureOfTheAPIFailsTheQueryWithItsStatus(t *testing.T) {
 			if retries != tt.retries {
 				t.Errorf("%d retries are told", retries)
 			}
-			f.prompt(c, "plain-text")
-			f.sameAsTranscript()
+			f.Prompt(c, "plain-text")
+			f.SameAsTranscript()
 		})
 	}
 }

@@ -15,11 +15,11 @@ func TestInterruptMidStreamLeavesTheSessionUsable(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	c := f.start()
-	wait := f.promptAsync(c, "slow-stream")
-	if err := f.api.WaitHeld(t.Context()); err != nil {
+	wait := f.PromptAsync(c, "slow-stream")
+	if err := f.API.WaitHeld(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeAgentMessage))
+	f.Out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeAgentMessage))
 	if err := c.Interrupt(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -27,13 +27,13 @@ func TestInterruptMidStreamLeavesTheSessionUsable(t *testing.T) {
 	if err != nil || done.StopReason != runnerscripts.StopCancelled {
 		t.Fatalf("ended with %q, %v", done.StopReason, err)
 	}
-	if text := agenttest.Said(t, f.out.All()); text != "" {
+	if text := agenttest.Said(t, f.Out.All()); text != "" {
 		t.Errorf("the agent said %q, which it does not remember", text)
 	}
-	if done := f.prompt(c, "remember"); done.StopReason != runnerscripts.StopEndTurn {
+	if done := f.Prompt(c, "remember"); done.StopReason != runnerscripts.StopEndTurn {
 		t.Errorf("the next prompt ended with %q", done.StopReason)
 	}
-	f.sameAsTranscript()
+	f.SameAsTranscript()
 	if err := c.Interrupt(t.Context()); err != nil {
 		t.Errorf("without a query: %v", err)
 	}
@@ -43,49 +43,49 @@ func TestAnInterruptedThoughtIsTakenBack(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	c := f.start()
-	wait := f.promptAsync(c, "slow-think")
-	if err := f.api.WaitHeld(t.Context()); err != nil {
+	wait := f.PromptAsync(c, "slow-think")
+	if err := f.API.WaitHeld(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeAgentThought))
+	f.Out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeAgentThought))
 	if err := c.Interrupt(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
 		t.Fatalf("ended with %q, %v", done.StopReason, err)
 	}
-	if blocks := agenttest.Fold(t, f.out.All()).Blocks; len(blocks) != 1 {
+	if blocks := agenttest.Fold(t, f.Out.All()).Blocks; len(blocks) != 1 {
 		t.Errorf("blocks: %s", agenttest.Show(t, blocks))
 	}
-	f.sameAsTranscript()
+	f.SameAsTranscript()
 }
 
 func TestInterruptEndsTheRunningCommandAndTellsItsOutput(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.PermissionMode = "full-access"
+	f.Session.Agent.PermissionMode = "full-access"
 	c := f.start()
-	fifo := f.workspaceFile("fifo")
+	fifo := f.WorkspaceFile("fifo")
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	wait := f.promptAsync(c, "run-command `echo partial output; exec sh -c 'echo $$ > fifo; exec tail -f /dev/null'`")
+	wait := f.PromptAsync(c, "run-command `echo partial output; exec sh -c 'echo $$ > fifo; exec tail -f /dev/null'`")
 	line, err := os.ReadFile(fifo) // blocks until the command runs
 	if err != nil {
 		t.Fatal(err)
 	}
-	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeToolCall))
+	f.Out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeToolCall))
 	if err := c.Interrupt(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
 		t.Errorf("ended with %q, %v", done.StopReason, err)
 	}
-	endedOnce(t, f.out.All(), "partial output\n")
+	endedOnce(t, f.Out.All(), "partial output\n")
 	waitForEnd(t, strings.TrimSpace(string(line)))
-	f.sameAsTranscript()
-	f.prompt(c, "plain-text")
-	endedOnce(t, f.out.All(), "partial output\n")
+	f.SameAsTranscript()
+	f.Prompt(c, "plain-text")
+	endedOnce(t, f.Out.All(), "partial output\n")
 }
 
 // endedOnce fails unless the events contain exactly one update of a tool call, which has failed
@@ -102,17 +102,17 @@ func TestInterruptEndsAQueryWhoseSubagentStillWorks(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	c := f.start()
-	wait := f.promptAsync(c, "subagent `touch asked`")
-	f.asked() // by the subagent
-	f.out.Wait(t.Context(), t, func(e runnerscripts.Event) bool { return e.Text() == "reported." })
+	wait := f.PromptAsync(c, "subagent `touch asked`")
+	f.Asked() // by the subagent
+	f.Out.Wait(t.Context(), t, func(e runnerscripts.Event) bool { return e.Text() == "reported." })
 	if err := c.Interrupt(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
 		t.Errorf("ended with %q, %v", done.StopReason, err)
 	}
-	f.prompt(c, "plain-text")
-	if f.exists("asked") {
+	f.Prompt(c, "plain-text")
+	if f.Exists("asked") {
 		t.Error("the command ran")
 	}
 }

@@ -13,10 +13,10 @@ import (
 // through makes the agent use a proxy for everything but the scripted model.
 func (f *fixture) through(p *agenttest.Proxy) {
 	for _, key := range []string{"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"} {
-		f.session.Agent.Env[key] = p.URL
-		f.session.Agent.Env[strings.ToLower(key)] = p.URL
+		f.Session.Agent.Env[key] = p.URL
+		f.Session.Agent.Env[strings.ToLower(key)] = p.URL
 	}
-	f.session.Agent.Env["NO_PROXY"], f.session.Agent.Env["no_proxy"] = "127.0.0.1", "127.0.0.1"
+	f.Session.Agent.Env["NO_PROXY"], f.Session.Agent.Env["no_proxy"] = "127.0.0.1", "127.0.0.1"
 }
 
 func TestNoHostButThatOfTheModelIsContacted(t *testing.T) {
@@ -24,9 +24,9 @@ func TestNoHostButThatOfTheModelIsContacted(t *testing.T) {
 	f := newFixture(t)
 	p := agenttest.StartProxy(t)
 	f.through(p)
-	f.session.Agent.PermissionMode = "full-access"
+	f.Session.Agent.PermissionMode = "full-access"
 	c := f.start()
-	f.prompt(c, "two-tools")
+	f.Prompt(c, "two-tools")
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +41,7 @@ func TestModelElsewhereIsReachedThroughTheProxy(t *testing.T) {
 	f := newFixture(t)
 	p := agenttest.StartProxy(t)
 	f.through(p)
-	f.session.Agent.Env[envBaseURL] = "https://model.invalid/v1"
+	f.Session.Agent.Env[envBaseURL] = "https://model.invalid/v1"
 	_, err := f.start().Prompt(t.Context(), "q", "plain-text")
 	if !agenttest.HasCode(err, runnerscripts.FailAPI) {
 		t.Errorf("error %v", err)
@@ -55,13 +55,13 @@ func TestModelThatCannotBeReachedFailsTheQuery(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	// Do not use a port that was free a moment ago: a parallel test may get it.
-	f.session.Agent.Env[envBaseURL] = "http://127.0.0.1:1/v1"
+	f.Session.Agent.Env[envBaseURL] = "http://127.0.0.1:1/v1"
 	c := f.start()
 	_, err := c.Prompt(t.Context(), "q", "plain-text")
 	if !agenttest.HasCode(err, runnerscripts.FailAPI) || !strings.Contains(err.Error(), "can be reached") {
 		t.Errorf("error %v", err)
 	}
-	logs := agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog)
+	logs := agenttest.Payloads[runnerscripts.Log](t, f.Out.All(), runnerscripts.TypeLog)
 	if len(logs) == 0 {
 		t.Error("the tries are not told")
 	}
@@ -70,9 +70,9 @@ func TestModelThatCannotBeReachedFailsTheQuery(t *testing.T) {
 func TestAgentWithoutAKeyDoesNotStart(t *testing.T) {
 	f := newFixture(t)
 	t.Setenv(envKey, "")
-	delete(f.session.Agent.Env, envKey)
-	f.session.Agent.Config = nil
-	_, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session}, f.out)
+	delete(f.Session.Agent.Env, envKey)
+	f.Session.Agent.Config = nil
+	_, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.Session}, f.Out)
 	failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
 	if !ok || failure.Code != runnerscripts.FailAPI || failure.HTTPStatus != http.StatusUnauthorized || !strings.Contains(failure.Message, envKey) {
 		t.Errorf("error %v", err)
@@ -82,8 +82,8 @@ func TestAgentWithoutAKeyDoesNotStart(t *testing.T) {
 func TestProviderWithoutItsKeyFailsTheQuery(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.Config = []byte(`{"model_provider":"mine","model_providers":{"mine":{
-		"name":"Mine","base_url":"` + f.api.URL + `/v1","env_key":"NO_SUCH_KEY","wire_api":"responses"}}}`)
+	f.Session.Agent.Config = []byte(`{"model_provider":"mine","model_providers":{"mine":{
+		"name":"Mine","base_url":"` + f.API.URL + `/v1","env_key":"NO_SUCH_KEY","wire_api":"responses"}}}`)
 	_, err := f.start().Prompt(t.Context(), "q", "plain-text")
 	if !agenttest.HasCode(err, runnerscripts.FailAPI) || !strings.Contains(err.Error(), "NO_SUCH_KEY") {
 		t.Errorf("error %v", err)

@@ -15,13 +15,13 @@ import (
 
 // move gives the session other folders and restores the transcript there, as in another sandbox.
 func (f *fixture) move(tr runnerscripts.Transcript) {
-	f.t.Helper()
-	f.session.Paths = agenttest.NewSession(f.t, f.session.SessionID, agentName).Paths
-	f.out = agenttest.NewRecorder()
+	f.Helper()
+	f.Session.Paths = agenttest.NewSession(f, f.Session.SessionID, agentName).Paths
+	f.Out = agenttest.NewRecorder()
 	for range 2 { // Setup may be called again
-		data, err := Driver{}.Setup(f.t.Context(), runnerscripts.SetupRequest{Session: f.session, Transcript: &tr})
+		data, err := Driver{}.Setup(f.Context(), runnerscripts.SetupRequest{Session: f.Session, Transcript: &tr})
 		if err != nil || data.AgentVersion != testedVersion {
-			f.t.Fatalf("setup: %+v, %v", data, err)
+			f.Fatalf("setup: %+v, %v", data, err)
 		}
 	}
 }
@@ -29,28 +29,28 @@ func (f *fixture) move(tr runnerscripts.Transcript) {
 func TestResumeInAnotherFolderWithTheTranscriptRestored(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.PermissionMode = "full-access"
+	f.Session.Agent.PermissionMode = "full-access"
 	c := f.start()
-	f.prompt(c, "subagent")
+	f.Prompt(c, "subagent")
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	before, events := f.transcript()
+	before, events := f.Transcript()
 	f.move(before)
-	restored, again := f.transcript()
+	restored, again := f.Transcript()
 	if agenttest.Show(t, restored) != agenttest.Show(t, before) || len(before.Subagents) != 1 {
 		t.Error("the restored transcript is another one")
 	}
 	agenttest.SameConversation(t, events.All(), again.All())
 
-	f.prompt(f.start(), "remember")
-	if last := f.lastRequest(); len(last.Texts) != 2 || last.Texts[0] != "subagent" {
+	f.Prompt(f.start(), "remember")
+	if last := f.LastRequest(); len(last.Texts) != 2 || last.Texts[0] != "subagent" {
 		t.Errorf("the model was sent %q", last.Texts)
 	}
-	if body := string(f.lastRequest().Body); !strings.Contains(body, f.session.Paths.Workspace) {
+	if body := string(f.LastRequest().Body); !strings.Contains(body, f.Session.Paths.Workspace) {
 		t.Error("the model is not told the new workspace")
 	}
-	after, _ := f.transcript()
+	after, _ := f.Transcript()
 	if !strings.HasPrefix(after.Main, before.Main) {
 		t.Error("the resumed session does not go on with the restored transcript")
 	}
@@ -60,21 +60,21 @@ func TestForkGoesOnApartFromTheSessionItCameFrom(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	c := f.start()
-	f.prompt(c, "common plain-text")
-	common, _ := f.transcript()
+	f.Prompt(c, "common plain-text")
+	common, _ := f.Transcript()
 
-	fork := *f
-	fork.session.SessionID = agent.NewUUID()
+	fork := &fixture{f.In(t)}
+	fork.Session.SessionID = agent.NewUUID()
 	fork.move(common)
 	fc := fork.start()
-	fork.prompt(fc, "of the fork plain-text")
-	f.prompt(c, "of the first plain-text")
-	fork.prompt(fc, "remember")
-	if got := fork.lastRequest().Texts; len(got) != 3 || got[1] != "of the fork plain-text" {
+	fork.Prompt(fc, "of the fork plain-text")
+	f.Prompt(c, "of the first plain-text")
+	fork.Prompt(fc, "remember")
+	if got := fork.LastRequest().Texts; len(got) != 3 || got[1] != "of the fork plain-text" {
 		t.Errorf("the fork's model was sent %q", got)
 	}
-	f.prompt(c, "remember")
-	if got := f.lastRequest().Texts; len(got) != 3 || got[1] != "of the first plain-text" {
+	f.Prompt(c, "remember")
+	if got := f.LastRequest().Texts; len(got) != 3 || got[1] != "of the first plain-text" {
 		t.Errorf("the first's model was sent %q", got)
 	}
 }
@@ -85,17 +85,17 @@ func TestOlderTranscriptTakesThePlaceOfANewerOne(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	c := f.start()
-	f.prompt(c, "first plain-text")
-	older, _ := f.transcript()
-	f.prompt(c, "second plain-text")
+	f.Prompt(c, "first plain-text")
+	older, _ := f.Transcript()
+	f.Prompt(c, "second plain-text")
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (Driver{}).Setup(t.Context(), runnerscripts.SetupRequest{Session: f.session, Transcript: &older}); err != nil {
+	if _, err := (Driver{}).Setup(t.Context(), runnerscripts.SetupRequest{Session: f.Session, Transcript: &older}); err != nil {
 		t.Fatal(err)
 	}
-	f.prompt(f.start(), "remember")
-	if got := f.lastRequest().Texts; len(got) != 2 || got[0] != "first plain-text" {
+	f.Prompt(f.start(), "remember")
+	if got := f.LastRequest().Texts; len(got) != 2 || got[0] != "first plain-text" {
 		t.Errorf("the model was sent %q", got)
 	}
 }
@@ -114,22 +114,22 @@ func TestFileTruncatedByACrashDoesNotBreakTheSession(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
 			c := f.start()
-			f.prompt(c, "plain-text")
+			f.Prompt(c, "plain-text")
 			thread := c.(*conversation).threadID()
 			if err := c.Close(); err != nil {
 				t.Fatal(err)
 			}
-			before, _ := f.transcript()
-			file, err := findRollout(f.session, thread)
+			before, _ := f.Transcript()
+			file, err := findRollout(f.Session, thread)
 			if err != nil || file == "" {
 				t.Fatalf("no rollout: %v", err)
 			}
 			agenttest.WriteFile(t, file, tt.end(before.Main))
-			f.prompt(f.start(), "remember")
-			if got := f.lastRequest().Texts; len(got) != tt.texts {
+			f.Prompt(f.start(), "remember")
+			if got := f.LastRequest().Texts; len(got) != tt.texts {
 				t.Errorf("the model was sent %q", got)
 			}
-			after, events := f.transcript()
+			after, events := f.Transcript()
 			if tt.texts > 1 && !strings.HasPrefix(after.Main, before.Main) {
 				t.Error("the transcript was lost")
 			}
@@ -144,10 +144,10 @@ func TestPermissionRequestOfASubagentIsInItsConversation(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	c := f.start()
-	wait := f.promptAsync(c, "subagent `touch asked`")
-	e := f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypePermissionRequest))
+	wait := f.PromptAsync(c, "subagent `touch asked`")
+	e := f.Out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypePermissionRequest))
 	req := agenttest.Payload[runnerscripts.PermissionRequest](t, e)
-	subs := agenttest.Fold(t, f.out.All()).Subagents
+	subs := agenttest.Fold(t, f.Out.All()).Subagents
 	if len(subs) != 1 || e.ConversationID != subs[0].ToolCallID || req.ToolCall.Title != "touch asked" {
 		t.Errorf("request in %q: %s", e.ConversationID, agenttest.Show(t, req))
 	}
@@ -157,37 +157,37 @@ func TestPermissionRequestOfASubagentIsInItsConversation(t *testing.T) {
 	if _, err := wait(); err != nil {
 		t.Fatal(err)
 	}
-	if !f.exists("asked") {
+	if !f.Exists("asked") {
 		t.Error("the command did not run")
 	}
-	for _, e := range f.out.All() {
+	for _, e := range f.Out.All() {
 		if e.Type == runnerscripts.TypePermissionResolved && e.ConversationID != subs[0].ToolCallID {
 			t.Errorf("resolved in %q", e.ConversationID)
 		}
 	}
-	f.sameAsTranscript()
+	f.SameAsTranscript()
 }
 
 func TestEndOfThePromptsContextEndsItAndTheNextOneGoesOn(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	c := f.start()
-	f.prompt(c, "first plain-text")
+	f.Prompt(c, "first plain-text")
 	ctx, cancel := context.WithCancel(t.Context())
 	wait := make(chan error, 1)
 	go func() {
 		_, err := c.Prompt(ctx, "q", "slow-stream")
 		wait <- err
 	}()
-	if err := f.api.WaitHeld(t.Context()); err != nil {
+	if err := f.API.WaitHeld(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	cancel()
 	if err := <-wait; !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
-	f.prompt(c, "remember")
-	if got := f.lastRequest().Texts; got[0] != "first plain-text" {
+	f.Prompt(c, "remember")
+	if got := f.LastRequest().Texts; got[0] != "first plain-text" {
 		t.Errorf("the model was sent %q", got)
 	}
 }
@@ -195,14 +195,14 @@ func TestEndOfThePromptsContextEndsItAndTheNextOneGoesOn(t *testing.T) {
 func TestRawLinesComeOnRequest(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	c, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session, Raw: true}, f.out)
+	c, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.Session, Raw: true}, f.Out)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	f.prompt(c, "plain-text")
+	f.Prompt(c, "plain-text")
 	var methods []string
-	for _, m := range agenttest.Payloads[jsonrpc.Message](t, f.out.All(), runnerscripts.TypeRaw) {
+	for _, m := range agenttest.Payloads[jsonrpc.Message](t, f.Out.All(), runnerscripts.TypeRaw) {
 		methods = append(methods, m.Method)
 	}
 	if all := strings.Join(methods, " "); methods[0] != "" || !strings.Contains(all, "turn/completed") {
@@ -217,7 +217,7 @@ func TestNoTranscriptYetIsAnEmptyOne(t *testing.T) {
 		if started {
 			f.start()
 		}
-		tr, out := f.transcript()
+		tr, out := f.Transcript()
 		if tr.Main != "" || tr.Subagents != nil || len(out.All()) != 0 {
 			t.Errorf("started %v: %+v, events:\n%s", started, tr, agenttest.Describe(out.All()))
 		}
@@ -229,7 +229,7 @@ func TestNothingIsWrittenIntoTheUsersFolders(t *testing.T) {
 	t.Setenv("CODEX_HOME", t.TempDir())
 	t.Setenv("HOME", t.TempDir())
 	f := newFixture(t)
-	f.prompt(f.start(), "plain-text")
+	f.Prompt(f.start(), "plain-text")
 	for _, dir := range []string{os.Getenv("CODEX_HOME"), os.Getenv("HOME")} {
 		if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
 			t.Errorf("in a folder that is not the session's: %v, %v", entries, err)

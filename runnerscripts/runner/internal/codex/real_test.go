@@ -14,16 +14,16 @@ import (
 func TestWritesAFile(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.PermissionMode = "full-access"
-	done := f.prompt(f.start(), "please write-file `notes.txt`")
+	f.Session.Agent.PermissionMode = "full-access"
+	done := f.Prompt(f.start(), "please write-file `notes.txt`")
 	if done.StopReason != runnerscripts.StopEndTurn {
 		t.Errorf("stop reason %q", done.StopReason)
 	}
-	data, err := os.ReadFile(f.workspaceFile("notes.txt"))
+	data, err := os.ReadFile(f.WorkspaceFile("notes.txt"))
 	if err != nil || string(data) != "hello from the scripted model\n" {
 		t.Errorf("file: %q, %v", data, err)
 	}
-	blocks := agenttest.Fold(t, f.out.All()).Blocks
+	blocks := agenttest.Fold(t, f.Out.All()).Blocks
 	if len(blocks) != 4 {
 		t.Fatalf("blocks: %s", agenttest.Show(t, blocks))
 	}
@@ -31,45 +31,45 @@ func TestWritesAFile(t *testing.T) {
 	if call == nil || call.Kind != runnerscripts.ToolEdit || call.Status != runnerscripts.ToolCompleted || call.Title != "Write notes.txt" {
 		t.Fatalf("tool call: %s", agenttest.Show(t, call))
 	}
-	if len(call.Locations) != 1 || call.Locations[0].Path != f.workspaceFile("notes.txt") {
+	if len(call.Locations) != 1 || call.Locations[0].Path != f.WorkspaceFile("notes.txt") {
 		t.Errorf("locations: %v", call.Locations)
 	}
 	if len(call.Content) != 1 || call.Content[0].Type != "diff" || call.Content[0].OldText != nil ||
 		call.Content[0].NewText != "hello from the scripted model\n" {
 		t.Errorf("content: %s", agenttest.Show(t, call.Content))
 	}
-	init := agenttest.Payloads[runnerscripts.SessionInitialized](t, f.out.All(), runnerscripts.TypeSessionInitialized)
+	init := agenttest.Payloads[runnerscripts.SessionInitialized](t, f.Out.All(), runnerscripts.TypeSessionInitialized)
 	if len(init) != 1 || init[0].Mode != "full-access" || init[0].AgentVersion != testedVersion || init[0].Model != testModel || init[0].Resumed {
 		t.Errorf("session_initialized: %+v", init)
 	}
-	f.sameAsTranscript()
+	f.SameAsTranscript()
 }
 
 func TestChangeOfAFileShowsTheLinesBeforeAndAfter(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.PermissionMode = "full-access"
-	agenttest.WriteFile(t, f.workspaceFile("notes.txt"), "first\nold\nlast\n")
-	f.prompt(f.start(), "edit-file `notes.txt`")
-	call := agenttest.Fold(t, f.out.All()).Blocks[2].Tool
+	f.Session.Agent.PermissionMode = "full-access"
+	agenttest.WriteFile(t, f.WorkspaceFile("notes.txt"), "first\nold\nlast\n")
+	f.Prompt(f.start(), "edit-file `notes.txt`")
+	call := agenttest.Fold(t, f.Out.All()).Blocks[2].Tool
 	if call == nil || call.Title != "Edit notes.txt" || len(call.Content) != 1 || call.Content[0].OldText == nil {
 		t.Fatalf("call: %s", agenttest.Show(t, call))
 	}
 	if c := call.Content[0]; *c.OldText != "first\nold\nlast\n" || c.NewText != "first\nnew\nlast\n" {
 		t.Errorf("content: %s", agenttest.Show(t, c))
 	}
-	if len(call.Locations) != 1 || call.Locations[0].Path != f.workspaceFile("notes.txt") || call.Locations[0].Line != 1 {
+	if len(call.Locations) != 1 || call.Locations[0].Path != f.WorkspaceFile("notes.txt") || call.Locations[0].Line != 1 {
 		t.Errorf("locations: %+v", call.Locations)
 	}
-	f.sameAsTranscript()
+	f.SameAsTranscript()
 }
 
 func TestCommandTellsItsStatusAndOutput(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.PermissionMode = "full-access"
-	f.prompt(f.start(), "run-command `printf 'it''s out'; exit 3`")
-	call := agenttest.Fold(t, f.out.All()).Blocks[2].Tool
+	f.Session.Agent.PermissionMode = "full-access"
+	f.Prompt(f.start(), "run-command `printf 'it''s out'; exit 3`")
+	call := agenttest.Fold(t, f.Out.All()).Blocks[2].Tool
 	if call == nil || call.Title != "printf 'it''s out'; exit 3" || call.Kind != runnerscripts.ToolExecute ||
 		call.Status != runnerscripts.ToolFailed {
 		t.Fatalf("call: %s", agenttest.Show(t, call))
@@ -80,7 +80,7 @@ func TestCommandTellsItsStatusAndOutput(t *testing.T) {
 	if want := `{"exitCode":3,"output":"its out"}`; string(call.RawOutput) != want {
 		t.Errorf("raw output %s, want %s", call.RawOutput, want)
 	}
-	f.sameAsTranscript()
+	f.SameAsTranscript()
 }
 
 func usageOf(requests []llmapi.Request) runnerscripts.Usage {
@@ -97,18 +97,18 @@ func usageOf(requests []llmapi.Request) runnerscripts.Usage {
 func TestUsageIsThatOfTheQueryAlone(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.PermissionMode = "full-access"
+	f.Session.Agent.PermissionMode = "full-access"
 	c := f.start()
 	seen := 0
 	for _, text := range []string{"two-tools", "plain-text", "subagent"} {
-		got := f.prompt(c, text).Usage
-		requests := f.api.Requests()
+		got := f.Prompt(c, text).Usage
+		requests := f.API.Requests()
 		if want := usageOf(requests[seen:]); got != want || want.InputTokens == 0 {
 			t.Errorf("%s: usage\n got %+v\nwant %+v", text, got, want)
 		}
 		seen = len(requests)
 	}
-	updates := agenttest.Payloads[runnerscripts.UsageUpdate](t, f.out.All(), runnerscripts.TypeUsageUpdate)
+	updates := agenttest.Payloads[runnerscripts.UsageUpdate](t, f.Out.All(), runnerscripts.TypeUsageUpdate)
 	if len(updates) == 0 || updates[len(updates)-1].Used < 15_000 || updates[len(updates)-1].Size == 0 {
 		t.Errorf("usage updates: %+v", updates)
 	}
@@ -117,12 +117,12 @@ func TestUsageIsThatOfTheQueryAlone(t *testing.T) {
 func TestSubagentHasAConversationOfItsOwn(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.PermissionMode = "full-access"
-	done := f.prompt(f.start(), "subagent")
+	f.Session.Agent.PermissionMode = "full-access"
+	done := f.Prompt(f.start(), "subagent")
 	if done.StopReason != runnerscripts.StopEndTurn {
 		t.Errorf("stop reason %q", done.StopReason)
 	}
-	got := agenttest.Fold(t, f.out.All())
+	got := agenttest.Fold(t, f.Out.All())
 	if len(got.Subagents) != 1 {
 		t.Fatalf("subagents: %s", agenttest.Show(t, got.Subagents))
 	}
@@ -135,21 +135,21 @@ func TestSubagentHasAConversationOfItsOwn(t *testing.T) {
 	if len(blocks) != 4 || blocks[2].Tool == nil || blocks[2].Tool.Title != "echo subagent" {
 		t.Errorf("its conversation: %s", agenttest.Show(t, blocks))
 	}
-	tr, _ := f.transcript()
+	tr, _ := f.Transcript()
 	if len(tr.Subagents) != 1 || tr.Subagents[0].ID != sub.AgentID {
 		t.Errorf("the transcript's subagents do not have the id %q", sub.AgentID)
 	}
-	f.sameAsTranscript()
+	f.SameAsTranscript()
 }
 
 func TestTwoToolsInOneMessage(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.PermissionMode = "full-access"
-	f.prompt(f.start(), "two-tools")
-	f.sameAsTranscript()
+	f.Session.Agent.PermissionMode = "full-access"
+	f.Prompt(f.start(), "two-tools")
+	f.SameAsTranscript()
 	calls := 0
-	for _, b := range agenttest.Fold(t, f.out.All()).Blocks {
+	for _, b := range agenttest.Fold(t, f.Out.All()).Blocks {
 		if b.Tool != nil && b.Tool.Status == runnerscripts.ToolCompleted {
 			calls++
 		}
@@ -162,13 +162,13 @@ func TestTwoToolsInOneMessage(t *testing.T) {
 func TestNothingIsWrittenIntoTheWorkspace(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.PermissionMode = "full-access"
-	f.prompt(f.start(), "subagent")
-	entries, err := os.ReadDir(f.session.Paths.Workspace)
+	f.Session.Agent.PermissionMode = "full-access"
+	f.Prompt(f.start(), "subagent")
+	entries, err := os.ReadDir(f.Session.Paths.Workspace)
 	if err != nil || len(entries) != 0 {
 		t.Errorf("in the workspace: %v, %v", entries, err)
 	}
-	found, err := filepath.Glob(filepath.Join(configDir(f.session), "sessions", "*", "*", "*", "*.jsonl"))
+	found, err := filepath.Glob(filepath.Join(configDir(f.Session), "sessions", "*", "*", "*", "*.jsonl"))
 	if err != nil || len(found) != 2 {
 		t.Errorf("the transcripts are not in the session's own folder: %v, %v", found, err)
 	}

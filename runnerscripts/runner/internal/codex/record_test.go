@@ -24,37 +24,37 @@ var recorded = []struct {
 	run  func(f *fixture, c agent.Conversation)
 }{
 	{"profile", func(f *fixture, c agent.Conversation) {
-		f.prompt(c, "/sum 3")
-		f.prompt(c, "run-command `touch asked`")
-		agenttest.WriteFile(f.t, f.workspaceFile("unfinished"), "")
-		f.prompt(c, "plain-text")
+		f.Prompt(c, "/sum 3")
+		f.Prompt(c, "run-command `touch asked`")
+		agenttest.WriteFile(f, f.WorkspaceFile("unfinished"), "")
+		f.Prompt(c, "plain-text")
 	}},
 	{"write", func(f *fixture, c agent.Conversation) {
-		wait := f.promptAsync(c, "write-file")
-		f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
+		wait := f.PromptAsync(c, "write-file")
+		f.Answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
 		_, _ = wait()
 	}},
 	{"rejected", func(f *fixture, c agent.Conversation) {
-		wait := f.promptAsync(c, "run-command `touch asked`")
-		f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce})
+		wait := f.PromptAsync(c, "run-command `touch asked`")
+		f.Answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce})
 		_, _ = wait()
 	}},
-	{"think", func(f *fixture, c agent.Conversation) { f.prompt(c, "think") }},
+	{"think", func(f *fixture, c agent.Conversation) { f.Prompt(c, "think") }},
 	{"subagent", func(f *fixture, c agent.Conversation) {
-		if err := c.SetMode(f.t.Context(), "full-access"); err != nil {
-			f.t.Fatal(err)
+		if err := c.SetMode(f.Context(), "full-access"); err != nil {
+			f.Fatal(err)
 		}
-		f.prompt(c, "subagent")
+		f.Prompt(c, "subagent")
 	}},
-	{"overloaded", func(f *fixture, c agent.Conversation) { _, _ = c.Prompt(f.t.Context(), "q", "http-529") }},
+	{"overloaded", func(f *fixture, c agent.Conversation) { _, _ = c.Prompt(f.Context(), "q", "http-529") }},
 	{"interrupted", func(f *fixture, c agent.Conversation) {
-		wait := f.promptAsync(c, "slow-stream")
-		if err := f.api.WaitHeld(f.t.Context()); err != nil {
-			f.t.Fatal(err)
+		wait := f.PromptAsync(c, "slow-stream")
+		if err := f.API.WaitHeld(f.Context()); err != nil {
+			f.Fatal(err)
 		}
-		f.out.Wait(f.t.Context(), f.t, agenttest.OfType(runnerscripts.TypeAgentMessage))
-		if err := c.Interrupt(f.t.Context()); err != nil {
-			f.t.Fatal(err)
+		f.Out.Wait(f.Context(), f, agenttest.OfType(runnerscripts.TypeAgentMessage))
+		if err := c.Interrupt(f.Context()); err != nil {
+			f.Fatal(err)
 		}
 		_, _ = wait()
 	}},
@@ -74,10 +74,10 @@ func TestRecordedRunsCanBeRecordedAnew(t *testing.T) {
 			if r.name == "profile" {
 				f.recordedProfile()
 			}
-			if _, err := (Driver{}).Setup(t.Context(), runnerscripts.SetupRequest{Session: f.session, Profile: f.profile}); err != nil {
+			if _, err := (Driver{}).Setup(t.Context(), runnerscripts.SetupRequest{Session: f.Session, Profile: f.Profile}); err != nil {
 				t.Fatal(err)
 			}
-			c, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session, Profile: f.profile, Raw: true}, f.out)
+			c, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.Session, Profile: f.Profile, Raw: true}, f.Out)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -92,15 +92,15 @@ func TestRecordedRunsCanBeRecordedAnew(t *testing.T) {
 
 // recordedProfile sets a profile with everything that affects the events of a conversation.
 func (f *fixture) recordedProfile() {
-	f.session.Agent.PermissionMode = "full-access"
-	f.profile = runnerscripts.Profile{
+	f.Session.Agent.PermissionMode = "full-access"
+	f.Profile = runnerscripts.Profile{
 		Commands: []runnerscripts.SlashCommand{{Name: "sum", Content: "call-tool `mcp__calc/add {\"a\":2,\"b\":$ARGUMENTS}`"}},
 		Hooks: []runnerscripts.Hook{
 			{Event: "PreToolUse", Matcher: "Bash", Command: "echo no commands today >&2; exit 2"},
 			{Event: "Stop", Command: "if test -e unfinished; then rm unfinished; echo please finish it >&2; exit 2; fi"},
 		},
 		MCPServers: []runnerscripts.MCPServer{
-			agenttest.StdioMCP(f.t, "calc").Server, {Name: "missing", Command: []string{"/no/such/program"}},
+			agenttest.StdioMCP(f, "calc").Server, {Name: "missing", Command: []string{"/no/such/program"}},
 		},
 	}
 }
@@ -108,9 +108,9 @@ func (f *fixture) recordedProfile() {
 // save writes the recorded files, with the folders of the session and the address of the model
 // replaced. It omits replies, and notifications about the machine.
 func (f *fixture) save(name string) {
-	f.t.Helper()
+	f.Helper()
 	var lines strings.Builder
-	for _, e := range f.out.All() {
+	for _, e := range f.Out.All() {
 		var m jsonrpc.Message
 		if e.Type != runnerscripts.TypeRaw || json.Unmarshal(e.Payload, &m) != nil || m.Method == "" {
 			continue
@@ -119,32 +119,32 @@ func (f *fixture) save(name string) {
 			lines.Write(append(e.Payload, '\n'))
 		}
 	}
-	tr, _ := f.transcript()
+	tr, _ := f.Transcript()
 	f.write(name, "lines.jsonl", lines.String())
-	f.write(name, "main.jsonl", translated(f.t, tr.Main))
+	f.write(name, "main.jsonl", translated(f, tr.Main))
 	for _, sub := range tr.Subagents {
-		f.write(name, "sub.jsonl", translated(f.t, sub.Transcript))
+		f.write(name, "sub.jsonl", translated(f, sub.Transcript))
 	}
 }
 
 func (f *fixture) write(name, kind, text string) {
-	f.t.Helper()
-	dir, err := filepath.EvalSymlinks(f.session.Paths.Session)
+	f.Helper()
+	dir, err := filepath.EvalSymlinks(f.Session.Paths.Session)
 	if err != nil {
-		f.t.Fatal(err)
+		f.Fatal(err)
 	}
-	text = strings.NewReplacer(dir, "/session", strings.TrimPrefix(f.api.URL, "http://"), "127.0.0.1:4000").Replace(text)
+	text = strings.NewReplacer(dir, "/session", strings.TrimPrefix(f.API.URL, "http://"), "127.0.0.1:4000").Replace(text)
 	if err := os.MkdirAll("testdata", 0o755); err != nil {
-		f.t.Fatal(err)
+		f.Fatal(err)
 	}
 	if err := os.WriteFile(testdata(name, kind), []byte(text), 0o644); err != nil {
-		f.t.Fatal(err)
+		f.Fatal(err)
 	}
 }
 
 // translated returns the rollout without the records that are not translated, and without the
 // program's own prompts, which contain the model's instructions.
-func translated(t *testing.T, rollout string) string {
+func translated(t testing.TB, rollout string) string {
 	t.Helper()
 	var b strings.Builder
 	for line := range strings.Lines(rollout) {
@@ -174,7 +174,7 @@ func translated(t *testing.T, rollout string) string {
 	return b.String()
 }
 
-func metaWithoutInstructions(t *testing.T, r record) string {
+func metaWithoutInstructions(t testing.TB, r record) string {
 	t.Helper()
 	var m map[string]json.RawMessage
 	if err := json.Unmarshal(r.Payload, &m); err != nil {

@@ -89,11 +89,11 @@ func TestProfileThatCodexDoesNotTakeFailsTheStart(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
-			f.profile = tt.profile
-			if _, err := (Driver{}).Setup(t.Context(), runnerscripts.SetupRequest{Session: f.session, Profile: f.profile}); err != nil {
+			f.Profile = tt.profile
+			if _, err := (Driver{}).Setup(t.Context(), runnerscripts.SetupRequest{Session: f.Session, Profile: f.Profile}); err != nil {
 				t.Fatal(err)
 			}
-			_, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session, Profile: f.profile}, f.out)
+			_, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.Session, Profile: f.Profile}, f.Out)
 			if !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) || !strings.Contains(err.Error(), tt.says) {
 				t.Errorf("start: %v", err)
 			}
@@ -107,9 +107,9 @@ func TestFilesOutsideOfTheWorkspaceAreNotChanged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
-			f.session.Agent.AllowOutside = outside
+			f.Session.Agent.AllowOutside = outside
 			elsewhere := t.TempDir()
-			if err := os.Symlink(elsewhere, f.workspaceFile("link")); err != nil {
+			if err := os.Symlink(elsewhere, f.WorkspaceFile("link")); err != nil {
 				t.Fatal(err)
 			}
 			c := f.start()
@@ -121,16 +121,16 @@ func TestFilesOutsideOfTheWorkspaceAreNotChanged(t *testing.T) {
 			if asked != want {
 				t.Errorf("asked %d times, want %d", asked, want)
 			}
-			for _, file := range []string{filepath.Join(elsewhere, "a.txt"), filepath.Join(elsewhere, "b.txt"), f.workspaceFile("../c.txt")} {
+			for _, file := range []string{filepath.Join(elsewhere, "a.txt"), filepath.Join(elsewhere, "b.txt"), f.WorkspaceFile("../c.txt")} {
 				if _, err := os.Stat(file); os.IsNotExist(err) == outside {
 					t.Errorf("%s: %v", file, err)
 				}
 			}
-			if !f.exists("inside.txt") {
+			if !f.Exists("inside.txt") {
 				t.Error("the file inside was not written")
 			}
 			told := 0
-			for _, l := range agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog) {
+			for _, l := range agenttest.Payloads[runnerscripts.Log](t, f.Out.All(), runnerscripts.TypeLog) {
 				if strings.Contains(l.Message, "outside of the workspace") {
 					told++
 				}
@@ -141,7 +141,7 @@ func TestFilesOutsideOfTheWorkspaceAreNotChanged(t *testing.T) {
 			if told > 0 && !contains(f.bodies(0), "where this tool may not be used") {
 				t.Error("the model is not told why")
 			}
-			f.sameAsTranscript()
+			f.SameAsTranscript()
 		})
 	}
 }

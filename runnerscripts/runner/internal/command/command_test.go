@@ -16,6 +16,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/drivertest"
 	"github.com/agentenv-dev/agentenv/session"
 )
 
@@ -62,16 +63,14 @@ func TestALineOverTheLimitIsErrLimit(t *testing.T) {
 
 // fixture is a session whose executor is a shell script.
 type fixture struct {
-	t       *testing.T
-	driver  Driver
-	session runnerscripts.Session
-	profile runnerscripts.Profile
-	out     *agenttest.Recorder
+	*drivertest.Fixture
+	driver *Driver
 }
 
 func newFixture(t *testing.T, lifecycle, script string) *fixture {
 	t.Helper()
-	f := &fixture{t: t, session: agenttest.NewSession(t, agent.NewUUID(), name), out: agenttest.NewRecorder()}
+	d := new(Driver)
+	f := &fixture{drivertest.New(t, d, name), d}
 	file := filepath.Join(t.TempDir(), "executor.sh")
 	agenttest.WriteFile(t, file, script)
 	f.setProfile(map[string]any{
@@ -83,72 +82,49 @@ func newFixture(t *testing.T, lifecycle, script string) *fixture {
 func (f *fixture) setProfile(p any) {
 	raw, err := json.Marshal(p)
 	if err != nil {
-		f.t.Fatal(err)
+		f.Fatal(err)
 	}
-	f.session.Agent.Config = raw
-}
-
-func (f *fixture) start() agent.Conversation {
-	f.t.Helper()
-	return f.startIn(f.t.Context())
+	f.Session.Agent.Config = raw
 }
 
 // startIn starts a conversation that ends with ctx.
 func (f *fixture) startIn(ctx context.Context) agent.Conversation {
-	f.t.Helper()
-	c, err := f.driver.Start(ctx, runnerscripts.QueryRequest{Session: f.session, Profile: f.profile}, f.out)
+	f.Helper()
+	c, err := f.TryStartWith(ctx, f.Out)
 	if err != nil {
-		f.t.Fatalf("start: %v", err)
+		f.Fatalf("start: %v", err)
 	}
-	f.t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			f.t.Errorf("close: %v", err)
-		}
-	})
 	return c
 }
 
 func (f *fixture) prompt(c agent.Conversation, text string) {
-	f.t.Helper()
-	done, err := c.Prompt(f.t.Context(), "query", text)
+	f.Helper()
+	done, err := c.Prompt(f.Context(), "query", text)
 	if err != nil || done.StopReason != runnerscripts.StopEndTurn {
-		f.t.Fatalf("prompt %q: %q, %v", text, done.StopReason, err)
+		f.Fatalf("prompt %q: %q, %v", text, done.StopReason, err)
 	}
 }
-
-func (f *fixture) said() string { return agenttest.Said(f.t, f.out.All()) }
 
 func (f *fixture) file(name string) string {
-	f.t.Helper()
-	data, err := os.ReadFile(filepath.Join(f.session.Paths.Workspace, name))
+	f.Helper()
+	data, err := os.ReadFile(filepath.Join(f.Session.Paths.Workspace, name))
 	if err != nil {
-		f.t.Fatal(err)
+		f.Fatal(err)
 	}
 	return string(data)
-}
-
-func (f *fixture) sameTranscript() runnerscripts.Transcript {
-	f.t.Helper()
-	out := agenttest.NewRecorder()
-	tr, err := Driver{}.Transcript(f.t.Context(), runnerscripts.TranscriptRequest{Session: f.session, Events: true}, out)
-	if err != nil {
-		f.t.Fatalf("read the transcript: %v", err)
-	}
-	agenttest.SameConversation(f.t, f.out.All(), out.All())
-	return tr
 }
 
 func TestPersistentExecutorIsStartedOnce(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "persistent", echo)
-	f.session.Agent.SystemPrompt = "Be brief."
-	c := f.start()
+	f.Session.Agent.SystemPrompt = "Be brief."
+	c := f.Start()
 	f.prompt(c, "one")
 	f.prompt(c, "two")
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if got := f.said(); got != "echo: one\necho: two\n" {
+	if got := f.Said(); got != "echo: one\necho: two\n" {
 		t.Errorf("it said %q", got)
 	}
 	lines := strings.Split(strings.TrimSpace(f.file("got")), "\n")
@@ -156,40 +132,40 @@ func TestPersistentExecutorIsStartedOnce(t *testing.T) {
 		t.Fatalf("it got %q", lines)
 	}
 	want := map[string]any{
-		"schema_version": "2.2", "mode": "start", "session_id": f.session.SessionID,
-		"parameters": map[string]string{"prompt": "one"}, "project_dir": f.session.Paths.Workspace,
+		"schema_version": "2.2", "mode": "start", "session_id": f.Session.SessionID,
+		"parameters": map[string]string{"prompt": "one"}, "project_dir": f.Session.Paths.Workspace,
 		"agent_blueprint": map[string]string{"name": "echo", "system_prompt": "Be brief."},
 		"executor_config": map[string]string{"model": "m"},
 	}
 	if got := agenttest.Show(t, json.RawMessage(lines[0])); got != agenttest.Show(t, want) {
 		t.Errorf("the invocation is %s", got)
 	}
-	f.sameTranscript()
+	f.SameAsTranscript()
 }
 
 func TestSessionIsResumedInANewProcessAndInAnotherSandbox(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "persistent", echo)
-	c := f.start()
+	c := f.Start()
 	f.prompt(c, "one")
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	f.prompt(f.start(), "two")
-	tr := f.sameTranscript()
+	f.prompt(f.Start(), "two")
+	tr := f.SameAsTranscript()
 	if !strings.Contains(f.file("got"), `"mode":"resume"`) {
 		t.Errorf("it got %s", f.file("got"))
 	}
-	f.session.Paths = agenttest.NewSession(t, f.session.SessionID, name).Paths
-	if _, err := f.driver.Setup(t.Context(), runnerscripts.SetupRequest{Session: f.session, Transcript: &tr}); err != nil {
+	f.Session.Paths = agenttest.NewSession(t, f.Session.SessionID, name).Paths
+	if _, err := f.driver.Setup(t.Context(), runnerscripts.SetupRequest{Session: f.Session, Transcript: &tr}); err != nil {
 		t.Fatal(err)
 	}
-	f.prompt(f.start(), "three")
+	f.prompt(f.Start(), "three")
 	if !strings.Contains(f.file("got"), `"mode":"resume"`) {
 		t.Errorf("it got %s", f.file("got"))
 	}
-	f.sameTranscript()
-	init := agenttest.Payloads[runnerscripts.SessionInitialized](t, f.out.All(), runnerscripts.TypeSessionInitialized)
+	f.SameAsTranscript()
+	init := agenttest.Payloads[runnerscripts.SessionInitialized](t, f.Out.All(), runnerscripts.TypeSessionInitialized)
 	if len(init) != 3 || init[0].Resumed || !init[1].Resumed || !init[2].Resumed {
 		t.Errorf("session_initialized: %+v", init)
 	}
@@ -198,47 +174,47 @@ func TestSessionIsResumedInANewProcessAndInAnotherSandbox(t *testing.T) {
 func TestOneShotExecutorSaysItsOutput(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "", `read -r line; printf '%s\n' "$line" >> got; printf '# Title\n\nText of %s\n' "$AGENT_SESSION_ID"; read -r more || echo end`)
-	c := f.start()
+	c := f.Start()
 	f.prompt(c, "one")
 	f.prompt(c, "two")
-	want := "# Title\n\nText of " + f.session.SessionID + "\nend\n\n"
-	if got := f.said(); got != want+want {
+	want := "# Title\n\nText of " + f.Session.SessionID + "\nend\n\n"
+	if got := f.Said(); got != want+want {
 		t.Errorf("it said %q, want %q twice", got, want)
 	}
 	lines := strings.Split(strings.TrimSpace(f.file("got")), "\n")
 	if len(lines) != 2 || !strings.Contains(lines[0], `"mode":"start"`) || !strings.Contains(lines[1], `"mode":"resume"`) {
 		t.Errorf("it got %q", lines)
 	}
-	f.sameTranscript()
+	f.SameAsTranscript()
 }
 
 func TestEventsOfAnExecutorArePassedOn(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "persistent", echo)
-	f.prompt(f.start(), "events")
+	f.prompt(f.Start(), "events")
 	var kinds []session.BlockKind
-	for _, b := range agenttest.Fold(t, f.out.All()).Blocks {
+	for _, b := range agenttest.Fold(t, f.Out.All()).Blocks {
 		kinds = append(kinds, b.Kind)
 	}
 	want := []session.BlockKind{session.BlockUser, session.BlockThought, session.BlockAgent, session.BlockTool, session.BlockAgent}
-	if agenttest.Show(t, kinds) != agenttest.Show(t, want) || f.said() != "one text\n{\"answer\":42}\n" {
-		t.Errorf("blocks %v, it said %q", kinds, f.said())
+	if agenttest.Show(t, kinds) != agenttest.Show(t, want) || f.Said() != "one text\n{\"answer\":42}\n" {
+		t.Errorf("blocks %v, it said %q", kinds, f.Said())
 	}
 	// An executor may not send query_completed, which only the runner reports.
-	logs := agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog)
+	logs := agenttest.Payloads[runnerscripts.Log](t, f.Out.All(), runnerscripts.TypeLog)
 	if len(logs) != 1 || !strings.Contains(string(logs[0].Data), "query_completed") {
 		t.Errorf("logs: %+v", logs)
 	}
-	f.sameTranscript()
+	f.SameAsTranscript()
 }
 
 func TestNoiseOfAPersistentExecutorIsLogged(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "persistent", echo)
-	f.prompt(f.start(), "noise")
-	logs := agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog)
-	if len(logs) != 1 || !strings.Contains(string(logs[0].Data), "loading") || f.said() != "done\n" {
-		t.Errorf("it said %q, logs: %+v", f.said(), logs)
+	f.prompt(f.Start(), "noise")
+	logs := agenttest.Payloads[runnerscripts.Log](t, f.Out.All(), runnerscripts.TypeLog)
+	if len(logs) != 1 || !strings.Contains(string(logs[0].Data), "loading") || f.Said() != "done\n" {
+		t.Errorf("it said %q, logs: %+v", f.Said(), logs)
 	}
 }
 
@@ -246,11 +222,11 @@ func TestStandardErrorOfAnExecutorIsLogged(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "", "")
 	// Without agent.config, agent.command alone describes the executor.
-	f.session.Agent.Config, f.session.Agent.Command = nil, []string{"/bin/sh", "-c", `cat > /dev/null; echo 'here I am' >&2; echo answer`}
-	f.prompt(f.start(), "go")
-	logs := agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog)
-	if len(logs) != 1 || logs[0].Stream != "stderr" || logs[0].Message != "here I am" || f.said() != "answer\n\n" {
-		t.Errorf("it said %q, logs: %+v", f.said(), logs)
+	f.Session.Agent.Config, f.Session.Agent.Command = nil, []string{"/bin/sh", "-c", `cat > /dev/null; echo 'here I am' >&2; echo answer`}
+	f.prompt(f.Start(), "go")
+	logs := agenttest.Payloads[runnerscripts.Log](t, f.Out.All(), runnerscripts.TypeLog)
+	if len(logs) != 1 || logs[0].Stream != "stderr" || logs[0].Message != "here I am" || f.Said() != "answer\n\n" {
+		t.Errorf("it said %q, logs: %+v", f.Said(), logs)
 	}
 }
 
@@ -260,7 +236,7 @@ func TestExecutorThatFailsFailsTheQueryAndTheNextOneGoesOn(t *testing.T) {
 		t.Run(prompt, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t, "persistent", echo)
-			c := f.start()
+			c := f.Start()
 			if _, err := c.Prompt(t.Context(), "q", prompt); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), word) {
 				t.Errorf("error %v", err)
 			}
@@ -273,11 +249,11 @@ func TestExecutorThatFailsFailsTheQueryAndTheNextOneGoesOn(t *testing.T) {
 	t.Run("one_shot", func(t *testing.T) {
 		t.Parallel()
 		f := newFixture(t, "one_shot", "echo half; echo why >&2; exit 4")
-		if _, err := f.start().Prompt(t.Context(), "q", "x"); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "exit status 4: why") {
+		if _, err := f.Start().Prompt(t.Context(), "q", "x"); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "exit status 4: why") {
 			t.Errorf("error %v", err)
 		}
-		if f.said() != "half\n\n" {
-			t.Errorf("it said %q", f.said())
+		if f.Said() != "half\n\n" {
+			t.Errorf("it said %q", f.Said())
 		}
 	})
 }
@@ -293,9 +269,9 @@ case $line in *hang*)
 	exec sleep 600;;
 esac
 echo '{"type":"turn_complete","result":"done"}'`)
-			c := f.start()
+			c := f.Start()
 			result := promptLater(t.Context(), c, "hang")
-			f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeAgentMessage))
+			f.Out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeAgentMessage))
 			for range 2 { // the second interrupt does nothing
 				if err := c.Interrupt(t.Context()); err != nil {
 					t.Fatal(err)
@@ -316,7 +292,7 @@ func TestASilentProgramIsEnded(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "persistent", echo)
 	f.driver.silence = 200 * time.Millisecond
-	c := f.start()
+	c := f.Start()
 	if _, err := c.Prompt(t.Context(), "q", "silent"); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "200ms") {
 		t.Errorf("error %v", err)
 	}
@@ -360,7 +336,7 @@ func TestInvalidProfileIsRefused(t *testing.T) {
 func TestUnsupportedFeaturesAreRefused(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "persistent", echo)
-	c := f.start()
+	c := f.Start()
 	if err := c.SetMode(t.Context(), "x"); !agenttest.HasCode(err, runnerscripts.FailUnsupported) {
 		t.Errorf("mode: %v", err)
 	}

@@ -82,7 +82,7 @@ func TestPromptThatIsNotReadCanBeStopped(t *testing.T) {
 					f.prompt(r, s.first)
 				}
 				result := promptLater(promptCtx, r, large)
-				f.out.Wait(t.Context(), t, begun)
+				f.Out.Wait(t.Context(), t, begun)
 				if err := tt.stop(r); err != nil {
 					t.Fatal(err)
 				}
@@ -122,7 +122,7 @@ func TestPromptThatIsNotReadTimesOut(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "persistent", hang)
 	f.driver.silence = 200 * time.Millisecond
-	if _, err := f.start().Prompt(t.Context(), "q", large); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "200ms") {
+	if _, err := f.Start().Prompt(t.Context(), "q", large); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "200ms") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -134,13 +134,13 @@ func TestExecutorMayPrintALotBeforeItReadsItsPrompt(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t, lifecycle, flood+`read -r line; printf '%s\n' "$line" >> got
 `+complete)
-			f.prompt(f.start(), large)
+			f.prompt(f.Start(), large)
 			var got invocation
 			if err := json.Unmarshal([]byte(f.file("got")), &got); err != nil || got.Parameters.Prompt != large {
 				t.Errorf("it got a prompt of %d bytes, %v", len(got.Parameters.Prompt), err)
 			}
-			if !strings.HasSuffix(f.said(), "done\n") {
-				t.Errorf("it said %d bytes", len(f.said()))
+			if !strings.HasSuffix(f.Said(), "done\n") {
+				t.Errorf("it said %d bytes", len(f.Said()))
 			}
 		})
 	}
@@ -153,7 +153,7 @@ func TestTurnThatIsCompleteBeforeItsPromptIsRead(t *testing.T) {
 	t.Run("and is read then", func(t *testing.T) {
 		t.Parallel()
 		f := newFixture(t, "persistent", "while "+complete+`read -r line; do printf '%s\n' "$line" >> got; done`)
-		c := f.start()
+		c := f.Start()
 		f.prompt(c, large)
 		if err := c.Close(); err != nil {
 			t.Fatal(err)
@@ -166,9 +166,9 @@ func TestTurnThatIsCompleteBeforeItsPromptIsRead(t *testing.T) {
 	t.Run("and never is", func(t *testing.T) {
 		t.Parallel()
 		f := newFixture(t, "persistent", complete+begin+hang)
-		c := f.start()
+		c := f.Start()
 		result := promptLater(t.Context(), c, large)
-		f.out.Wait(t.Context(), t, begun)
+		f.Out.Wait(t.Context(), t, begun)
 		if err := c.Interrupt(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -182,7 +182,7 @@ func TestExecutorThatReadsNothingAnyMoreIsClosed(t *testing.T) {
 	t.Parallel()
 	const page, pipe = 4096, 65536
 	f := newFixture(t, "persistent", "read -r line\n"+complete+"dd bs=4096 count=1 of=/dev/null 2>/dev/null\n"+complete+hang)
-	c := f.start()
+	c := f.Start()
 	f.prompt(c, "first")
 	empty, err := json.Marshal(turn{Type: "turn"})
 	if err != nil {
@@ -209,7 +209,7 @@ func TestProgramThatDoesNotTakeItsPromptSaysHowTheQueryEnded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t, tt.lifecycle, tt.script)
-			c := f.start()
+			c := f.Start()
 			done, err := c.Prompt(t.Context(), "q", large)
 			switch {
 			case tt.failure == "" && (err != nil || done.StopReason != runnerscripts.StopEndTurn):
@@ -217,8 +217,8 @@ func TestProgramThatDoesNotTakeItsPromptSaysHowTheQueryEnded(t *testing.T) {
 			case tt.failure != "" && (!agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), tt.failure)):
 				t.Errorf("error %v, want %q", err, tt.failure)
 			}
-			if f.said() != tt.said {
-				t.Errorf("it said %q", f.said())
+			if f.Said() != tt.said {
+				t.Errorf("it said %q", f.Said())
 			}
 		})
 	}

@@ -89,18 +89,18 @@ func TestExecutorGetsTheMCPServers(t *testing.T) {
 	}
 	f := newFixture(t, "", "")
 	f.setProfile(map[string]any{"type": "mcp", "command": []string{self}})
-	f.session.Agent.Env = map[string]string{executorVariable: "1", "SECRET": "the-secret"}
+	f.Session.Agent.Env = map[string]string{executorVariable: "1", "SECRET": "the-secret"}
 	calc, web, brought := agenttest.StdioMCP(t, "calc"), agenttest.HTTPMCP(t, "web"), agenttest.BundledMCP(t, "brought")
 	calc.Server.Env["TOKEN"] = "${SECRET}"
 	web.Server.Headers = map[string]string{"X-Token": "${SECRET}"}
-	f.profile.MCPServers = []runnerscripts.MCPServer{
+	f.Profile.MCPServers = []runnerscripts.MCPServer{
 		calc.Server, web.Server, brought.Server, {Name: "broken", Command: []string{"no-such-program"}},
 	}
-	if _, err := f.driver.Setup(t.Context(), runnerscripts.SetupRequest{Session: f.session, Profile: f.profile}); err != nil {
+	if _, err := f.driver.Setup(t.Context(), runnerscripts.SetupRequest{Session: f.Session, Profile: f.Profile}); err != nil {
 		t.Fatal(err)
 	}
-	f.prompt(f.start(), "add")
-	if said := f.said(); strings.Count(said, "the sum is 5") != 3 || !strings.Contains(said, "broken:  exec:") {
+	f.prompt(f.Start(), "add")
+	if said := f.Said(); strings.Count(said, "the sum is 5") != 3 || !strings.Contains(said, "broken:  exec:") {
 		t.Errorf("it said %q", said)
 	}
 	for _, m := range []*agenttest.MCP{calc, web, brought} {

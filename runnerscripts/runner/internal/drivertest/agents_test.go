@@ -34,10 +34,14 @@ type subject struct {
 	silentText string
 	// other is another model, as SetModel takes it. otherSent is its name in requests to the API.
 	other, otherSent string
-	// forgets means that the transcript lacks interrupted tool calls.
+	// forgets means that the transcript lacks interrupted tool calls, and the input of rejected ones.
 	forgets bool
-	// hidesRetries means that the agent does not report retries of requests to the model's API.
-	hidesRetries bool
+	// hidesAPI means that the agent reports neither retries of requests to the model's API nor their
+	// status.
+	hidesAPI bool
+	// plainCalls means that the agent reports neither the content of a new file nor that a command
+	// failed.
+	plainCalls bool
 	// pin is the package in e2e/agents that holds the program. packed is the path of a program in
 	// the npm package npm. All three are empty if the driver installs no package.
 	pin, npm, packed string
@@ -139,7 +143,7 @@ func opencodeSubject() subject {
 // acpSubject returns OpenCode as an ACP agent: the driver knows only its command.
 func acpSubject() subject {
 	return subject{
-		name: "acp", driver: acp.Driver{}, find: testagents.OpenCode, args: []string{"acp"}, mode: "build", silent: "plan", silentText: "Plan Mode", hidesRetries: true,
+		name: "acp", driver: acp.Driver{}, find: testagents.OpenCode, args: []string{"acp"}, mode: "build", silent: "plan", silentText: "Plan Mode", hidesAPI: true, plainCalls: true,
 		other: "scripted/large", otherSent: "large",
 		model: func(t testing.TB, s *runnerscripts.Session, url string) {
 			s.Agent.PermissionMode = "build" // the configuration makes it ask

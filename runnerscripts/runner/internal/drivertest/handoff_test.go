@@ -55,7 +55,7 @@ func TestAnotherAgentContinues(t *testing.T) {
 func begin(r *rig) runnerscripts.Transcript {
 	r.Helper()
 	r.setUp()
-	c := r.start()
+	c := r.Start()
 	for _, prompt := range []string{firstPrompt, secondPrompt} {
 		if e := r.answer(c, prompt, runnerscripts.AllowOnce); e.err != nil {
 			r.Fatal(e.err)
@@ -64,7 +64,7 @@ func begin(r *rig) runnerscripts.Transcript {
 	if err := c.Close(); err != nil {
 		r.Fatal(err)
 	}
-	t, err := r.driver.Transcript(r.Context(), runnerscripts.TranscriptRequest{Session: r.session}, r.out)
+	t, err := r.Driver.Transcript(r.Context(), runnerscripts.TranscriptRequest{Session: r.Session}, r.Out)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -76,16 +76,16 @@ func continues(r *rig, begun runnerscripts.Transcript) {
 	r.Helper()
 	r.real()
 	want := runnerscripts.RestoredSummary
-	if c, ok := r.driver.(handoff.Converter); ok {
+	if c, ok := r.Driver.(handoff.Converter); ok {
 		want = c.Restores()
 	}
 	for range 2 { // a second setup must work, too
-		data, err := handoff.SetUp(r.Context(), drivers(), runnerscripts.SetupRequest{Session: r.session, Transcript: &begun})
+		data, err := handoff.SetUp(r.Context(), drivers(), runnerscripts.SetupRequest{Session: r.Session, Transcript: &begun})
 		if err != nil || data.Restored != (runnerscripts.TranscriptRestored{From: begun.Agent, Way: want}) {
 			r.Fatalf("set up: %+v, %v; want it %s", data, err, want)
 		}
 	}
-	c := handoff.WithPreface(r.start(), r.session)
+	c := handoff.WithPreface(r.Start(), r.Session)
 	if want == runnerscripts.RestoredSummary {
 		// The summary is part of the user message, so the scripted model runs the command again.
 		if e := r.answer(c, "remember", runnerscripts.AllowOnce); e.err != nil {
@@ -126,7 +126,7 @@ func (r *rig) keepsHistory(c agent.Conversation) {
 		r.Fatal(err)
 	}
 	stored := agenttest.NewRecorder()
-	if _, err := r.driver.Transcript(r.Context(), runnerscripts.TranscriptRequest{Session: r.session, Events: true}, stored); err != nil {
+	if _, err := r.Driver.Transcript(r.Context(), runnerscripts.TranscriptRequest{Session: r.Session, Events: true}, stored); err != nil {
 		r.Fatal(err)
 	}
 	var kinds []string

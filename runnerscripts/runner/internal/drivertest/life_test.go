@@ -16,7 +16,7 @@ import (
 
 func recipe(r *rig) {
 	if r.pin == "" {
-		if got := r.driver.Recipe(); len(got.NPM) > 0 || got.Program != "" {
+		if got := r.Driver.Recipe(); len(got.NPM) > 0 || got.Program != "" {
 			r.Errorf("the recipe installs %+v", got)
 		}
 		return
@@ -33,7 +33,7 @@ func recipe(r *rig) {
 		r.Fatal(err)
 	}
 	version := installed.Dependencies[r.pin] + installed.OptionalDependencies[r.pin]
-	got := r.driver.Recipe()
+	got := r.Driver.Recipe()
 	if _, ok := installed.Dependencies[r.pin]; ok && !slices.Equal(got.NPM, []string{r.pin + "@" + version}) {
 		r.Errorf("the recipe installs %v", got.NPM)
 	}
@@ -48,15 +48,15 @@ func packagedVersion(r *rig) {
 	}
 	dir := r.TempDir()
 	program, started := filepath.Join(dir, r.packed), filepath.Join(dir, "started")
-	version, _, _ := strings.Cut(r.driver.Recipe().Version, ".")
+	version, _, _ := strings.Cut(r.Driver.Recipe().Version, ".")
 	version += ".999.0"
 	agenttest.WriteFile(r, filepath.Join(dir, "package.json"), `{"name":"`+r.npm+`","version":"`+version+`"}`)
 	agenttest.WriteFile(r, program, "#!/bin/sh\ntouch "+started+"\necho 0.1.0\n")
 	if err := os.Chmod(program, 0o700); err != nil {
 		r.Fatal(err)
 	}
-	r.session.Agent.Command = []string{program}
-	data, err := r.driver.Setup(r.Context(), runnerscripts.SetupRequest{Session: r.session})
+	r.Session.Agent.Command = []string{program}
+	data, err := r.Driver.Setup(r.Context(), runnerscripts.SetupRequest{Session: r.Session})
 	if err != nil || data.AgentVersion != version {
 		r.Errorf("version %q, %v", data.AgentVersion, err)
 	}
@@ -67,28 +67,28 @@ func packagedVersion(r *rig) {
 
 func missingProgram(r *rig) {
 	if r.pin == "" {
-		r.session.Agent.Command = []string{"no-such-agent"}
+		r.Session.Agent.Command = []string{"no-such-agent"}
 	}
-	r.session.Agent.Env = map[string]string{"PATH": r.TempDir()}
-	_, err := r.driver.Start(r.Context(), runnerscripts.QueryRequest{Session: r.session}, r.out)
+	r.Session.Agent.Env = map[string]string{"PATH": r.TempDir()}
+	_, err := r.Driver.Start(r.Context(), runnerscripts.QueryRequest{Session: r.Session}, r.Out)
 	advice := "correct agent.command"
 	if r.pin != "" {
-		pkg := r.driver.Recipe().NPM[0]
+		pkg := r.Driver.Recipe().NPM[0]
 		advice = "npm install -g " + pkg[:strings.LastIndex(pkg, "@")]
 	}
 	if !agenttest.HasCode(err, runnerscripts.FailAgentMissing) || !strings.Contains(err.Error(), advice) {
 		r.Errorf("start: %v", err)
 	}
-	if _, err = r.driver.Setup(r.Context(), runnerscripts.SetupRequest{Session: r.session}); !agenttest.HasCode(err, runnerscripts.FailAgentMissing) {
+	if _, err = r.Driver.Setup(r.Context(), runnerscripts.SetupRequest{Session: r.Session}); !agenttest.HasCode(err, runnerscripts.FailAgentMissing) {
 		r.Errorf("setup: %v", err)
 	}
 }
 
 func noTranscript(r *rig) {
-	r.session.Agent.Command = []string{"true"}
-	tr, err := r.driver.Transcript(r.Context(), runnerscripts.TranscriptRequest{Session: r.session, Events: true}, r.out)
-	if err != nil || tr.Main != "" || tr.Subagents != nil || len(r.out.All()) != 0 {
-		r.Errorf("%+v, %v, events:\n%s", tr, err, agenttest.Describe(r.out.All()))
+	r.Session.Agent.Command = []string{"true"}
+	tr, err := r.Driver.Transcript(r.Context(), runnerscripts.TranscriptRequest{Session: r.Session, Events: true}, r.Out)
+	if err != nil || tr.Main != "" || tr.Subagents != nil || len(r.Out.All()) != 0 {
+		r.Errorf("%+v, %v, events:\n%s", tr, err, agenttest.Describe(r.Out.All()))
 	}
 }
 
@@ -110,7 +110,7 @@ func crash(r *rig) {
 	if n := len(r.pids()); n != 2 {
 		r.Errorf("the program was started %d times", n)
 	}
-	if text := agenttest.Said(r, r.out.All()); !strings.Contains(text, "You said before: first plain-text") {
+	if text := agenttest.Said(r, r.Out.All()); !strings.Contains(text, "You said before: first plain-text") {
 		r.Errorf("the agent said %q", text)
 	}
 }
@@ -118,7 +118,7 @@ func crash(r *rig) {
 func closeRunning(r *rig) {
 	c := r.talk()
 	query := r.begin(c, "slow-stream")
-	if err := r.api.WaitHeld(r.Context()); err != nil {
+	if err := r.API.WaitHeld(r.Context()); err != nil {
 		r.Fatal(err)
 	}
 	for range 2 { // the second call does nothing
@@ -139,7 +139,7 @@ func endOfContext(r *rig) {
 	r.setUp()
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	c, err := r.driver.Start(ctx, runnerscripts.QueryRequest{Session: r.session}, r.out)
+	c, err := r.Driver.Start(ctx, runnerscripts.QueryRequest{Session: r.Session}, r.Out)
 	if err != nil {
 		r.Fatal(err)
 	}
@@ -157,8 +157,8 @@ func newProcess(r *rig) {
 	if err := c.Close(); err != nil {
 		r.Fatal(err)
 	}
-	done := r.prompt(r.start(), "remember")
-	all := r.api.Requests()
+	done := r.prompt(r.Start(), "remember")
+	all := r.API.Requests()
 	last := all[len(all)-1]
 	if len(last.Texts) != 2 || last.Texts[0] != "the secret word is plum" {
 		r.Errorf("the model was sent %q", last.Texts)
@@ -169,7 +169,7 @@ func newProcess(r *rig) {
 	if init := r.initialized(); len(init) != 2 || init[0].Resumed || !init[1].Resumed {
 		r.Errorf("session_initialized: %+v", init)
 	}
-	r.sameAsTranscript()
+	r.SameAsTranscript()
 }
 
 // restored restores the transcript in another session, as in another sandbox.
@@ -179,17 +179,17 @@ func restored(r *rig) {
 	if err := c.Close(); err != nil {
 		r.Fatal(err)
 	}
-	stored, err := r.driver.Transcript(r.Context(), runnerscripts.TranscriptRequest{Session: r.session}, r.out)
+	stored, err := r.Driver.Transcript(r.Context(), runnerscripts.TranscriptRequest{Session: r.Session}, r.Out)
 	if err != nil {
 		r.Fatal(err)
 	}
 	elsewhere := newRig(r, r.subject, r.stepTimeout)
-	elsewhere.session.SessionID = r.session.SessionID
+	elsewhere.Session.SessionID = r.Session.SessionID
 	elsewhere.real()
-	if _, err := r.driver.Setup(r.Context(), runnerscripts.SetupRequest{Session: elsewhere.session, Transcript: &stored}); err != nil {
+	if _, err := r.Driver.Setup(r.Context(), runnerscripts.SetupRequest{Session: elsewhere.Session, Transcript: &stored}); err != nil {
 		r.Fatal(err)
 	}
-	elsewhere.prompt(elsewhere.start(), "remember")
+	elsewhere.prompt(elsewhere.Start(), "remember")
 	if texts := elsewhere.lastRequest().Texts; len(texts) != 2 || texts[0] != "the secret word is plum" {
 		r.Errorf("the model was sent %q", texts)
 	}
@@ -198,12 +198,12 @@ func restored(r *rig) {
 // unreachable closes the port of the API.
 func unreachable(r *rig) {
 	r.setUp()
-	if err := r.api.Close(); err != nil {
+	if err := r.API.Close(); err != nil {
 		r.Fatal(err)
 	}
-	c := r.start()
+	c := r.Start()
 	query := r.begin(c, "plain-text")
-	if r.hidesRetries {
+	if r.hidesAPI {
 		r.wait(agenttest.OfType(runnerscripts.TypeUserMessage))
 	} else {
 		r.wait(func(e runnerscripts.Event) bool {
@@ -220,12 +220,12 @@ func unreachable(r *rig) {
 }
 
 func maxTurns(r *rig) {
-	r.session.Agent.MaxTurns = 2
+	r.Session.Agent.MaxTurns = 2
 	endsEarly(r)
 }
 
 func budget(r *rig) {
-	r.profile.BudgetUSD = 0.0001
+	r.Profile.BudgetUSD = 0.0001
 	endsEarly(r)
 }
 

@@ -42,12 +42,12 @@ func (r *rig) everything() {
 	r.Helper()
 	r.real()
 	if r.supports(runnerscripts.FeatureSystemPrompt) {
-		r.session.Agent.SystemPrompt = "SYSTEM-PROMPT"
+		r.Session.Agent.SystemPrompt = "SYSTEM-PROMPT"
 	}
-	r.servers = []*agenttest.MCP{agenttest.StdioMCP(r.base, "calc"), agenttest.HTTPMCP(r.base, "web")}
+	r.servers = []*agenttest.MCP{agenttest.StdioMCP(r.whole, "calc"), agenttest.HTTPMCP(r.whole, "web")}
 	for _, field := range r.fields() {
 		if r.supports(field.feature) {
-			field.fill(&r.profile)
+			field.fill(&r.Profile)
 		}
 	}
 }
@@ -72,7 +72,7 @@ func (r *rig) fields() []field {
 			p.Subagents = []runnerscripts.Subagent{{Name: "reviewer", Description: "USE-OF-A-SUBAGENT", Prompt: "You review."}}
 		}},
 		{runnerscripts.FeatureHooks, func(p *profile) {
-			p.Hooks = []runnerscripts.Hook{{Event: r.hook, Command: "touch " + filepath.Join(r.session.Paths.Workspace, "hooked")}}
+			p.Hooks = []runnerscripts.Hook{{Event: r.hook, Command: "touch " + filepath.Join(r.Session.Paths.Workspace, "hooked")}}
 		}},
 		{runnerscripts.FeatureMCPStdio, func(p *profile) {
 			server := r.servers[0].Server
@@ -94,7 +94,7 @@ func named(format, server string) string { return strings.Replace(format, "%s", 
 func reaches(text string) func(*rig) {
 	return func(r *rig) {
 		c := r.talk()
-		if len(r.api.Requests()) == 0 {
+		if len(r.API.Requests()) == 0 {
 			r.prompt(c, "plain-text")
 		}
 		if !r.sent(text) {
@@ -152,7 +152,7 @@ func allowed(r *rig) {
 
 func hooks(r *rig) {
 	c := r.talk()
-	if e, _ := r.unasked(c, r.call("calc")); e.err != nil || !r.exists("hooked") {
-		r.Errorf("the hook ran: %v, error %v", r.exists("hooked"), e.err)
+	if e, _ := r.unasked(c, r.call("calc")); e.err != nil || !r.Exists("hooked") {
+		r.Errorf("the hook ran: %v, error %v", r.Exists("hooked"), e.err)
 	}
 }

@@ -32,67 +32,49 @@ func TestMain(m *testing.M) {
 // rig runs one case with one agent: a session of the real program with a scripted model. The cases
 // of a group share everything except testing.TB and mark.
 type rig struct {
-	testing.TB
+	*Fixture
 	subject
-	base        testing.TB    // lives as long as the session
-	stepTimeout time.Duration // how long one step may take
-	api         *llmapi.Server
-	session     runnerscripts.Session
-	profile     runnerscripts.Profile
-	servers     []*agenttest.MCP // of the profile
-	starts      string           // a file with the process id of each start of the program, one a line
-	out         *agenttest.Recorder
+	stepTimeout time.Duration      // how long one step may take
+	servers     []*agenttest.MCP   // of the profile
+	starts      string             // a file with the process id of each start of the program, one a line
 	shared      agent.Conversation // the conversation of the group; nil before its first case
-	mark        int                // the number of events before this case
 }
 
 func newRig(t testing.TB, s subject, patience time.Duration) *rig {
 	t.Helper()
-	r := &rig{TB: t, base: t, subject: s, stepTimeout: patience, out: agenttest.NewRecorder()}
-	r.session = agenttest.NewSession(t, agent.NewUUID(), s.name)
-	return r
+	return &rig{Fixture: New(t, s.driver, s.name), subject: s, stepTimeout: patience}
 }
 
 // in runs a case of a group.
 func (r *rig) in(t testing.TB, check func(*rig)) {
 	before := r.TB
-	r.TB, r.mark = t, len(r.out.All())
+	r.TB, r.mark = t, len(r.Out.All())
 	defer func() { r.TB = before }()
 	check(r)
 }
 
 // supports reports whether the agent has features.
-func (r *rig) supports(features ...runnerscripts.Feature) bool {
-	has := r.driver.Recipe().Supports
+func (s subject) supports(features ...runnerscripts.Feature) bool {
+	has := s.driver.Recipe().Supports
 	return !slices.ContainsFunc(features, func(f runnerscripts.Feature) bool { return !slices.Contains(has, f) })
 }
 
 // real gives the session the pinned program and a scripted model.
 func (r *rig) real() {
 	r.Helper()
-	api, err := llmapi.Start(r.base.Context(), llmapi.Config{})
-	if err != nil {
-		r.Fatal(err)
-	}
-	r.base.Cleanup(func() {
-		if err := api.Close(); err != nil {
-			r.base.Errorf("close the model: %v", err)
-		}
-	})
-	r.api, r.starts = api, filepath.Join(r.base.TempDir(), "starts")
-	r.model(r.base, &r.session, api.URL)
-	r.session.Agent.Command = append([]string{"/bin/sh", "-c", `echo $$ >>` + r.starts + `; exec "$@"`, "sh", r.find(r)}, r.args...)
+	r.StartModel()
+	r.starts = filepath.Join(r.whole.TempDir(), "starts")
+	r.model(r.whole, &r.Session, r.API.URL)
+	r.Session.Agent.Command = append([]string{"/bin/sh", "-c", `echo $$ >>` + r.starts + `; exec "$@"`, "sh", r.find(r)}, r.args...)
 }
 
 // setUp calls real unless it was called, and the Setup of the driver.
 func (r *rig) setUp() {
 	r.Helper()
-	if r.api == nil {
+	if r.API == nil {
 		r.real()
 	}
-	if _, err := r.driver.Setup(r.Context(), runnerscripts.SetupRequest{Session: r.session, Profile: r.profile}); err != nil {
-		r.Fatalf("set up: %v", err)
-	}
+	r.SetUp()
 	if err := os.Remove(r.starts); err != nil && !os.IsNotExist(err) { // Setup may run it for its version
 		r.Fatal(err)
 	}
@@ -103,24 +85,9 @@ func (r *rig) talk() agent.Conversation {
 	r.Helper()
 	if r.shared == nil {
 		r.setUp()
-		r.shared = r.start()
+		r.shared = r.Start()
 	}
 	return r.shared
-}
-
-// start starts a conversation. The cleanup of base closes it.
-func (r *rig) start() agent.Conversation {
-	r.Helper()
-	c, err := r.driver.Start(r.base.Context(), runnerscripts.QueryRequest{Session: r.session, Profile: r.profile}, r.out)
-	if err != nil {
-		r.Fatalf("start: %v", err)
-	}
-	r.base.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			r.base.Errorf("close: %v", err)
-		}
-	})
-	return c
 }
 
 // pids returns the process id of each start of the program.
@@ -165,7 +132,7 @@ func (r *rig) await(query <-chan ended) ended {
 	case e := <-query:
 		return e
 	case <-timer.C:
-		r.Fatalf("the query has not ended; there were:\n%s", agenttest.Describe(r.out.All()))
+		r.Fatalf("the query has not ended; there were:\n%s", agenttest.Describe(r.Out.All()))
 		return ended{}
 	}
 }
@@ -180,44 +147,31 @@ func (r *rig) prompt(c agent.Conversation, text string) runnerscripts.QueryCompl
 	return e.done
 }
 
-// events returns the events of this case.
-func (r *rig) events() []runnerscripts.Event { return r.out.All()[r.mark:] }
-
 // wait waits for an event of this case.
 func (r *rig) wait(fits func(runnerscripts.Event) bool) runnerscripts.Event {
 	r.Helper()
 	ctx, cancel := context.WithTimeout(r.Context(), r.stepTimeout)
 	defer cancel()
-	n := 0
-	return r.out.Wait(ctx, r, func(e runnerscripts.Event) bool {
-		n++
-		return n > r.mark && fits(e)
-	})
+	return r.Wait(ctx, fits)
 }
 
 // asked returns the permission request of this case with the index n, and waits for it.
 func (r *rig) asked(n int) runnerscripts.PermissionRequest {
 	r.Helper()
-	r.wait(func(runnerscripts.Event) bool { return len(r.requests()) > n })
-	return r.requests()[n]
-}
-
-// requests returns the permission requests of this case.
-func (r *rig) requests() []runnerscripts.PermissionRequest {
-	r.Helper()
-	return agenttest.Payloads[runnerscripts.PermissionRequest](r, r.events(), runnerscripts.TypePermissionRequest)
+	r.wait(func(runnerscripts.Event) bool { return len(r.Requests()) > n })
+	return r.Requests()[n]
 }
 
 // resolved returns the permission_resolved events of this case.
 func (r *rig) resolved() []runnerscripts.PermissionResolved {
 	r.Helper()
-	return agenttest.Payloads[runnerscripts.PermissionResolved](r, r.events(), runnerscripts.TypePermissionResolved)
+	return agenttest.Payloads[runnerscripts.PermissionResolved](r, r.Events(), runnerscripts.TypePermissionResolved)
 }
 
 // answer runs a query that asks for permission once, and answers with a decision of that kind.
 func (r *rig) answer(c agent.Conversation, prompt string, kind runnerscripts.PermissionKind) ended {
 	r.Helper()
-	before := len(r.requests())
+	before := len(r.Requests())
 	query := r.begin(c, prompt)
 	if err := c.Respond(r.Context(), r.asked(before).ID, runnerscripts.PermissionDecision{Kind: kind}); err != nil {
 		r.Fatal(err)
@@ -229,7 +183,7 @@ func (r *rig) answer(c agent.Conversation, prompt string, kind runnerscripts.Per
 // without tools.
 func (r *rig) lastRequest() llmapi.Request {
 	r.Helper()
-	for _, q := range slices.Backward(r.api.Requests()) {
+	for _, q := range slices.Backward(r.API.Requests()) {
 		if len(q.Tools) > 0 {
 			return q
 		}
@@ -240,26 +194,11 @@ func (r *rig) lastRequest() llmapi.Request {
 
 // sent reports whether a text was in a request to the model.
 func (r *rig) sent(text string) bool {
-	return slices.ContainsFunc(r.api.Requests(), func(q llmapi.Request) bool { return strings.Contains(string(q.Body), text) })
+	return slices.ContainsFunc(r.API.Requests(), func(q llmapi.Request) bool { return strings.Contains(string(q.Body), text) })
 }
 
 // initialized returns the session_initialized events of the session.
 func (r *rig) initialized() []runnerscripts.SessionInitialized {
 	r.Helper()
-	return agenttest.Payloads[runnerscripts.SessionInitialized](r, r.out.All(), runnerscripts.TypeSessionInitialized)
-}
-
-func (r *rig) exists(file string) bool {
-	_, err := os.Stat(filepath.Join(r.session.Paths.Workspace, file))
-	return err == nil
-}
-
-// sameAsTranscript fails unless the transcript has the same conversation.
-func (r *rig) sameAsTranscript() {
-	r.Helper()
-	stored := agenttest.NewRecorder()
-	if _, err := r.driver.Transcript(r.Context(), runnerscripts.TranscriptRequest{Session: r.session, Events: true}, stored); err != nil {
-		r.Fatalf("read the transcript: %v", err)
-	}
-	agenttest.SameConversation(r, r.out.All(), stored.All())
+	return agenttest.Payloads[runnerscripts.SessionInitialized](r, r.Out.All(), runnerscripts.TypeSessionInitialized)
 }

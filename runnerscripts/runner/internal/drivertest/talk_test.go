@@ -15,7 +15,7 @@ import (
 func pieces(r *rig) {
 	r.prompt(r.talk(), "plain-text")
 	const want = "Hello from the scripted model.\n\nThis is plain text: äöü, 日本語, 🙂."
-	chunks := agenttest.Payloads[runnerscripts.ContentChunk](r, r.events(), runnerscripts.TypeAgentMessage)
+	chunks := agenttest.Payloads[runnerscripts.ContentChunk](r, r.Events(), runnerscripts.TypeAgentMessage)
 	var text string
 	for _, c := range chunks {
 		if c.Snapshot {
@@ -26,13 +26,13 @@ func pieces(r *rig) {
 	if text != want || len(chunks) < 5 {
 		r.Errorf("%d pieces: %q", len(chunks), text)
 	}
-	version := r.driver.Recipe().Version
+	version := r.Driver.Recipe().Version
 	init := r.initialized()
 	if len(init) != 1 || init[0].Agent != r.name || version != "" && init[0].AgentVersion != version || init[0].Mode != r.mode ||
-		r.session.Agent.Model != "" && init[0].Model != r.session.Agent.Model || init[0].Resumed {
+		r.Session.Agent.Model != "" && init[0].Model != r.Session.Agent.Model || init[0].Resumed {
 		r.Errorf("session_initialized: %+v", init)
 	}
-	r.sameAsTranscript()
+	r.SameAsTranscript()
 }
 
 func sharedProcess(r *rig) {
@@ -42,7 +42,7 @@ func sharedProcess(r *rig) {
 	if n := len(r.pids()); n != 1 {
 		r.Errorf("the program was started %d times", n)
 	}
-	if text := agenttest.Said(r, r.events()); !strings.Contains(text, "first plain-text") {
+	if text := agenttest.Said(r, r.Events()); !strings.Contains(text, "first plain-text") {
 		r.Errorf("the agent said %q", text)
 	}
 	if init := r.initialized(); len(init) != 1 {
@@ -65,12 +65,12 @@ func cost(r *rig) {
 
 func thoughts(r *rig) {
 	r.prompt(r.talk(), "think")
-	blocks := agenttest.Fold(r, r.events()).Blocks
+	blocks := agenttest.Fold(r, r.Events()).Blocks
 	if len(blocks) != 3 || blocks[1].Kind != session.BlockThought || !strings.Contains(blocks[1].Text, "Let me think about it.") ||
 		blocks[2].Kind != session.BlockAgent || blocks[2].Text != "I have thought about it." {
 		r.Errorf("blocks: %s", agenttest.Show(r, blocks))
 	}
-	r.sameAsTranscript()
+	r.SameAsTranscript()
 }
 
 func decisionCounts(r *rig) {
@@ -85,8 +85,8 @@ func decisionCounts(r *rig) {
 	if err := c.Respond(r.Context(), req.ID, allow); err != nil {
 		r.Fatal(err)
 	}
-	if e := r.await(query); e.err != nil || e.done.StopReason != runnerscripts.StopEndTurn || !r.exists("asked") {
-		r.Errorf("ended with %q, %v; the command ran: %v", e.done.StopReason, e.err, r.exists("asked"))
+	if e := r.await(query); e.err != nil || e.done.StopReason != runnerscripts.StopEndTurn || !r.Exists("asked") {
+		r.Errorf("ended with %q, %v; the command ran: %v", e.done.StopReason, e.err, r.Exists("asked"))
 	}
 	if got := r.resolved(); len(got) != 1 || got[0] != (runnerscripts.PermissionResolved{ID: req.ID, Kind: runnerscripts.AllowOnce, Reason: "answered"}) {
 		r.Errorf("resolved: %+v", got)
@@ -97,21 +97,21 @@ func decisionCounts(r *rig) {
 }
 
 func rejected(r *rig) {
-	if e := r.answer(r.talk(), "run-command `touch rejected`", runnerscripts.RejectOnce); e.err != nil || r.exists("rejected") {
-		r.Errorf("error %v; the command ran: %v", e.err, r.exists("rejected"))
+	if e := r.answer(r.talk(), "run-command `touch rejected`", runnerscripts.RejectOnce); e.err != nil || r.Exists("rejected") {
+		r.Errorf("error %v; the command ran: %v", e.err, r.Exists("rejected"))
 	}
 }
 
 func allowedAlways(r *rig) {
 	c := r.talk()
-	if e := r.answer(c, "run-command `touch always`", runnerscripts.AllowAlways); e.err != nil || !r.exists("always") {
-		r.Errorf("error %v; the command ran: %v", e.err, r.exists("always"))
+	if e := r.answer(c, "run-command `touch always`", runnerscripts.AllowAlways); e.err != nil || !r.Exists("always") {
+		r.Errorf("error %v; the command ran: %v", e.err, r.Exists("always"))
 	}
-	if err := os.Remove(filepath.Join(r.session.Paths.Workspace, "always")); err != nil {
+	if err := os.Remove(filepath.Join(r.Session.Paths.Workspace, "always")); err != nil {
 		r.Fatal(err)
 	}
-	if e, asked := r.unasked(c, "run-command `touch always`"); asked || e.err != nil || !r.exists("always") {
-		r.Errorf("asked again: %v, error %v; the command ran: %v", asked, e.err, r.exists("always"))
+	if e, asked := r.unasked(c, "run-command `touch always`"); asked || e.err != nil || !r.Exists("always") {
+		r.Errorf("asked again: %v, error %v; the command ran: %v", asked, e.err, r.Exists("always"))
 	}
 }
 
@@ -129,15 +129,15 @@ func changedMode(r *rig) {
 	if err := c.SetMode(r.Context(), r.mode); err != nil {
 		r.Fatal(err)
 	}
-	modes := agenttest.Payloads[runnerscripts.ModeUpdate](r, r.events(), runnerscripts.TypeModeUpdate)
+	modes := agenttest.Payloads[runnerscripts.ModeUpdate](r, r.Events(), runnerscripts.TypeModeUpdate)
 	if len(modes) != 2 || modes[0].CurrentModeID != r.silent || modes[1].CurrentModeID != r.mode {
 		r.Errorf("modes: %+v", modes)
 	}
 	if err := c.SetMode(r.Context(), "no-such-mode"); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
 		r.Errorf("an unknown mode: %v", err)
 	}
-	if e := r.answer(c, "write-file `asked.txt`", runnerscripts.AllowOnce); e.err != nil || !r.exists("asked.txt") {
-		r.Errorf("in the first mode again: %v, written: %v", e.err, r.exists("asked.txt"))
+	if e := r.answer(c, "write-file `asked.txt`", runnerscripts.AllowOnce); e.err != nil || !r.Exists("asked.txt") {
+		r.Errorf("in the first mode again: %v, written: %v", e.err, r.Exists("asked.txt"))
 	}
 }
 
@@ -170,14 +170,14 @@ func interruptWithdraws(r *rig, prompt string) {
 	if !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
 		r.Errorf("an answer after it: %v", err)
 	}
-	if r.exists("stopped") {
+	if r.Exists("stopped") {
 		r.Error("the tool ran")
 	}
-	if blocks := agenttest.Fold(r, r.events()).Blocks; len(blocks) < 3 || blocks[2].Tool == nil || blocks[2].Tool.Status != runnerscripts.ToolFailed {
+	if blocks := agenttest.Fold(r, r.Events()).Blocks; len(blocks) < 3 || blocks[2].Tool == nil || blocks[2].Tool.Status != runnerscripts.ToolFailed {
 		r.Errorf("blocks: %s", agenttest.Show(r, blocks))
 	}
 	if !r.forgets {
-		r.sameAsTranscript()
+		r.SameAsTranscript()
 	}
 }
 
@@ -197,7 +197,7 @@ func earlyInterrupt(r *rig) {
 // unasked runs a query. It allows what the agent asks for, and reports whether the agent asked.
 func (r *rig) unasked(c agent.Conversation, prompt string) (end ended, asked bool) {
 	r.Helper()
-	before := len(r.requests())
+	before := len(r.Requests())
 	query := r.begin(c, prompt)
 	late := time.NewTimer(r.stepTimeout)
 	defer late.Stop()
@@ -206,12 +206,12 @@ func (r *rig) unasked(c agent.Conversation, prompt string) (end ended, asked boo
 	for n := before; ; {
 		select {
 		case e := <-query:
-			return e, len(r.requests()) > before
+			return e, len(r.Requests()) > before
 		case <-tick.C:
 		case <-late.C:
-			r.Fatalf("the query has not ended; there were:\n%s", agenttest.Describe(r.events()))
+			r.Fatalf("the query has not ended; there were:\n%s", agenttest.Describe(r.Events()))
 		}
-		for all := r.requests(); n < len(all); n++ {
+		for all := r.Requests(); n < len(all); n++ {
 			// A request that is no longer pending needs no answer.
 			_ = c.Respond(r.Context(), all[n].ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
 		}

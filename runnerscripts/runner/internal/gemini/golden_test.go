@@ -11,6 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/drivertest"
 )
 
 var (
@@ -31,15 +32,15 @@ var recorded = []struct {
 		return f.answering(c, "run-command `touch asked`", runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce})
 	}},
 	{"think", func(f *fixture, c agent.Conversation) error {
-		_, err := c.Prompt(f.t.Context(), "q", "think")
+		_, err := c.Prompt(f.Context(), "q", "think")
 		return err
 	}},
 }
 
 // answering runs a query and answers its permission request.
 func (f *fixture) answering(c agent.Conversation, text string, d runnerscripts.PermissionDecision) error {
-	wait := f.promptAsync(c, text)
-	if err := c.Respond(f.t.Context(), f.asked().ID, d); err != nil {
+	wait := f.PromptAsync(c, text)
+	if err := c.Respond(f.Context(), f.Asked().ID, d); err != nil {
 		return err
 	}
 	_, err := wait()
@@ -57,8 +58,8 @@ func TestRecordedRunsCanBeRecordedAnew(t *testing.T) {
 		}
 		t.Run(r.name, func(t *testing.T) {
 			f := newFixture(t)
-			f.raw = true
-			c := f.start()
+			f.Raw = true
+			c := f.Start()
 			if err := r.run(f, c); err != nil {
 				t.Fatal(err)
 			}
@@ -73,21 +74,21 @@ func TestRecordedRunsCanBeRecordedAnew(t *testing.T) {
 // save writes the recorded files, with the folder of the session and the address of the model
 // replaced.
 func (f *fixture) save(name string) {
-	f.t.Helper()
+	f.Helper()
 	var lines bytes.Buffer
-	for _, e := range f.out.All() {
+	for _, e := range f.Out.All() {
 		if e.Type == runnerscripts.TypeRaw {
 			lines.Write(append(e.Payload, '\n'))
 		}
 	}
-	tr, _ := f.transcript()
-	dir, err := filepath.EvalSymlinks(f.session.Paths.Session)
+	tr, _ := f.Transcript()
+	dir, err := filepath.EvalSymlinks(f.Session.Paths.Session)
 	if err != nil {
-		f.t.Fatal(err)
+		f.Fatal(err)
 	}
-	anonymous := strings.NewReplacer(dir, sessionFolder, strings.TrimPrefix(f.api.URL, "http://"), "127.0.0.1:4000")
+	anonymous := strings.NewReplacer(dir, sessionFolder, strings.TrimPrefix(f.API.URL, "http://"), "127.0.0.1:4000")
 	for kind, text := range map[string]string{"lines.jsonl": lines.String(), "chat.jsonl": tr.Main} {
-		agenttest.WriteFile(f.t, testdata(name, kind), anonymous.Replace(text))
+		agenttest.WriteFile(f, testdata(name, kind), anonymous.Replace(text))
 	}
 }
 
@@ -100,24 +101,22 @@ func TestRecordedRunsMakeTheseEvents(t *testing.T) {
 	for _, r := range recorded {
 		t.Run(r.name, func(t *testing.T) {
 			t.Parallel()
-			f := &fixture{
-				t: t, session: agenttest.NewSession(t, agent.NewUUID(), programName), out: agenttest.NewRecorder(),
-			}
-			f.session.Agent.Command = []string{self}
+			f := &fixture{drivertest.New(t, Driver{}, programName)}
+			f.Session.Agent.Command = []string{self}
 			run, err := filepath.Abs(filepath.Join("testdata", r.name))
 			if err != nil {
 				t.Fatal(err)
 			}
-			f.session.Agent.Env = map[string]string{replayVariable: run}
-			c := f.start()
+			f.Session.Agent.Env = map[string]string{replayVariable: run}
+			c := f.Start()
 			if err := r.run(f, c); err != nil {
 				t.Fatal(err)
 			}
-			dir, err := filepath.EvalSymlinks(f.session.Paths.Session)
+			dir, err := filepath.EvalSymlinks(f.Session.Paths.Session)
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := strings.ReplaceAll(agenttest.Describe(f.out.All()), dir, sessionFolder)
+			got := strings.ReplaceAll(agenttest.Describe(f.Out.All()), dir, sessionFolder)
 			if *update {
 				agenttest.WriteFile(t, testdata(r.name, "golden.txt"), got)
 			}

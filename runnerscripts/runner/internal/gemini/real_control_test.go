@@ -52,12 +52,12 @@ func TestPermissionDecides(t *testing.T) {
 		},
 	}
 	f := newFixture(t)
-	c := f.start()
+	c := f.Start()
 	for n, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			file := fmt.Sprintf("asked-%d", n)
-			wait := f.promptAsync(c, "run-command `touch "+file+"`")
-			req := f.askedAgain(n)
+			wait := f.PromptAsync(c, "run-command `touch "+file+"`")
+			req := f.AskedAgain(n)
 			if req.ToolCall.Title != "touch "+file || req.ToolCall.Status != runnerscripts.ToolPending ||
 				req.ToolCall.Kind != runnerscripts.ToolExecute || len(req.Options) != 3 {
 				t.Errorf("request: %s", agenttest.Show(t, req))
@@ -74,13 +74,13 @@ func TestPermissionDecides(t *testing.T) {
 			if err != nil || done.StopReason != tt.stop {
 				t.Errorf("ended with %q, %v", done.StopReason, err)
 			}
-			if f.exists(file) != tt.made {
+			if f.Exists(file) != tt.made {
 				t.Errorf("the file is there: %v", !tt.made)
 			}
 			if call := f.lastCall(); call.Status != tt.status || call.Title != "touch "+file {
 				t.Errorf("call: %s", agenttest.Show(t, call))
 			}
-			resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.out.All(), runnerscripts.TypePermissionResolved)
+			resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.Out.All(), runnerscripts.TypePermissionResolved)
 			if len(resolved) != n+1 || resolved[n].ID != req.ID || resolved[n].Reason != "answered" {
 				t.Errorf("resolved: %+v", resolved)
 			}
@@ -90,11 +90,11 @@ func TestPermissionDecides(t *testing.T) {
 		})
 	}
 	// The last test case allowed the command for the session.
-	f.prompt(c, "run-command `touch again`")
-	if n := len(f.requests()); !f.exists("again") || n != len(tests) {
-		t.Errorf("the command ran: %v, asked %d times", f.exists("again"), n)
+	f.Prompt(c, "run-command `touch again`")
+	if n := len(f.Requests()); !f.Exists("again") || n != len(tests) {
+		t.Errorf("the command ran: %v, asked %d times", f.Exists("again"), n)
 	}
-	if f.exists(".gemini") {
+	if f.Exists(".gemini") {
 		t.Error("the rule was written into the workspace")
 	}
 }
@@ -107,15 +107,15 @@ func TestInterruptMidStreamLeavesTheSessionUsable(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
-			c := f.start()
-			f.prompt(c, "first plain-text")
-			before := len(f.out.All())
-			wait := f.promptAsync(c, name)
-			if err := f.api.WaitHeld(t.Context()); err != nil {
+			c := f.Start()
+			f.Prompt(c, "first plain-text")
+			before := len(f.Out.All())
+			wait := f.PromptAsync(c, name)
+			if err := f.API.WaitHeld(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			f.out.Wait(t.Context(), t, func(e runnerscripts.Event) bool {
-				return e.Type == typ && len(f.out.All()) > before+1
+			f.Out.Wait(t.Context(), t, func(e runnerscripts.Event) bool {
+				return e.Type == typ && len(f.Out.All()) > before+1
 			})
 			if err := c.Interrupt(t.Context()); err != nil {
 				t.Fatal(err)
@@ -124,13 +124,12 @@ func TestInterruptMidStreamLeavesTheSessionUsable(t *testing.T) {
 			if err != nil || done.StopReason != runnerscripts.StopCancelled {
 				t.Fatalf("ended with %q, %v", done.StopReason, err)
 			}
-			f.prompt(c, "remember")
+			f.Prompt(c, "remember")
 			// The program forgets the interrupted prompt and its answer.
-			if got := agenttest.Said(t, f.out.All()); strings.Contains(got, "One") || !strings.Contains(got, "before: first plain-text") {
+			if got := agenttest.Said(t, f.Out.All()); strings.Contains(got, "One") || !strings.Contains(got, "before: first plain-text") {
 				t.Errorf("the agent said %q", got)
 			}
-			_, stored := f.transcript()
-			agenttest.SameConversation(t, f.out.All(), stored.All())
+			f.SameAsTranscript()
 			if err := c.Interrupt(t.Context()); err != nil {
 				t.Errorf("without a query: %v", err)
 			}
@@ -154,8 +153,8 @@ func TestModesDecideWhatIsAsked(t *testing.T) {
 		t.Run(fmt.Sprintf("trusted %v", trusted), func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
-			f.session.Agent.PermissionMode, f.session.Agent.TrustWorkspace = modes[0].mode, trusted
-			all := &allower{Recorder: f.out, t: t}
+			f.Session.Agent.PermissionMode, f.Session.Agent.TrustWorkspace = modes[0].mode, trusted
+			all := &allower{Recorder: f.Out, t: t}
 			c := f.startWith(all)
 			all.respond = c.Respond
 			for i, tt := range modes {
@@ -165,22 +164,21 @@ func TestModesDecideWhatIsAsked(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				f.prompt(c, "write-file `mode.txt`")
-				f.prompt(c, "run-command `touch mode`")
+				f.Prompt(c, "write-file `mode.txt`")
+				f.Prompt(c, "run-command `touch mode`")
 				if !slices.Equal(all.asked, tt.asked) {
 					t.Errorf("%s: asked for %q, want %q", tt.mode, all.asked, tt.asked)
 				}
 				for _, file := range []string{"mode.txt", "mode"} {
-					if f.exists(file) != tt.works {
+					if f.Exists(file) != tt.works {
 						t.Errorf("%s: %s is there: %v", tt.mode, file, !tt.works)
 					}
-					if err := os.RemoveAll(f.workspaceFile(file)); err != nil {
+					if err := os.RemoveAll(f.WorkspaceFile(file)); err != nil {
 						t.Fatal(err)
 					}
 				}
 			}
-			_, stored := f.transcript()
-			agenttest.SameConversation(t, f.out.All(), stored.All())
+			f.SameAsTranscript()
 		})
 	}
 }
@@ -191,28 +189,27 @@ func TestAChangeAllowedForTheSessionIsMadeAndNotAskedAgain(t *testing.T) {
 		t.Run(fmt.Sprintf("trusted %v", trusted), func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
-			f.session.Agent.TrustWorkspace = trusted
-			c := f.start()
-			wait := f.promptAsync(c, "write-file `first.txt`")
-			if err := c.Respond(t.Context(), f.asked().ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowAlways}); err != nil {
+			f.Session.Agent.TrustWorkspace = trusted
+			c := f.Start()
+			wait := f.PromptAsync(c, "write-file `first.txt`")
+			if err := c.Respond(t.Context(), f.Asked().ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowAlways}); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := wait(); err != nil || !f.exists("first.txt") {
-				t.Fatalf("the file is there: %v, %v", f.exists("first.txt"), err)
+			if _, err := wait(); err != nil || !f.Exists("first.txt") {
+				t.Fatalf("the file is there: %v, %v", f.Exists("first.txt"), err)
 			}
-			f.prompt(c, "write-file `second.txt`")
-			if n := len(f.requests()); !f.exists("second.txt") || n != 1 {
-				t.Errorf("the second file is there: %v, asked %d times", f.exists("second.txt"), n)
+			f.Prompt(c, "write-file `second.txt`")
+			if n := len(f.Requests()); !f.Exists("second.txt") || n != 1 {
+				t.Errorf("the second file is there: %v, asked %d times", f.Exists("second.txt"), n)
 			}
-			_, stored := f.transcript()
-			agenttest.SameConversation(t, f.out.All(), stored.All())
+			f.SameAsTranscript()
 			// A command needs its own permission, because it is another kind of tool call.
-			wait = f.promptAsync(c, "run-command `touch third`")
-			if err := c.Respond(t.Context(), f.askedAgain(1).ID, runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce}); err != nil {
+			wait = f.PromptAsync(c, "run-command `touch third`")
+			if err := c.Respond(t.Context(), f.AskedAgain(1).ID, runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce}); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := wait(); err != nil || f.exists("third") {
-				t.Errorf("the command ran: %v, %v", f.exists("third"), err)
+			if _, err := wait(); err != nil || f.Exists("third") {
+				t.Errorf("the command ran: %v, %v", f.Exists("third"), err)
 			}
 		})
 	}
@@ -251,9 +248,9 @@ func (a *allower) Emit(conv string, typ runnerscripts.EventType, payload any) {
 func TestModeAndModelChangeMidway(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	c := f.start()
-	f.prompt(c, "plain-text")
-	if got := f.lastRequest().Model; got != testModel {
+	c := f.Start()
+	f.Prompt(c, "plain-text")
+	if got := f.LastRequest().Model; got != testModel {
 		t.Errorf("the first model is %q", got)
 	}
 	if err := c.SetMode(t.Context(), modePlan); err != nil {
@@ -265,18 +262,18 @@ func TestModeAndModelChangeMidway(t *testing.T) {
 	if err := c.SetModel(t.Context(), "gemini-2.5-flash"); err != nil {
 		t.Fatal(err)
 	}
-	f.prompt(c, "write-file `notes.txt`") // the first mode would ask
-	if got := f.lastRequest().Model; got != "gemini-2.5-flash" {
+	f.Prompt(c, "write-file `notes.txt`") // the first mode would ask
+	if got := f.LastRequest().Model; got != "gemini-2.5-flash" {
 		t.Errorf("the second model is %q", got)
 	}
-	if !f.exists("notes.txt") {
+	if !f.Exists("notes.txt") {
 		t.Error("the file is not written")
 	}
-	modes := agenttest.Payloads[runnerscripts.ModeUpdate](t, f.out.All(), runnerscripts.TypeModeUpdate)
+	modes := agenttest.Payloads[runnerscripts.ModeUpdate](t, f.Out.All(), runnerscripts.TypeModeUpdate)
 	if len(modes) != 2 || modes[0].CurrentModeID != modePlan || modes[1].CurrentModeID != modeAutoEdit {
 		t.Errorf("modes: %+v", modes)
 	}
-	if got := agenttest.Said(t, f.out.All()); strings.Contains(got, "MODE_UPDATE") {
+	if got := agenttest.Said(t, f.Out.All()); strings.Contains(got, "MODE_UPDATE") {
 		t.Errorf("the agent said %q", got)
 	}
 	if err := c.SetMode(t.Context(), "no-such-mode"); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
@@ -287,8 +284,8 @@ func TestModeAndModelChangeMidway(t *testing.T) {
 func TestFailureOfTheAPIFailsTheQueryWithItsStatus(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	c := f.start()
-	f.prompt(c, "first plain-text")
+	c := f.Start()
+	f.Prompt(c, "first plain-text")
 	for word, status := range map[string]int{"http-400": 400, "http-401": 401} {
 		_, err := c.Prompt(t.Context(), "q", word)
 		failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
@@ -297,28 +294,27 @@ func TestFailureOfTheAPIFailsTheQueryWithItsStatus(t *testing.T) {
 			t.Fatalf("%s: error %#v", word, err)
 		}
 	}
-	f.prompt(c, "remember")
-	if got := agenttest.Said(t, f.out.All()); !strings.Contains(got, "before: first plain-text") {
+	f.Prompt(c, "remember")
+	if got := agenttest.Said(t, f.Out.All()); !strings.Contains(got, "before: first plain-text") {
 		t.Errorf("the agent said %q", got)
 	}
-	_, stored := f.transcript()
-	agenttest.SameConversation(t, f.out.All(), stored.All())
+	f.SameAsTranscript()
 }
 
 func TestRetriesOfTheAPIAreTold(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	// The user's own settings are kept: two tries instead of ten.
-	agenttest.WriteFile(t, filepath.Join(configDir(f.session), "settings.json"), `{"general":{"maxAttempts":2}}`)
-	c := f.start()
+	agenttest.WriteFile(t, filepath.Join(configDir(f.Session), "settings.json"), `{"general":{"maxAttempts":2}}`)
+	c := f.Start()
 	_, err := c.Prompt(t.Context(), "q", "http-529")
 	failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
 	if !ok || failure.Code != runnerscripts.FailAPI || failure.HTTPStatus != 503 {
 		t.Errorf("error %#v", err)
 	}
-	logs := agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog)
+	logs := agenttest.Payloads[runnerscripts.Log](t, f.Out.All(), runnerscripts.TypeLog)
 	if len(logs) == 0 || !strings.Contains(logs[0].Message, "status 503") {
 		t.Errorf("logs: %+v", logs)
 	}
-	f.prompt(c, "plain-text")
+	f.Prompt(c, "plain-text")
 }

@@ -11,37 +11,35 @@ import (
 func TestAnswerThatTheProgramThrowsAwayFailsTheQuery(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	c := f.start()
-	f.prompt(c, "first plain-text")
+	c := f.Start()
+	f.Prompt(c, "first plain-text")
 	if done, err := c.Prompt(t.Context(), "query", "broken"); !agenttest.HasCode(err, runnerscripts.FailAPI) {
 		t.Errorf("ended with %q, %v", done.StopReason, err)
 	}
-	f.prompt(c, "last plain-text")
-	if got := agenttest.Said(t, f.out.All()); strings.Contains(got, "This answer") {
+	f.Prompt(c, "last plain-text")
+	if got := agenttest.Said(t, f.Out.All()); strings.Contains(got, "This answer") {
 		t.Errorf("the agent said %q", got)
 	}
-	_, stored := f.transcript()
-	agenttest.SameConversation(t, f.out.All(), stored.All())
+	f.SameAsTranscript()
 }
 
 func TestCommandShowsItsOutputAndItsFailure(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.PermissionMode = modeYOLO
-	c := f.start()
+	f.Session.Agent.PermissionMode = modeYOLO
+	c := f.Start()
 	for command, want := range map[string]runnerscripts.ToolStatus{
 		"echo one; echo two":         runnerscripts.ToolCompleted,
 		"echo one; echo two; exit 3": runnerscripts.ToolFailed,
 	} {
-		f.prompt(c, "run-command `"+command+"`")
+		f.Prompt(c, "run-command `"+command+"`")
 		call := f.lastCall()
 		if call.Status != want || len(call.Content) != 1 || call.Content[0].Content == nil || call.Content[0].Content.Text != "one\ntwo" {
 			t.Errorf("%s: %s", command, agenttest.Show(t, call))
 		}
 	}
-	_, stored := f.transcript()
-	agenttest.SameConversation(t, f.out.All(), stored.All())
-	f.prompt(c, "call-tool `no_such_tool {}`")
+	f.SameAsTranscript()
+	f.Prompt(c, "call-tool `no_such_tool {}`")
 	if call := f.lastCall(); call.Title != "no_such_tool" || call.Status != runnerscripts.ToolFailed {
 		t.Errorf("of a tool that does not exist: %s", agenttest.Show(t, call))
 	}

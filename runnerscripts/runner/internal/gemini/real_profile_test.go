@@ -2,9 +2,7 @@ package gemini
 
 import (
 	"fmt"
-	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -19,16 +17,16 @@ const secret = "the-$ecret"
 
 // fullProfile sets a profile with content of every kind, and returns its MCP servers.
 func (f *fixture) fullProfile() (calc, web, brought *agenttest.MCP) {
-	calc, web, brought = agenttest.StdioMCP(f.t, "calc"), agenttest.HTTPMCP(f.t, "web"), agenttest.BundledMCP(f.t, "brought")
-	f.session.Agent.Env["CALC_TOKEN"] = secret
+	calc, web, brought = agenttest.StdioMCP(f, "calc"), agenttest.HTTPMCP(f, "web"), agenttest.BundledMCP(f, "brought")
+	f.Session.Agent.Env["CALC_TOKEN"] = secret
 	calc.Server.Env["TOKEN"] = "x ${CALC_TOKEN}"
 	web.Server.Headers = map[string]string{"X-Token": "${CALC_TOKEN}"}
 	hook := func(name string) string {
 		return fmt.Sprintf(`read -r in; echo "$in" >> %s/%s; case $in in *forbidden*) echo "not this" >&2; exit 2;; esac; echo '{}'`,
-			f.session.Paths.Workspace, name)
+			f.Session.Paths.Workspace, name)
 	}
-	f.session.Agent.SystemPrompt = "Speak like a pirate."
-	f.profile = runnerscripts.Profile{
+	f.Session.Agent.SystemPrompt = "Speak like a pirate."
+	f.Profile = runnerscripts.Profile{
 		Rules:     []runnerscripts.Rule{{Name: "a", Content: "Rule one."}, {Name: "b", Content: "Rule two."}},
 		Skills:    []runnerscripts.Skill{{Name: "release", Description: "How to release it.", Content: "Tag, then push."}},
 		Commands:  []runnerscripts.SlashCommand{{Name: "greet", Description: "Greets.", Content: "plain-text for $ARGUMENTS"}},
@@ -55,16 +53,16 @@ func TestWholeProfileTakesEffect(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	calc, web, brought := f.fullProfile()
-	if _, err := (Driver{}).Setup(t.Context(), runnerscripts.SetupRequest{Session: f.session, Profile: f.profile}); err != nil {
+	if _, err := (Driver{}).Setup(t.Context(), runnerscripts.SetupRequest{Session: f.Session, Profile: f.Profile}); err != nil {
 		t.Fatal(err)
 	}
-	all := &allower{Recorder: f.out, t: t}
+	all := &allower{Recorder: f.Out, t: t}
 	c := f.startWith(all)
 	all.respond = c.Respond
 
 	// A slash command, and the rules and tools in the request to the model.
-	f.prompt(c, "/greet Ada and Bob")
-	first := f.lastRequest()
+	f.Prompt(c, "/greet Ada and Bob")
+	first := f.LastRequest()
 	if first.Texts[len(first.Texts)-1] != "plain-text for Ada and Bob" {
 		t.Errorf("the model was sent %q", first.Texts)
 	}
@@ -83,7 +81,7 @@ func TestWholeProfileTakesEffect(t *testing.T) {
 	if slices.Contains(first.Tools, "web_fetch") {
 		t.Error("a denied tool is on offer")
 	}
-	log := f.out.Wait(t.Context(), t, func(e runnerscripts.Event) bool {
+	log := f.Out.Wait(t.Context(), t, func(e runnerscripts.Event) bool {
 		return e.Type == runnerscripts.TypeLog && strings.Contains(string(e.Payload), `\"broken\"`)
 	})
 	if got := agenttest.Payload[runnerscripts.Log](t, log); got.Level != "error" {
@@ -92,8 +90,8 @@ func TestWholeProfileTakesEffect(t *testing.T) {
 
 	// Tools of MCP servers, allowed and denied tools, skills and subagents.
 	for _, m := range []*agenttest.MCP{calc, web, brought} {
-		f.prompt(c, "call-tool `mcp_"+m.Server.Name+"_add {\"a\":2,\"b\":3}`")
-		if got := f.lastRequest().Results; len(got) != 1 || !strings.Contains(got[0], "the sum is 5") || len(m.Calls()) != 1 {
+		f.Prompt(c, "call-tool `mcp_"+m.Server.Name+"_add {\"a\":2,\"b\":3}`")
+		if got := f.LastRequest().Results; len(got) != 1 || !strings.Contains(got[0], "the sum is 5") || len(m.Calls()) != 1 {
 			t.Errorf("%s: the model was sent %q", m.Server.Name, got)
 		}
 	}
@@ -103,30 +101,30 @@ func TestWholeProfileTakesEffect(t *testing.T) {
 	if !slices.Contains(calc.Env(), "TOKEN=x "+secret) {
 		t.Errorf("the server's environment is %q", calc.Env())
 	}
-	f.prompt(c, "run-command `touch allowed`")
-	f.prompt(c, "run-command `touch denied`")
-	if !f.exists("allowed") || f.exists("denied") {
-		t.Errorf("the allowed command ran: %v, the denied one: %v", f.exists("allowed"), f.exists("denied"))
+	f.Prompt(c, "run-command `touch allowed`")
+	f.Prompt(c, "run-command `touch denied`")
+	if !f.Exists("allowed") || f.Exists("denied") {
+		t.Errorf("the allowed command ran: %v, the denied one: %v", f.Exists("allowed"), f.Exists("denied"))
 	}
-	f.prompt(c, "call-tool `activate_skill {\"name\":\"release\"}`")
-	if got := f.lastRequest().Results; len(got) != 1 || !strings.Contains(got[0], "Tag, then push.") {
+	f.Prompt(c, "call-tool `activate_skill {\"name\":\"release\"}`")
+	if got := f.LastRequest().Results; len(got) != 1 || !strings.Contains(got[0], "Tag, then push.") {
 		t.Errorf("the skill: the model was sent %q", got)
 	}
-	f.prompt(c, `call-tool `+"`"+`invoke_agent {"agent_name":"reviewer","prompt":"run-command \u0060touch sub\u0060"}`+"`")
-	if f.exists("sub") {
+	f.Prompt(c, `call-tool `+"`"+`invoke_agent {"agent_name":"reviewer","prompt":"run-command \u0060touch sub\u0060"}`+"`")
+	if f.Exists("sub") {
 		t.Error("the subagent has run a command that nobody has allowed")
 	}
-	f.prompt(c, `call-tool `+"`"+`invoke_agent {"agent_name":"reviewer","prompt":"call-tool \u0060complete_task {\"result\":\"well done\"}\u0060"}`+"`")
-	if got := f.lastRequest().Results; len(got) != 1 || !strings.Contains(got[0], "well done") {
+	f.Prompt(c, `call-tool `+"`"+`invoke_agent {"agent_name":"reviewer","prompt":"call-tool \u0060complete_task {\"result\":\"well done\"}\u0060"}`+"`")
+	if got := f.LastRequest().Results; len(got) != 1 || !strings.Contains(got[0], "well done") {
 		t.Errorf("the subagent: the model was sent %q", got)
 	}
-	subs := agenttest.Fold(t, f.out.All()).Subagents
+	subs := agenttest.Fold(t, f.Out.All()).Subagents
 	if len(subs) != 2 || subs[0].Status != session.SubagentFailed || subs[1].Status != session.SubagentCompleted ||
 		subs[1].Type != "reviewer" || subs[1].Output != "well done" || subs[0].AgentID == subs[1].AgentID ||
 		len(subs[0].Blocks) < 3 || subs[0].Blocks[2].Tool == nil || subs[0].Blocks[2].Tool.Name != shellTool {
 		t.Errorf("the subagents: %s", agenttest.Show(t, subs))
 	}
-	if !slices.ContainsFunc(f.api.Requests(), func(r llmapi.Request) bool { return strings.Contains(string(r.Body), "You are a reviewer.") }) {
+	if !slices.ContainsFunc(f.API.Requests(), func(r llmapi.Request) bool { return strings.Contains(string(r.Body), "You are a reviewer.") }) {
 		t.Error("the subagent's prompt reaches no model")
 	}
 	if want := []string{"add (web MCP Server)", "add (brought MCP Server)", `"release": How to release it.`}; !slices.Equal(all.asked, want) {
@@ -134,41 +132,20 @@ func TestWholeProfileTakesEffect(t *testing.T) {
 	}
 
 	// Hooks run, and can stop a prompt.
-	before := len(f.api.Requests())
-	f.prompt(c, "forbidden plain-text")
-	if n := len(f.api.Requests()); n != before {
+	before := len(f.API.Requests())
+	f.Prompt(c, "forbidden plain-text")
+	if n := len(f.API.Requests()); n != before {
 		t.Errorf("the forbidden prompt reached the model %d times", n-before)
 	}
-	f.prompt(c, "after it plain-text")
-	_, stored := f.transcript()
-	agenttest.SameConversation(t, f.out.All(), stored.All())
+	f.Prompt(c, "after it plain-text")
+	f.SameAsTranscript()
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
 	for file, want := range map[string]string{"submitted": "BeforeAgent", "stopped": "AfterAgent", "ended": "SessionEnd"} {
-		if data, err := os.ReadFile(f.workspaceFile(file)); err != nil || !strings.Contains(string(data), want) {
+		if data, err := os.ReadFile(f.WorkspaceFile(file)); err != nil || !strings.Contains(string(data), want) {
 			t.Errorf("the hook %s got %q, %v", file, data, err)
 		}
 	}
-	f.noFileHas(secret)
-}
-
-// noFileHas fails if a file of the session contains text.
-func (f *fixture) noFileHas(text string) {
-	f.t.Helper()
-	seen := 0
-	err := filepath.WalkDir(f.session.Paths.Session, func(name string, d fs.DirEntry, err error) error {
-		if err != nil || !d.Type().IsRegular() {
-			return err
-		}
-		seen++
-		data, err := os.ReadFile(name)
-		if strings.Contains(string(data), text) {
-			f.t.Errorf("%s has the secret", name)
-		}
-		return err
-	})
-	if err != nil || seen < 5 {
-		f.t.Errorf("%d files were read: %v", seen, err)
-	}
+	f.NoFileHas(secret)
 }

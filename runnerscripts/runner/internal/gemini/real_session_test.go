@@ -15,13 +15,13 @@ import (
 func TestUsageIsThatOfTheQueryAlone(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.PermissionMode = modeYOLO
-	c := f.start()
+	f.Session.Agent.PermissionMode = modeYOLO
+	c := f.Start()
 	seen := 0
 	for _, text := range []string{"two-tools", "plain-text", "think"} {
-		got := f.prompt(c, text).Usage
+		got := f.Prompt(c, text).Usage
 		var want runnerscripts.Usage
-		for _, r := range f.api.Requests()[seen:] {
+		for _, r := range f.API.Requests()[seen:] {
 			seen++
 			want = want.Add(runnerscripts.Usage{
 				InputTokens: r.Usage.InputTokens, OutputTokens: r.Usage.OutputTokens,
@@ -37,37 +37,36 @@ func TestUsageIsThatOfTheQueryAlone(t *testing.T) {
 func TestResumeInANewProcess(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.PermissionMode = modeYOLO
-	c := f.start()
-	f.prompt(c, "the secret word is plum")
-	f.prompt(c, "two-tools")
+	f.Session.Agent.PermissionMode = modeYOLO
+	c := f.Start()
+	f.Prompt(c, "the secret word is plum")
+	f.Prompt(c, "two-tools")
 	// Resume several times, because the program can lose a session when it resumes it.
 	for n := range 3 {
 		if err := c.Close(); err != nil {
 			t.Fatal(err)
 		}
-		before := len(f.out.All())
-		c = f.start()
-		done := f.prompt(c, "remember")
-		last := f.lastRequest()
+		before := len(f.Out.All())
+		c = f.Start()
+		done := f.Prompt(c, "remember")
+		last := f.LastRequest()
 		if len(last.Texts) != 3+n || last.Texts[0] != "the secret word is plum" {
 			t.Fatalf("resumed %d times: the model was sent %q", n+1, last.Texts)
 		}
 		if done.Usage.InputTokens != last.Usage.InputTokens || done.Usage.CacheReadTokens != last.Usage.CacheReadTokens {
 			t.Errorf("the costs before the resume are counted again: %+v", done.Usage)
 		}
-		for _, e := range f.out.All()[before:] {
+		for _, e := range f.Out.All()[before:] {
 			if e.Type == runnerscripts.TypeToolCall || strings.Contains(string(e.Payload), "scripted model") {
 				t.Errorf("the conversation before is told again: %s %s", e.Type, e.Payload)
 			}
 		}
 	}
-	init := agenttest.Payloads[runnerscripts.SessionInitialized](t, f.out.All(), runnerscripts.TypeSessionInitialized)
+	init := agenttest.Payloads[runnerscripts.SessionInitialized](t, f.Out.All(), runnerscripts.TypeSessionInitialized)
 	if len(init) != 4 || init[0].Resumed || !init[1].Resumed || !init[3].Resumed {
 		t.Errorf("session_initialized: %+v", init)
 	}
-	_, stored := f.transcript()
-	agenttest.SameConversation(t, f.out.All(), stored.All())
+	f.SameAsTranscript()
 }
 
 // TestHistoryThatTheProgramShortensIsToldOnce runs a command that prints so much that the program
@@ -75,45 +74,45 @@ func TestResumeInANewProcess(t *testing.T) {
 func TestHistoryThatTheProgramShortensIsToldOnce(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.PermissionMode = modeYOLO
-	c := f.start()
-	f.prompt(c, "first plain-text")
-	f.prompt(c, "run-command `seq 1 300000`")
-	f.prompt(c, "third plain-text")
-	tr, stored := f.transcript()
+	f.Session.Agent.PermissionMode = modeYOLO
+	c := f.Start()
+	f.Prompt(c, "first plain-text")
+	f.Prompt(c, "run-command `seq 1 300000`")
+	f.Prompt(c, "third plain-text")
+	tr, stored := f.Transcript()
 	if len(repeats(tr.Main)) == 0 {
 		t.Fatalf("the program has not written its history again: %.3000s", tr.Main)
 	}
-	agenttest.SameConversation(t, f.out.All(), stored.All())
+	agenttest.SameConversation(t, f.Out.All(), stored.All())
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	f.prompt(f.start(), "fourth plain-text")
-	_, stored = f.transcript()
-	agenttest.SameConversation(t, f.out.All(), stored.All())
+	f.Prompt(f.Start(), "fourth plain-text")
+	_, stored = f.Transcript()
+	agenttest.SameConversation(t, f.Out.All(), stored.All())
 }
 
 func TestResumeInAnotherFolderWithTheTranscriptRestored(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.PermissionMode = modeYOLO
-	c := f.start()
-	f.prompt(c, "two-tools")
+	f.Session.Agent.PermissionMode = modeYOLO
+	c := f.Start()
+	f.Prompt(c, "two-tools")
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	before, events := f.transcript()
+	before, events := f.Transcript()
 
-	f.session.Paths = agenttest.NewSession(t, f.session.SessionID, programName).Paths
-	f.out = agenttest.NewRecorder()
-	setup := runnerscripts.SetupRequest{Session: f.session, Transcript: &before}
+	f.Session.Paths = agenttest.NewSession(t, f.Session.SessionID, programName).Paths
+	f.Out = agenttest.NewRecorder()
+	setup := runnerscripts.SetupRequest{Session: f.Session, Transcript: &before}
 	for range 2 { // Setup may be called again
 		data, err := Driver{}.Setup(t.Context(), setup)
 		if err != nil || data.AgentVersion != testedVersion {
 			t.Fatalf("setup: %+v, %v", data, err)
 		}
 	}
-	restored, again := f.transcript()
+	restored, again := f.Transcript()
 	if agenttest.Show(t, restored) != agenttest.Show(t, before) {
 		t.Error("the restored transcript is another one")
 	}
@@ -121,11 +120,11 @@ func TestResumeInAnotherFolderWithTheTranscriptRestored(t *testing.T) {
 		t.Errorf("%d blocks, then %d", a, b)
 	}
 
-	f.prompt(f.start(), "remember")
-	if last := f.lastRequest(); len(last.Texts) != 2 || last.Texts[0] != "two-tools" {
+	f.Prompt(f.Start(), "remember")
+	if last := f.LastRequest(); len(last.Texts) != 2 || last.Texts[0] != "two-tools" {
 		t.Errorf("the model was sent %q", last.Texts)
 	}
-	after, _ := f.transcript()
+	after, _ := f.Transcript()
 	if !strings.HasPrefix(after.Main, before.Main) {
 		t.Error("the resumed session does not go on with the restored transcript")
 	}
@@ -134,9 +133,9 @@ func TestResumeInAnotherFolderWithTheTranscriptRestored(t *testing.T) {
 func TestInterruptedFirstPromptDoesNotBreakTheSession(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	c := f.start()
-	wait := f.promptAsync(c, "slow-stream")
-	if err := f.api.WaitHeld(t.Context()); err != nil {
+	c := f.Start()
+	wait := f.PromptAsync(c, "slow-stream")
+	if err := f.API.WaitHeld(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Interrupt(t.Context()); err != nil {
@@ -148,13 +147,13 @@ func TestInterruptedFirstPromptDoesNotBreakTheSession(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	c = f.start()
-	f.prompt(c, "the secret word is plum")
+	c = f.Start()
+	f.Prompt(c, "the secret word is plum")
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	f.prompt(f.start(), "remember")
-	if got := f.lastRequest().Texts; len(got) != 2 {
+	f.Prompt(f.Start(), "remember")
+	if got := f.LastRequest().Texts; len(got) != 2 {
 		t.Errorf("the model was sent %q", got)
 	}
 }
@@ -173,21 +172,21 @@ func TestFileTruncatedByACrashDoesNotBreakTheSession(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
-			c := f.start()
-			f.prompt(c, "plain-text")
+			c := f.Start()
+			f.Prompt(c, "plain-text")
 			if err := c.Close(); err != nil {
 				t.Fatal(err)
 			}
-			found, ok, _, err := findChat(f.session)
+			found, ok, _, err := findChat(f.Session)
 			if err != nil || !ok {
 				t.Fatalf("no file: %v", err)
 			}
 			agenttest.WriteFile(t, found.path, tt.end(found.text))
-			f.prompt(f.start(), "remember")
-			if got := f.lastRequest().Texts; len(got) != tt.texts {
+			f.Prompt(f.Start(), "remember")
+			if got := f.LastRequest().Texts; len(got) != tt.texts {
 				t.Errorf("the model was sent %q", got)
 			}
-			tr, _ := f.transcript()
+			tr, _ := f.Transcript()
 			if !strings.Contains(tr.Main, "remember") {
 				t.Error("the transcript lacks the second prompt")
 			}
@@ -225,27 +224,27 @@ func TestWorkspaceBringsNothingUnlessTrusted(t *testing.T) {
 		t.Run(map[bool]string{false: "untrusted", true: "trusted"}[trusted], func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
-			f.session.Agent.TrustWorkspace = trusted
-			f.session.Agent.PermissionMode = modeYOLO
-			agenttest.WriteFile(t, f.workspaceFile(".gemini/settings.json"), `{
+			f.Session.Agent.TrustWorkspace = trusted
+			f.Session.Agent.PermissionMode = modeYOLO
+			agenttest.WriteFile(t, f.WorkspaceFile(".gemini/settings.json"), `{
 				"mcpServers": {"evil": {"command": "/bin/sh", "args": ["-c", "touch mcp-ran"]}},
 				"hooks": {"SessionStart": [{"hooks": [{"type": "command", "command": "touch hook-ran"}]}],
 				          "BeforeAgent": [{"hooks": [{"type": "command", "command": "touch hook-ran"}]}]}
 			}`)
-			agenttest.WriteFile(t, f.workspaceFile("GEMINI.md"), "Rule of the repository.")
-			f.profile.Hooks = []runnerscripts.Hook{{Event: "UserPromptSubmit", Command: "touch own-hook-ran"}}
-			c := f.start()
-			f.prompt(c, "run-command `touch worked`")
-			if !f.exists("worked") {
+			agenttest.WriteFile(t, f.WorkspaceFile("GEMINI.md"), "Rule of the repository.")
+			f.Profile.Hooks = []runnerscripts.Hook{{Event: "UserPromptSubmit", Command: "touch own-hook-ran"}}
+			c := f.Start()
+			f.Prompt(c, "run-command `touch worked`")
+			if !f.Exists("worked") {
 				t.Error("the command did not run")
 			}
-			if !f.exists("own-hook-ran") {
+			if !f.Exists("own-hook-ran") {
 				t.Error("the profile's hook did not run")
 			}
-			if f.exists("mcp-ran") != trusted || f.exists("hook-ran") != trusted {
-				t.Errorf("the MCP server ran: %v, a hook: %v", f.exists("mcp-ran"), f.exists("hook-ran"))
+			if f.Exists("mcp-ran") != trusted || f.Exists("hook-ran") != trusted {
+				t.Errorf("the MCP server ran: %v, a hook: %v", f.Exists("mcp-ran"), f.Exists("hook-ran"))
 			}
-			if got := strings.Contains(string(f.lastRequest().Body), "Rule of the repository."); got != trusted {
+			if got := strings.Contains(string(f.LastRequest().Body), "Rule of the repository."); got != trusted {
 				t.Errorf("the rule reaches the model: %v", got)
 			}
 		})
@@ -260,10 +259,10 @@ func TestEnvFileOfTheWorkspaceIsNotRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t)
-			delete(f.session.Agent.Env, "GEMINI_API_KEY")
-			agenttest.WriteFile(t, f.workspaceFile(".env"), "GEMINI_API_KEY=key-of-the-repository\n")
-			f.profile.MCPServers = servers
-			_, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session, Profile: f.profile}, f.out)
+			delete(f.Session.Agent.Env, "GEMINI_API_KEY")
+			agenttest.WriteFile(t, f.WorkspaceFile(".env"), "GEMINI_API_KEY=key-of-the-repository\n")
+			f.Profile.MCPServers = servers
+			_, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.Session, Profile: f.Profile}, f.Out)
 			if !agenttest.HasCode(err, runnerscripts.FailAPI) {
 				t.Errorf("error %v", err)
 			}
@@ -274,8 +273,8 @@ func TestEnvFileOfTheWorkspaceIsNotRead(t *testing.T) {
 func TestWithoutAKeyTheStartSaysWhatToDo(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	delete(f.session.Agent.Env, "GEMINI_API_KEY")
-	_, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session}, f.out)
+	delete(f.Session.Agent.Env, "GEMINI_API_KEY")
+	_, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.Session}, f.Out)
 	if !agenttest.HasCode(err, runnerscripts.FailAPI) || !strings.Contains(err.Error(), "agent.env") {
 		t.Errorf("error %v", err)
 	}
@@ -284,16 +283,16 @@ func TestWithoutAKeyTheStartSaysWhatToDo(t *testing.T) {
 func TestNothingIsWrittenOutsideTheSession(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	c := f.start()
-	f.prompt(c, "plain-text")
+	c := f.Start()
+	f.Prompt(c, "plain-text")
 	if _, err := c.Prompt(t.Context(), "q", "http-400"); err == nil {
 		t.Error("no error")
 	}
-	entries, err := os.ReadDir(f.session.Paths.Workspace)
+	entries, err := os.ReadDir(f.Session.Paths.Workspace)
 	if err != nil || len(entries) != 0 {
 		t.Errorf("in the workspace: %v, %v", entries, err)
 	}
-	reports, err := filepath.Glob(filepath.Join(tempDir(f.session), "gemini-client-error-*"))
+	reports, err := filepath.Glob(filepath.Join(tempDir(f.Session), "gemini-client-error-*"))
 	if err != nil || len(reports) == 0 {
 		t.Errorf("the program's report of the error is not in the session's own folder: %v, %v", reports, err)
 	}
@@ -303,14 +302,14 @@ func TestNoOtherHostIsContacted(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	proxy := agenttest.StartProxy(t)
-	f.session.Agent.Env["HTTPS_PROXY"], f.session.Agent.Env["HTTP_PROXY"] = proxy.URL, proxy.URL
-	f.session.Agent.Env["NO_PROXY"] = "127.0.0.1"
-	c := f.start()
-	f.prompt(c, "plain-text")
+	f.Session.Agent.Env["HTTPS_PROXY"], f.Session.Agent.Env["HTTP_PROXY"] = proxy.URL, proxy.URL
+	f.Session.Agent.Env["NO_PROXY"] = "127.0.0.1"
+	c := f.Start()
+	f.Prompt(c, "plain-text")
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	f.prompt(f.start(), "remember")
+	f.Prompt(f.Start(), "remember")
 	if hosts := proxy.Hosts(); len(hosts) != 0 {
 		t.Errorf("it wanted to reach %q", hosts)
 	}

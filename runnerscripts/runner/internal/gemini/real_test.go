@@ -12,9 +12,9 @@ import (
 func TestWritesAFileThatIsAllowed(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	c := f.start()
-	wait := f.promptAsync(c, "please write-file `notes.txt`")
-	req := f.asked()
+	c := f.Start()
+	wait := f.PromptAsync(c, "please write-file `notes.txt`")
+	req := f.Asked()
 	if err := c.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); err != nil {
 		t.Fatal(err)
 	}
@@ -22,11 +22,11 @@ func TestWritesAFileThatIsAllowed(t *testing.T) {
 	if err != nil || done.StopReason != runnerscripts.StopEndTurn {
 		t.Errorf("ended with %q, %v", done.StopReason, err)
 	}
-	data, err := os.ReadFile(f.workspaceFile("notes.txt"))
+	data, err := os.ReadFile(f.WorkspaceFile("notes.txt"))
 	if err != nil || string(data) != "hello from the scripted model\n" {
 		t.Errorf("file: %q, %v", data, err)
 	}
-	blocks := agenttest.Fold(t, f.out.All()).Blocks
+	blocks := agenttest.Fold(t, f.Out.All()).Blocks
 	if len(blocks) != 4 {
 		t.Fatalf("blocks: %s", agenttest.Show(t, blocks))
 	}
@@ -35,13 +35,12 @@ func TestWritesAFileThatIsAllowed(t *testing.T) {
 		call.Title != "Writing to notes.txt" || call.Name != "write_file" || !strings.Contains(string(call.RawInput), `"notes.txt"`) {
 		t.Fatalf("tool call: %s", agenttest.Show(t, call))
 	}
-	if len(call.Locations) != 1 || call.Locations[0].Path != f.workspaceFile("notes.txt") {
+	if len(call.Locations) != 1 || call.Locations[0].Path != f.WorkspaceFile("notes.txt") {
 		t.Errorf("locations: %v", call.Locations)
 	}
 	if len(call.Content) != 1 || call.Content[0].Type != "diff" || call.Content[0].OldText != nil ||
 		call.Content[0].NewText != "hello from the scripted model\n" {
 		t.Errorf("content: %s", agenttest.Show(t, call.Content))
 	}
-	_, stored := f.transcript()
-	agenttest.SameConversation(t, f.out.All(), stored.All())
+	f.SameAsTranscript()
 }

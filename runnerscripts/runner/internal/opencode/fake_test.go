@@ -12,10 +12,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
-	"github.com/agentenv-dev/agentenv/runnerscripts"
-	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
 // fakeVariable is an environment variable that makes the test binary a fake server. Its value is
@@ -29,11 +25,9 @@ func newFake(t *testing.T, behaviour string) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fixture{
-		t: t, out: agenttest.NewRecorder(), session: agenttest.NewSession(t, agent.NewUUID(), programName),
-	}
-	f.session.Agent.Command = []string{exe}
-	f.session.Agent.Env = map[string]string{fakeVariable: behaviour}
+	f := newSession(t, Driver{})
+	f.Session.Agent.Command = []string{exe}
+	f.Session.Agent.Env = map[string]string{fakeVariable: behaviour}
 	return f
 }
 
@@ -200,18 +194,4 @@ timestamp=x level=INFO run=x message=loop session.id=` + fakeSession + ` step=0
 timestamp=x level=ERROR run=x message="of the query"
 `)
 	return errors.Join(err, file.Close())
-}
-
-// startFake starts a conversation. The cleanup of the test closes it.
-func (f *fixture) startFake() (*conversation, error) {
-	c, err := f.driver.Start(f.t.Context(), runnerscripts.QueryRequest{Session: f.session, Profile: f.profile}, f.out)
-	if err != nil {
-		return nil, err
-	}
-	f.t.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			f.t.Errorf("close: %v", err)
-		}
-	})
-	return c.(*conversation), nil
 }

@@ -24,7 +24,7 @@ func TestProgramThatDoesNotStartFailsTheStart(t *testing.T) {
 			if behaviour == "is silent" {
 				f.driver.patience = 50 * time.Millisecond
 			}
-			_, err := f.startFake()
+			_, err := f.tryStart()
 			if !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "agent.command") ||
 				!strings.Contains(err.Error(), want) {
 				t.Errorf("error %v", err)
@@ -52,7 +52,7 @@ func TestServerThatFailsFailsTheQuery(t *testing.T) {
 			if behaviour == "says nothing" {
 				f.driver.silence = 2 * time.Second
 			}
-			c, err := f.startFake()
+			c, err := f.tryStart()
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -70,14 +70,14 @@ func TestServerThatFailsFailsTheQuery(t *testing.T) {
 func TestGarbageAndFloodsDoNotHoldUpTheQuery(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, "floods")
-	c, err := f.startFake()
+	c, err := f.tryStart()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Prompt(t.Context(), "q", "hello"); err == nil || !strings.Contains(err.Error(), "nothing works") {
 		t.Errorf("error %v", err)
 	}
-	if logs := agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog); len(logs) != 2 {
+	if logs := agenttest.Payloads[runnerscripts.Log](t, f.Out.All(), runnerscripts.TypeLog); len(logs) != 2 {
 		t.Errorf("logs: %+v", logs)
 	}
 }
@@ -87,7 +87,7 @@ func TestGarbageAndFloodsDoNotHoldUpTheQuery(t *testing.T) {
 func TestWhatIsLoggedLateOfTheStartIsTold(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, "logs late")
-	c, err := f.startFake()
+	c, err := f.tryStart()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestWhatIsLoggedLateOfTheStartIsTold(t *testing.T) {
 		}
 	}
 	var told []string
-	for _, l := range agenttest.Payloads[runnerscripts.Log](t, f.out.All(), runnerscripts.TypeLog) {
+	for _, l := range agenttest.Payloads[runnerscripts.Log](t, f.Out.All(), runnerscripts.TypeLog) {
 		if l.Level == "error" && !strings.Contains(l.Message, "nothing works") {
 			told = append(told, l.Message)
 		}
@@ -110,7 +110,7 @@ func TestWhatIsLoggedLateOfTheStartIsTold(t *testing.T) {
 func TestInterruptDoesNotWaitForAProgramThatHangs(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, "works without an end")
-	c, err := f.startFake()
+	c, err := f.tryStart()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestInterruptDoesNotWaitForAProgramThatHangs(t *testing.T) {
 		_, err := c.Prompt(ctx, "q", "hello")
 		ended <- err
 	}()
-	f.out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeLog)) // an interrupt reaches the query now
+	f.Out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeLog)) // an interrupt reaches the query now
 	if err := syscall.Kill(c.server.proc.PID(), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -136,13 +136,13 @@ func TestInterruptDoesNotWaitForAProgramThatHangs(t *testing.T) {
 func TestAPromptWaitsForTheInterruptOfTheLastOne(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, "aborts slowly")
-	c, err := f.startFake()
+	c, err := f.tryStart()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 3 {
-		f.mark = len(f.out.All())
-		wait := f.promptAsync(c, "hello")
+		f := f.in(t)
+		wait := f.PromptAsync(c, "hello")
 		f.wait(agenttest.OfType(runnerscripts.TypeLog)) // an interrupt reaches the query now
 		if err := c.Interrupt(t.Context()); err != nil {
 			t.Error(err)
@@ -159,20 +159,20 @@ func TestModelThatIsNotThereFailsTheStart(t *testing.T) {
 		spoil func(*fixture)
 		want  string
 	}{
-		"an unknown model":       {func(f *fixture) { f.session.Agent.Model = "p/none" }, "(p/m)"},
-		"an unknown mode":        {func(f *fixture) { f.session.Agent.PermissionMode = "no-such-mode" }, "acceptEdits, auto, build"},
-		"an unknown tool":        {func(f *fixture) { f.profile.DeniedTools = []string{"bash", "Write"} }, `profile.denied_tools[1]`},
-		"a model of a subagent":  {func(f *fixture) { f.profile.Subagents = []runnerscripts.Subagent{{Name: "s", Model: "p/none"}} }, "profile.subagents[0].model"},
-		"an agent of a command":  {func(f *fixture) { f.profile.Commands = commandWith("agent", "nobody") }, `profile.commands[0].frontmatter.agent: OpenCode has no agent named "nobody"`},
-		"a model of a command":   {func(f *fixture) { f.profile.Commands = commandWith("model", "p/none") }, "profile.commands[0].frontmatter.model"},
-		"a tool of no server":    {func(f *fixture) { f.profile.AllowedTools = []string{"calc_add"} }, "calc_add"},
-		"tools without a server": {func(f *fixture) { f.profile.AllowedTools = []string{"calc_*"} }, "calc_*"},
+		"an unknown model":       {func(f *fixture) { f.Session.Agent.Model = "p/none" }, "(p/m)"},
+		"an unknown mode":        {func(f *fixture) { f.Session.Agent.PermissionMode = "no-such-mode" }, "acceptEdits, auto, build"},
+		"an unknown tool":        {func(f *fixture) { f.Profile.DeniedTools = []string{"bash", "Write"} }, `profile.denied_tools[1]`},
+		"a model of a subagent":  {func(f *fixture) { f.Profile.Subagents = []runnerscripts.Subagent{{Name: "s", Model: "p/none"}} }, "profile.subagents[0].model"},
+		"an agent of a command":  {func(f *fixture) { f.Profile.Commands = commandWith("agent", "nobody") }, `profile.commands[0].frontmatter.agent: OpenCode has no agent named "nobody"`},
+		"a model of a command":   {func(f *fixture) { f.Profile.Commands = commandWith("model", "p/none") }, "profile.commands[0].frontmatter.model"},
+		"a tool of no server":    {func(f *fixture) { f.Profile.AllowedTools = []string{"calc_add"} }, "calc_add"},
+		"tools without a server": {func(f *fixture) { f.Profile.AllowedTools = []string{"calc_*"} }, "calc_*"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := newFake(t, "any")
 			tt.spoil(f)
-			if _, err := f.startFake(); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) || !strings.Contains(err.Error(), tt.want) {
+			if _, err := f.tryStart(); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) || !strings.Contains(err.Error(), tt.want) {
 				t.Errorf("error %v", err)
 			}
 		})
@@ -187,7 +187,7 @@ func TestOtherVersionThanTheTestedOnesIsRefusedAtSetup(t *testing.T) {
 	t.Parallel()
 	for version, fits := range map[string]bool{"1.99.0": true, "0.15.3": false, "2.0.0": false, "Usage: of something else": false} {
 		f := newFake(t, "version "+version)
-		_, err := f.driver.Setup(t.Context(), runnerscripts.SetupRequest{Session: f.session})
+		_, err := f.driver.Setup(t.Context(), runnerscripts.SetupRequest{Session: f.Session})
 		if fits && err != nil || !fits && (!agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), testedVersion)) {
 			t.Errorf("version %s: %v", version, err)
 		}
@@ -201,8 +201,8 @@ func TestNoProgramOfThatKindIsAClearError(t *testing.T) {
 	if err := os.WriteFile(file, []byte("\x7fELF of another platform"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	f.session.Agent.Command = []string{file}
-	if _, err := f.startFake(); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "agent.command") {
+	f.Session.Agent.Command = []string{file}
+	if _, err := f.tryStart(); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "agent.command") {
 		t.Errorf("error %v", err)
 	}
 }

@@ -21,17 +21,17 @@ import (
 func TestProfile(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.Env = map[string]string{
+	f.Session.Agent.Env = map[string]string{
 		"MCP_SECRET": testSecret, "PATH": filepath.Dir(testagents.Ripgrep(t)) + ":" + os.Getenv("PATH"),
 	}
-	f.session.Agent.SystemPrompt = "Speak like a pirate."
+	f.Session.Agent.SystemPrompt = "Speak like a pirate."
 	p := newServers(t)
-	f.profile = p.profile()
+	f.Profile = p.profile()
 	f.spoilWorkspace()
-	if _, err := f.driver.Setup(t.Context(), runnerscripts.SetupRequest{Session: f.session, Profile: f.profile}); err != nil {
+	if _, err := f.driver.Setup(t.Context(), runnerscripts.SetupRequest{Session: f.Session, Profile: f.Profile}); err != nil {
 		t.Fatal(err)
 	}
-	f.each(f.start(), []step{
+	f.each(t, f.start(), []step{
 		{"a server that does not start is told before the first answer", tellsOfABrokenServer},
 		{"the model has rules, skills and the like before its eyes", showsToTheModel},
 		{"denied tools are not to be had", denies},
@@ -45,8 +45,8 @@ func TestProfile(t *testing.T) {
 		{"hooks run and can say no", runsHooks},
 		{"plugins work, and those that do not are told", hasPlugins},
 		{"the workspace's own settings do nothing", func(f *fixture, _ *conversation) {
-			if slices.ContainsFunc(spoiled(), f.exists) {
-				f.t.Error("they ran")
+			if slices.ContainsFunc(spoiled(), f.Exists) {
+				f.Error("they ran")
 			}
 		}},
 	})
@@ -111,64 +111,64 @@ func (p servers) profile() runnerscripts.Profile {
 
 // calls runs a query that calls a tool, and returns the result that the model got.
 func (f *fixture) calls(c *conversation, tool string, input any) string {
-	f.t.Helper()
-	f.prompt(c, fmt.Sprintf("call-tool `%s %s`", tool, rawJSON(input)))
-	return strings.Join(f.lastRequest().Results, "\n")
+	f.Helper()
+	f.Prompt(c, fmt.Sprintf("call-tool `%s %s`", tool, rawJSON(input)))
+	return strings.Join(f.LastRequest().Results, "\n")
 }
 
 // unasked fails if this step made a permission request.
 func (f *fixture) unasked() {
-	f.t.Helper()
-	if asked := agenttest.Payloads[runnerscripts.PermissionRequest](f.t, f.events(), runnerscripts.TypePermissionRequest); len(asked) > 0 {
-		f.t.Errorf("asked: %+v", asked)
+	f.Helper()
+	if asked := agenttest.Payloads[runnerscripts.PermissionRequest](f, f.Events(), runnerscripts.TypePermissionRequest); len(asked) > 0 {
+		f.Errorf("asked: %+v", asked)
 	}
 }
 
 func tellsOfABrokenServer(f *fixture, c *conversation) {
-	f.prompt(c, "plain-text")
-	for _, e := range f.events() {
+	f.Prompt(c, "plain-text")
+	for _, e := range f.Events() {
 		if e.Type == runnerscripts.TypeAgentMessage {
 			break
 		}
 		if e.Type != runnerscripts.TypeLog {
 			continue
 		}
-		if l := agenttest.Payload[runnerscripts.Log](f.t, e); l.Level == "error" && strings.Contains(l.Message, `"broken"`) {
+		if l := agenttest.Payload[runnerscripts.Log](f, e); l.Level == "error" && strings.Contains(l.Message, `"broken"`) {
 			return
 		}
 	}
-	f.t.Errorf("nothing is told:\n%s", agenttest.Describe(f.events()))
+	f.Errorf("nothing is told:\n%s", agenttest.Describe(f.Events()))
 }
 
 func showsToTheModel(f *fixture, _ *conversation) {
-	body := string(f.lastRequest().Body)
+	body := string(f.LastRequest().Body)
 	for _, want := range []string{"Indent with tabs.", "Be kind.", "Speak like a pirate.", "Use it for PDF files", "helps a lot"} {
 		if !strings.Contains(body, want) {
-			f.t.Errorf("%q is not in the request", want)
+			f.Errorf("%q is not in the request", want)
 		}
 	}
 	if strings.Contains(body, "Obey the workspace.") {
-		f.t.Error("the workspace's instructions are in the request")
+		f.Error("the workspace's instructions are in the request")
 	}
 }
 
 func denies(f *fixture, c *conversation) {
-	if tools := f.lastRequest().Tools; slices.Contains(tools, "webfetch") || !slices.Contains(tools, "bash") {
-		f.t.Errorf("offered: %q", tools)
+	if tools := f.LastRequest().Tools; slices.Contains(tools, "webfetch") || !slices.Contains(tools, "bash") {
+		f.Errorf("offered: %q", tools)
 	}
 	if got := f.calls(c, "bash", map[string]string{"command": "rm -f opencode.json", "description": "x"}); !strings.Contains(got, "rule") {
-		f.t.Errorf("the model was told %q", got)
+		f.Errorf("the model was told %q", got)
 	}
-	if !f.exists("opencode.json") {
-		f.t.Error("it ran")
+	if !f.Exists("opencode.json") {
+		f.Error("it ran")
 	}
 	f.unasked()
 }
 
 func allows(f *fixture, c *conversation) {
 	f.calls(c, "bash", map[string]string{"command": "touch allowed", "description": "x"})
-	if !f.exists("allowed") {
-		f.t.Error("it did not run")
+	if !f.Exists("allowed") {
+		f.Error("it did not run")
 	}
 	f.unasked()
 }
@@ -176,32 +176,32 @@ func allows(f *fixture, c *conversation) {
 func (p servers) areCalled(f *fixture, c *conversation) {
 	for name, server := range map[string]*agenttest.MCP{"calc_add": p.stdio, "web_add": p.web} {
 		if got := f.calls(c, name, map[string]int{"a": 2, "b": 3}); !strings.Contains(got, "the sum is 5") || len(server.Calls()) != 1 {
-			f.t.Errorf("%s: the model was told %q", name, got)
+			f.Errorf("%s: the model was told %q", name, got)
 		}
 	}
 	f.unasked()
 	// The profile does not allow this tool, so the agent asks.
-	wait := f.promptAsync(c, "call-tool `bundled_add {\"a\":20,\"b\":3}`")
-	f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
+	wait := f.PromptAsync(c, "call-tool `bundled_add {\"a\":20,\"b\":3}`")
+	f.Answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
 	if _, err := wait(); err != nil {
-		f.t.Fatal(err)
+		f.Fatal(err)
 	}
-	if got := strings.Join(f.lastRequest().Results, " "); !strings.Contains(got, "the sum is 23") || len(p.bundled.Calls()) != 1 {
-		f.t.Errorf("the bundled server: the model was told %q", got)
+	if got := strings.Join(f.LastRequest().Results, " "); !strings.Contains(got, "the sum is 23") || len(p.bundled.Calls()) != 1 {
+		f.Errorf("the bundled server: the model was told %q", got)
 	}
 }
 
 func (p servers) keepTheirSecret(f *fixture, _ *conversation) {
 	env := p.stdio.Env()
 	if !slices.Contains(env, "TOKEN=Bearer "+testSecret) || !slices.Contains(env, "PLAIN="+p.stdio.Server.Env["PLAIN"]) {
-		f.t.Errorf("the environment of the server: %q", env)
+		f.Errorf("the environment of the server: %q", env)
 	}
 	if got := p.web.Calls()[0].Header.Get("Authorization"); got != "Bearer "+testSecret {
-		f.t.Errorf("the header is %q", got)
+		f.Errorf("the header is %q", got)
 	}
 	files := 0
-	err := filepath.WalkDir(f.session.Paths.Session, func(file string, d fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) && file != f.session.Paths.Session {
+	err := filepath.WalkDir(f.Session.Paths.Session, func(file string, d fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) && file != f.Session.Paths.Session {
 			return nil // the running program has removed it
 		}
 		if err != nil || !d.Type().IsRegular() {
@@ -213,23 +213,23 @@ func (p servers) keepTheirSecret(f *fixture, _ *conversation) {
 		}
 		files++
 		if strings.Contains(string(data), testSecret) {
-			f.t.Errorf("%s has the secret", file)
+			f.Errorf("%s has the secret", file)
 		}
 		return err
 	})
 	if err != nil || files < 10 {
-		f.t.Errorf("%d files, %v", files, err)
+		f.Errorf("%d files, %v", files, err)
 	}
 }
 
 // readsASkill also checks that a hook ends at its timeout.
 func readsASkill(f *fixture, c *conversation) {
 	if got := f.calls(c, "skill", map[string]string{"name": "pdf"}); !strings.Contains(got, "Read notes.md first.") {
-		f.t.Errorf("the model was told %q", got)
+		f.Errorf("the model was told %q", got)
 	}
-	notes := filepath.Join(f.session.Paths.Home, skillsDir, "pdf/more/notes.md")
+	notes := filepath.Join(f.Session.Paths.Home, skillsDir, "pdf/more/notes.md")
 	if got := f.calls(c, "read", map[string]string{"filePath": notes}); !strings.Contains(got, "the notes of the skill") {
-		f.t.Errorf("the model was told %q", got)
+		f.Errorf("the model was told %q", got)
 	}
 	f.unasked()
 	f.wait(isLog("longer than 1 s"))
@@ -243,59 +243,59 @@ func isLog(text string) func(runnerscripts.Event) bool {
 }
 
 func expandsACommand(f *fixture, c *conversation) {
-	last := func() string { texts := f.lastRequest().Texts; return texts[len(texts)-1] }
-	done := f.prompt(c, "/greet the whole world")
+	last := func() string { texts := f.LastRequest().Texts; return texts[len(texts)-1] }
+	done := f.Prompt(c, "/greet the whole world")
 	if last() != "plain-text as a greeting to the whole world" || done.StopReason != runnerscripts.StopEndTurn {
-		f.t.Errorf("the model was sent %q, and it ended with %q", last(), done.StopReason)
+		f.Errorf("the model was sent %q, and it ended with %q", last(), done.StopReason)
 	}
-	if !strings.Contains(string(f.lastRequest().Body), "Speak like a pirate.") {
-		f.t.Error("the system prompt is not in the request")
+	if !strings.Contains(string(f.LastRequest().Body), "Speak like a pirate.") {
+		f.Error("the system prompt is not in the request")
 	}
-	f.prompt(c, "/no-such-command plain-text")
+	f.Prompt(c, "/no-such-command plain-text")
 	if last() != "/no-such-command plain-text" {
-		f.t.Errorf("the model was sent %q", last())
+		f.Errorf("the model was sent %q", last())
 	}
 }
 
 func hasASubagent(f *fixture, c *conversation) {
-	before := len(f.api.Requests())
+	before := len(f.API.Requests())
 	f.calls(c, "task", map[string]string{"description": "x", "prompt": "think", "subagent_type": "helper"})
-	work := f.api.Requests()[before+1]
+	work := f.API.Requests()[before+1]
 	if !strings.Contains(string(work.Body), "You are the helper.") || work.Model != "large" || !slices.Equal(work.Tools, []string{"bash"}) {
-		f.t.Errorf("its request to %s with the tools %q", work.Model, work.Tools)
+		f.Errorf("its request to %s with the tools %q", work.Model, work.Tools)
 	}
 }
 
 // handsACommandOver checks a command that a subagent runs. The program continues with a message
 // that it creates itself, which belongs to the query.
 func handsACommandOver(f *fixture, c *conversation) {
-	before := len(f.api.Requests())
-	done := f.prompt(c, "/hand-over plain-text")
-	if !f.exists("handed-plain-text") || done.StopReason != runnerscripts.StopEndTurn || len(f.api.Requests()) != before+3 {
-		f.t.Errorf("ended with %+v after %d requests", done, len(f.api.Requests())-before)
+	before := len(f.API.Requests())
+	done := f.Prompt(c, "/hand-over plain-text")
+	if !f.Exists("handed-plain-text") || done.StopReason != runnerscripts.StopEndTurn || len(f.API.Requests()) != before+3 {
+		f.Errorf("ended with %+v after %d requests", done, len(f.API.Requests())-before)
 	}
 	done.Usage.CostUSD = 0
-	if want := usageOf(f.api.Requests()[before:]); done.Usage != want {
-		f.t.Errorf("usage\n got %+v\nwant %+v", done.Usage, want)
+	if want := usageOf(f.API.Requests()[before:]); done.Usage != want {
+		f.Errorf("usage\n got %+v\nwant %+v", done.Usage, want)
 	}
-	if subs := agenttest.Fold(f.t, f.events()).Subagents; len(subs) != 1 || subs[0].Type != "helper" {
-		f.t.Errorf("subagents: %s", agenttest.Show(f.t, subs))
+	if subs := agenttest.Fold(f, f.Events()).Subagents; len(subs) != 1 || subs[0].Type != "helper" {
+		f.Errorf("subagents: %s", agenttest.Show(f, subs))
 	}
 }
 
 func runsHooks(f *fixture, c *conversation) {
 	if got := f.calls(c, "calc_add", map[string]int{"a": 1, "b": 1}); !strings.Contains(got, "the sum is 2") || !strings.Contains(got, "check the sum") {
-		f.t.Errorf("the model was told %q", got)
+		f.Errorf("the model was told %q", got)
 	}
 	if got := f.calls(c, "bash", map[string]string{"command": "touch forbidden", "description": "x"}); !strings.Contains(got, "the hook says no") {
-		f.t.Errorf("the model was told %q", got)
+		f.Errorf("the model was told %q", got)
 	}
-	if f.exists("forbidden") {
-		f.t.Error("the command ran")
+	if f.Exists("forbidden") {
+		f.Error("the command ran")
 	}
-	data, err := os.ReadFile(filepath.Join(f.session.Paths.Home, "hooks.jsonl"))
+	data, err := os.ReadFile(filepath.Join(f.Session.Paths.Home, "hooks.jsonl"))
 	if err != nil {
-		f.t.Fatal(err)
+		f.Fatal(err)
 	}
 	var input struct {
 		Event string `json:"hook_event_name"`
@@ -307,16 +307,15 @@ func runsHooks(f *fixture, c *conversation) {
 	}
 	first, _, _ := strings.Cut(string(data), "\n")
 	if err := json.Unmarshal([]byte(first), &input); err != nil || input.Event != hookBefore || input.Tool != "bash" || input.Input.Command == "" || input.CWD == "" {
-		f.t.Errorf("the hook got %s: %v", first, err)
+		f.Errorf("the hook got %s: %v", first, err)
 	}
 }
 
 func hasPlugins(f *fixture, c *conversation) {
 	if got := f.calls(c, "shout", map[string]int{}); got != "HEARD" {
-		f.t.Errorf("the model was told %q", got)
+		f.Errorf("the model was told %q", got)
 	}
-	f.wait(isLog("no such thing")) // from the hook that fails after the call
-	f.mark = 0
-	f.wait(isLog("no good"))
-	f.wait(isLog("no better"))
+	f.wait(isLog("no such thing"))               // from the hook that fails after the call
+	f.Out.Wait(f.Context(), f, isLog("no good")) // from the start
+	f.Out.Wait(f.Context(), f, isLog("no better"))
 }

@@ -189,9 +189,9 @@ func TestWhatTheProgramHasNothingForIsRefusedByName(t *testing.T) {
 	for where, tt := range tests {
 		t.Run(where, func(t *testing.T) {
 			f := newFake(t, "version "+testedVersion)
-			f.session.Agent.Env["QUOTED"] = `the"secret`
-			f.session.Agent.Config = []byte(`{"mcp":{"own":{}}}`)
-			_, err := f.driver.Setup(t.Context(), runnerscripts.SetupRequest{Session: f.session, Profile: tt.profile})
+			f.Session.Agent.Env["QUOTED"] = `the"secret`
+			f.Session.Agent.Config = []byte(`{"mcp":{"own":{}}}`)
+			_, err := f.driver.Setup(t.Context(), runnerscripts.SetupRequest{Session: f.Session, Profile: tt.profile})
 			if !agenttest.HasCode(err, tt.code) || !strings.Contains(err.Error(), where) || strings.Contains(err.Error(), "secret") {
 				t.Errorf("error %v", err)
 			}
@@ -203,13 +203,13 @@ func TestSetupReplacesTheLastProfile(t *testing.T) {
 	f := newFake(t, "version "+testedVersion)
 	setup := func(p runnerscripts.Profile) {
 		t.Helper()
-		if _, err := f.driver.Setup(t.Context(), runnerscripts.SetupRequest{Session: f.session, Profile: p}); err != nil {
+		if _, err := f.driver.Setup(t.Context(), runnerscripts.SetupRequest{Session: f.Session, Profile: p}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	f.session.Agent.SystemPrompt = "x"
+	f.Session.Agent.SystemPrompt = "x"
 	setup(newServers(t).withoutVariables())
-	home := func(name string) string { return filepath.Join(f.session.Paths.Home, name) }
+	home := func(name string) string { return filepath.Join(f.Session.Paths.Home, name) }
 	written := []string{
 		ruleFile("style"), skillsDir + "/pdf/SKILL.md", skillsDir + "/pdf/more/notes.md", programDir + "/commands/greet.md",
 		programDir + "/agents/helper.md", pluginDir("shouter") + "/shout.js", programDir + "/plugins/agentenv-hooks.js",
@@ -219,11 +219,11 @@ func TestSetupReplacesTheLastProfile(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	info, err := os.Stat(configFile(f.session))
+	info, err := os.Stat(configFile(f.Session))
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the configuration, which may have keys: %v, %v", info, err)
 	}
-	f.session.Agent.SystemPrompt = ""
+	f.Session.Agent.SystemPrompt = ""
 	setup(runnerscripts.Profile{})
 	for _, name := range append(written, ".config/agentenv/opencode/system-prompt.md") {
 		if _, err := os.Stat(home(name)); !os.IsNotExist(err) {

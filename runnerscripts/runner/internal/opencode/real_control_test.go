@@ -52,7 +52,7 @@ func TestPermissionDecides(t *testing.T) {
 	} {
 		steps = append(steps, step{d.name, func(f *fixture, c *conversation) { f.checkDecision(c, d.decision, d.status, d.stop, d.told) }})
 	}
-	f.each(c, append(steps, []step{
+	f.each(t, c, append(steps, []step{
 		{"another input is refused", refusesAnotherInput},
 		{"allowed for the session", allowsForTheSession},
 		{"requested by a subagent", asksAsASubagent},
@@ -65,174 +65,174 @@ func TestPermissionDecides(t *testing.T) {
 func (f *fixture) checkDecision(
 	c *conversation, d runnerscripts.PermissionDecision, status runnerscripts.ToolStatus, stop runnerscripts.StopReason, told string,
 ) {
-	f.t.Helper()
-	_ = os.Remove(f.workspaceFile("asked")) // left by the previous decision
-	wait := f.promptAsync(c, "run-command `touch asked`")
-	req := f.asked()
+	f.Helper()
+	_ = os.Remove(f.WorkspaceFile("asked")) // left by the previous decision
+	wait := f.PromptAsync(c, "run-command `touch asked`")
+	req := f.Asked()
 	if req.ToolCall.Title != "touch asked" || req.ToolCall.Status != runnerscripts.ToolPending || req.ToolCall.Kind != runnerscripts.ToolExecute {
-		f.t.Errorf("request: %s", agenttest.Show(f.t, req))
+		f.Errorf("request: %s", agenttest.Show(f, req))
 	}
-	if err := c.Respond(f.t.Context(), req.ID, d); err != nil {
-		f.t.Fatal(err)
+	if err := c.Respond(f.Context(), req.ID, d); err != nil {
+		f.Fatal(err)
 	}
 	done, err := wait()
 	if err != nil || done.StopReason != stop {
-		f.t.Errorf("ended with %q, %v", done.StopReason, err)
+		f.Errorf("ended with %q, %v", done.StopReason, err)
 	}
-	if want := status == runnerscripts.ToolCompleted; f.exists("asked") != want {
-		f.t.Errorf("the command ran: %v", !want)
+	if want := status == runnerscripts.ToolCompleted; f.Exists("asked") != want {
+		f.Errorf("the command ran: %v", !want)
 	}
 	if call := f.call(); call.Status != status || call.ToolCallID != req.ToolCall.ToolCallID {
-		f.t.Errorf("call: %s", agenttest.Show(f.t, call))
+		f.Errorf("call: %s", agenttest.Show(f, call))
 	}
-	results := strings.Join(f.lastRequest().Results, " ")
+	results := strings.Join(f.LastRequest().Results, " ")
 	if !strings.Contains(results, told) || told == "" && results != "" {
-		f.t.Errorf("the model was told %q", results)
+		f.Errorf("the model was told %q", results)
 	}
-	resolved := agenttest.Payloads[runnerscripts.PermissionResolved](f.t, f.events(), runnerscripts.TypePermissionResolved)
+	resolved := agenttest.Payloads[runnerscripts.PermissionResolved](f, f.Events(), runnerscripts.TypePermissionResolved)
 	if len(resolved) != 1 || resolved[0].ID != req.ID || resolved[0].Reason != "answered" {
-		f.t.Errorf("resolved: %+v", resolved)
+		f.Errorf("resolved: %+v", resolved)
 	}
-	if err := c.Respond(f.t.Context(), req.ID, d); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
-		f.t.Errorf("a second answer: %v", err)
+	if err := c.Respond(f.Context(), req.ID, d); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
+		f.Errorf("a second answer: %v", err)
 	}
 }
 
 func refusesAnotherInput(f *fixture, c *conversation) {
-	wait := f.promptAsync(c, "write-file `asked.txt`")
-	req := f.asked()
-	if call := req.ToolCall; call.Title != "write asked.txt" || len(call.Content) != 1 || call.Content[0].Path != f.workspaceFile("asked.txt") {
-		f.t.Errorf("request: %s", agenttest.Show(f.t, req))
+	wait := f.PromptAsync(c, "write-file `asked.txt`")
+	req := f.Asked()
+	if call := req.ToolCall; call.Title != "write asked.txt" || len(call.Content) != 1 || call.Content[0].Path != f.WorkspaceFile("asked.txt") {
+		f.Errorf("request: %s", agenttest.Show(f, req))
 	}
-	err := c.Respond(f.t.Context(), req.ID, runnerscripts.PermissionDecision{
+	err := c.Respond(f.Context(), req.ID, runnerscripts.PermissionDecision{
 		Kind: runnerscripts.AllowOnce, UpdatedInput: json.RawMessage(`{"filePath":"another.txt"}`),
 	})
 	if !agenttest.HasCode(err, runnerscripts.FailUnsupported) || !strings.Contains(err.Error(), "updated_input") {
-		f.t.Errorf("error %v", err)
+		f.Errorf("error %v", err)
 	}
 	// The request is still pending.
-	if err := c.Respond(f.t.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce}); err != nil {
-		f.t.Error(err)
+	if err := c.Respond(f.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce}); err != nil {
+		f.Error(err)
 	}
 	if _, err := wait(); err != nil {
-		f.t.Error(err)
+		f.Error(err)
 	}
-	if f.exists("asked.txt") {
-		f.t.Error("the file was written")
+	if f.Exists("asked.txt") {
+		f.Error("the file was written")
 	}
 }
 
 func allowsForTheSession(f *fixture, c *conversation) {
-	wait := f.promptAsync(c, "run-command `mkdir always`")
-	req := f.asked()
+	wait := f.PromptAsync(c, "run-command `mkdir always`")
+	req := f.Asked()
 	if len(req.Options) != 3 || req.Options[1].Name != "Allow for this session: bash mkdir *" {
-		f.t.Errorf("options: %+v", req.Options)
+		f.Errorf("options: %+v", req.Options)
 	}
-	f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowAlways})
+	f.Answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowAlways})
 	if _, err := wait(); err != nil {
-		f.t.Fatal(err)
+		f.Fatal(err)
 	}
-	if err := os.Remove(f.workspaceFile("always")); err != nil {
-		f.t.Fatal(err)
+	if err := os.Remove(f.WorkspaceFile("always")); err != nil {
+		f.Fatal(err)
 	}
-	f.prompt(c, "run-command `mkdir always`")
-	if !f.exists("always") {
-		f.t.Error("the command did not run again")
+	f.Prompt(c, "run-command `mkdir always`")
+	if !f.Exists("always") {
+		f.Error("the command did not run again")
 	}
-	if n := len(agenttest.Payloads[runnerscripts.PermissionRequest](f.t, f.events(), runnerscripts.TypePermissionRequest)); n != 1 {
-		f.t.Errorf("asked %d times", n)
+	if n := len(agenttest.Payloads[runnerscripts.PermissionRequest](f, f.Events(), runnerscripts.TypePermissionRequest)); n != 1 {
+		f.Errorf("asked %d times", n)
 	}
 }
 
 func asksAsASubagent(f *fixture, c *conversation) {
-	wait := f.promptAsync(c, "subagent `touch by-subagent`")
+	wait := f.PromptAsync(c, "subagent `touch by-subagent`")
 	e := f.wait(agenttest.OfType(runnerscripts.TypePermissionRequest))
-	req := agenttest.Payload[runnerscripts.PermissionRequest](f.t, e)
-	subs := agenttest.Fold(f.t, f.events()).Subagents
+	req := agenttest.Payload[runnerscripts.PermissionRequest](f, e)
+	subs := agenttest.Fold(f, f.Events()).Subagents
 	if len(subs) != 1 || e.ConversationID != subs[0].ToolCallID || req.ToolCall.Title != "touch by-subagent" {
-		f.t.Errorf("request in %q: %s", e.ConversationID, agenttest.Show(f.t, req))
+		f.Errorf("request in %q: %s", e.ConversationID, agenttest.Show(f, req))
 	}
-	f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
+	f.Answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
 	if _, err := wait(); err != nil {
-		f.t.Fatal(err)
+		f.Fatal(err)
 	}
-	if !f.exists("by-subagent") {
-		f.t.Error("the command did not run")
+	if !f.Exists("by-subagent") {
+		f.Error("the command did not run")
 	}
-	for _, e := range f.events() {
+	for _, e := range f.Events() {
 		if e.Type == runnerscripts.TypePermissionResolved && e.ConversationID != subs[0].ToolCallID {
-			f.t.Errorf("resolved in %q", e.ConversationID)
+			f.Errorf("resolved in %q", e.ConversationID)
 		}
 	}
 }
 
 func asksTheUser(f *fixture, c *conversation) {
-	wait := f.promptAsync(c, "ask-user")
-	req := f.asked()
+	wait := f.PromptAsync(c, "ask-user")
+	req := f.Asked()
 	if req.ToolCall.Title != "Which colour?" || !strings.Contains(string(req.ToolCall.RawInput), "The cold one") {
-		f.t.Fatalf("request %s", agenttest.Show(f.t, req))
+		f.Fatalf("request %s", agenttest.Show(f, req))
 	}
 	allow := runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce, UpdatedInput: json.RawMessage(`{"answer":"Blue"}`)}
-	if err := c.Respond(f.t.Context(), req.ID, allow); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
-		f.t.Errorf("an answer of another form: %v", err)
+	if err := c.Respond(f.Context(), req.ID, allow); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
+		f.Errorf("an answer of another form: %v", err)
 	}
 	allow.UpdatedInput = json.RawMessage(`{"answers":[["Blue"]]}`)
-	f.answer(c, allow)
+	f.Answer(c, allow)
 	if _, err := wait(); err != nil {
-		f.t.Fatal(err)
+		f.Fatal(err)
 	}
-	if got := f.lastRequest().Results; len(got) != 1 || !strings.Contains(got[0], "Blue") {
-		f.t.Errorf("the model was told %q", got)
+	if got := f.LastRequest().Results; len(got) != 1 || !strings.Contains(got[0], "Blue") {
+		f.Errorf("the model was told %q", got)
 	}
 }
 
 // asksNobody allows a question without an answer, like a client that allows everything.
 func asksNobody(f *fixture, c *conversation) {
-	wait := f.promptAsync(c, "ask-user")
-	f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
+	wait := f.PromptAsync(c, "ask-user")
+	f.Answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
 	if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopEndTurn {
-		f.t.Fatalf("ended with %q, %v", done.StopReason, err)
+		f.Fatalf("ended with %q, %v", done.StopReason, err)
 	}
-	if got := f.lastRequest().Results; len(got) != 1 || !strings.Contains(got[0], "Unanswered") {
-		f.t.Errorf("the model was told %q", got)
+	if got := f.LastRequest().Results; len(got) != 1 || !strings.Contains(got[0], "Unanswered") {
+		f.Errorf("the model was told %q", got)
 	}
 }
 
 // refusesAFileOutside tries to access files outside of the workspace, by path and by link. It tries
 // after the user has allowed all file changes for the session, and in the mode that never asks.
 func refusesAFileOutside(f *fixture, c *conversation) {
-	wait := f.promptAsync(c, "write-file `inside.txt`")
-	f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowAlways})
+	wait := f.PromptAsync(c, "write-file `inside.txt`")
+	f.Answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowAlways})
 	if _, err := wait(); err != nil {
-		f.t.Fatal(err)
+		f.Fatal(err)
 	}
-	f.mark = len(f.out.All())
-	dir := f.t.TempDir()
-	if err := os.Symlink(dir, f.workspaceFile("link")); err != nil {
-		f.t.Fatal(err)
+	f = f.in(f.TB)
+	dir := f.TempDir()
+	if err := os.Symlink(dir, f.WorkspaceFile("link")); err != nil {
+		f.Fatal(err)
 	}
-	agenttest.WriteFile(f.t, filepath.Join(dir, "secret.txt"), "the secret")
+	agenttest.WriteFile(f, filepath.Join(dir, "secret.txt"), "the secret")
 	refused := func(prompt string) {
-		f.t.Helper()
-		f.prompt(c, prompt)
-		if got := strings.Join(f.lastRequest().Results, " "); strings.Contains(got, "the secret") || !strings.Contains(got, "outside of the workspace") {
-			f.t.Errorf("%s: the model was told %q", prompt, got)
+		f.Helper()
+		f.Prompt(c, prompt)
+		if got := strings.Join(f.LastRequest().Results, " "); strings.Contains(got, "the secret") || !strings.Contains(got, "outside of the workspace") {
+			f.Errorf("%s: the model was told %q", prompt, got)
 		}
 	}
 	refused("write-file `link/outside.txt`")
-	f.prompt(c, "write-file `second.txt`")
-	if err := c.SetMode(f.t.Context(), modeAuto); err != nil {
-		f.t.Fatal(err)
+	f.Prompt(c, "write-file `second.txt`")
+	if err := c.SetMode(f.Context(), modeAuto); err != nil {
+		f.Fatal(err)
 	}
 	refused("write-file `" + filepath.Join(dir, "outside.txt") + "`")
 	refused("call-tool `read {\"filePath\":\"" + filepath.Join(dir, "secret.txt") + "\"}`")
 	refused("call-tool `read {\"filePath\":\"link/secret.txt\"}`")
 	refused("call-tool `grep {\"pattern\":\"secret\",\"path\":\"link\"}`")
 	if _, err := os.Stat(filepath.Join(dir, "outside.txt")); !errors.Is(err, os.ErrNotExist) {
-		f.t.Errorf("the file outside: %v", err)
+		f.Errorf("the file outside: %v", err)
 	}
-	if !f.exists("inside.txt") || !f.exists("second.txt") {
-		f.t.Error("the files inside are not written")
+	if !f.Exists("inside.txt") || !f.Exists("second.txt") {
+		f.Error("the files inside are not written")
 	}
 	f.unasked()
 }

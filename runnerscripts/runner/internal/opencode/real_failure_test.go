@@ -35,5 +35,5 @@ func TestQueryThatTheModelEndsEarly(t *testing.T) {
 			}
 		})
 	}
-	f.sameAsTranscript()
+	f.SameAsTranscript()
 }

@@ -17,7 +17,7 @@ import (
 func TestInterruptLeavesTheSessionUsable(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.each(f.start(), []step{
+	f.each(t, f.start(), []step{
 		{"in the middle of a text", func(f *fixture, c *conversation) {
 			f.interruptsStream(c, "slow-stream", runnerscripts.TypeAgentMessage)
 		}},
@@ -25,14 +25,14 @@ func TestInterruptLeavesTheSessionUsable(t *testing.T) {
 		{"while it asks for permission", interruptsAQuestion},
 		{"during a command", interruptsACommand},
 		{"right after the prompt", func(f *fixture, c *conversation) {
-			wait := f.promptAsync(c, "slow-stream")
+			wait := f.PromptAsync(c, "slow-stream")
 			f.wait(agenttest.OfType(runnerscripts.TypeUserMessage))
 			f.interrupted(c, wait)
-			f.prompt(c, "plain-text")
+			f.Prompt(c, "plain-text")
 		}},
 		{"without a query", func(f *fixture, c *conversation) {
-			if err := c.Interrupt(f.t.Context()); err != nil {
-				f.t.Error(err)
+			if err := c.Interrupt(f.Context()); err != nil {
+				f.Error(err)
 			}
 		}},
 	})
@@ -40,48 +40,48 @@ func TestInterruptLeavesTheSessionUsable(t *testing.T) {
 
 // interrupted interrupts a query and waits for its end.
 func (f *fixture) interrupted(c *conversation, wait func() (runnerscripts.QueryCompleted, error)) {
-	f.t.Helper()
-	if err := c.Interrupt(f.t.Context()); err != nil {
-		f.t.Fatal(err)
+	f.Helper()
+	if err := c.Interrupt(f.Context()); err != nil {
+		f.Fatal(err)
 	}
 	if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
-		f.t.Fatalf("ended with %q, %v", done.StopReason, err)
+		f.Fatalf("ended with %q, %v", done.StopReason, err)
 	}
 }
 
 func (f *fixture) interruptsStream(c *conversation, scenario string, typ runnerscripts.EventType) {
-	f.t.Helper()
-	wait := f.promptAsync(c, scenario)
+	f.Helper()
+	wait := f.PromptAsync(c, scenario)
 	f.held(typ)
 	f.interrupted(c, wait)
-	if text := agenttest.Said(f.t, f.events()); strings.Contains(text, "six") {
-		f.t.Errorf("the agent said %q", text)
+	if text := agenttest.Said(f, f.Events()); strings.Contains(text, "six") {
+		f.Errorf("the agent said %q", text)
 	}
 	for range 2 { // a late end of the query must not end the next one
-		if done := f.prompt(c, "plain-text"); done.StopReason != runnerscripts.StopEndTurn {
-			f.t.Errorf("the next prompt ended with %q", done.StopReason)
+		if done := f.Prompt(c, "plain-text"); done.StopReason != runnerscripts.StopEndTurn {
+			f.Errorf("the next prompt ended with %q", done.StopReason)
 		}
 	}
 }
 
 func interruptsAQuestion(f *fixture, c *conversation) {
-	wait := f.promptAsync(c, "run-command `touch asked`")
-	req := f.asked()
+	wait := f.PromptAsync(c, "run-command `touch asked`")
+	req := f.Asked()
 	f.interrupted(c, wait)
-	resolved := agenttest.Payloads[runnerscripts.PermissionResolved](f.t, f.events(), runnerscripts.TypePermissionResolved)
+	resolved := agenttest.Payloads[runnerscripts.PermissionResolved](f, f.Events(), runnerscripts.TypePermissionResolved)
 	if len(resolved) != 1 || resolved[0] != (runnerscripts.PermissionResolved{ID: req.ID, Reason: "cancelled"}) {
-		f.t.Errorf("resolved: %+v", resolved)
+		f.Errorf("resolved: %+v", resolved)
 	}
-	if f.exists("asked") {
-		f.t.Error("the command ran")
+	if f.Exists("asked") {
+		f.Error("the command ran")
 	}
 }
 
 func interruptsACommand(f *fixture, c *conversation) {
-	if err := c.SetMode(f.t.Context(), modeAuto); err != nil {
-		f.t.Fatal(err)
+	if err := c.SetMode(f.Context(), modeAuto); err != nil {
+		f.Fatal(err)
 	}
-	wait := f.promptAsync(c, "run-command `touch started; exec sleep 600`")
+	wait := f.PromptAsync(c, "run-command `touch started; exec sleep 600`")
 	f.wait(agenttest.OfType(runnerscripts.TypeToolCall))
 	f.interrupted(c, wait)
 }
@@ -89,9 +89,9 @@ func interruptsACommand(f *fixture, c *conversation) {
 func TestLimitsAndFailuresLeaveTheSessionUsable(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.session.Agent.MaxTurns = 2
-	f.session.Agent.PermissionMode = modeAuto
-	f.session.Agent.AllowOutside = true
+	f.Session.Agent.MaxTurns = 2
+	f.Session.Agent.PermissionMode = modeAuto
+	f.Session.Agent.AllowOutside = true
 	var steps []step
 	for _, failure := range []struct {
 		text    string
@@ -100,50 +100,50 @@ func TestLimitsAndFailuresLeaveTheSessionUsable(t *testing.T) {
 	}{{"http-400", 400, 0}, {"http-401", 401, 0}, {"http-529", 0, 2}} {
 		steps = append(steps, step{failure.text, func(f *fixture, c *conversation) { f.failsWith(c, failure.text, failure.status, failure.retries) }})
 	}
-	f.each(f.start(), append(steps,
+	f.each(t, f.start(), append(steps,
 		step{"each query has its own limit of turns", limitsTurns},
 		step{"a file outside of the workspace, where that is allowed", func(f *fixture, c *conversation) {
-			file := filepath.Join(f.t.TempDir(), "outside.txt")
-			f.prompt(c, "write-file `"+file+"`")
+			file := filepath.Join(f.TempDir(), "outside.txt")
+			f.Prompt(c, "write-file `"+file+"`")
 			if _, err := os.Stat(file); err != nil {
-				f.t.Error(err)
+				f.Error(err)
 			}
 		}},
 	))
 }
 
 func (f *fixture) failsWith(c *conversation, text string, status, retries int) {
-	f.t.Helper()
-	_, err := c.Prompt(f.t.Context(), "q", text)
+	f.Helper()
+	_, err := c.Prompt(f.Context(), "q", text)
 	failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
 	if !ok || failure.Code != runnerscripts.FailAPI || failure.HTTPStatus != status || !strings.Contains(failure.Message, "scripted failure") {
-		f.t.Fatalf("error %#v", err)
+		f.Fatalf("error %#v", err)
 	}
 	if status == http.StatusUnauthorized && !strings.Contains(failure.Message, "give the agent a key") {
-		f.t.Errorf("error %v", err)
+		f.Errorf("error %v", err)
 	}
-	if text := agenttest.Said(f.t, f.events()); text != "" {
-		f.t.Errorf("the agent said %q", text)
+	if text := agenttest.Said(f, f.Events()); text != "" {
+		f.Errorf("the agent said %q", text)
 	}
-	if logs := agenttest.Payloads[runnerscripts.Log](f.t, f.events(), runnerscripts.TypeLog); len(logs) != retries {
-		f.t.Errorf("logs: %+v", logs)
+	if logs := agenttest.Payloads[runnerscripts.Log](f, f.Events(), runnerscripts.TypeLog); len(logs) != retries {
+		f.Errorf("logs: %+v", logs)
 	}
-	f.prompt(c, "plain-text")
+	f.Prompt(c, "plain-text")
 }
 
 func limitsTurns(f *fixture, c *conversation) {
 	for range 2 {
-		before := len(f.api.Requests())
-		if done := f.prompt(c, "endless"); done.StopReason != runnerscripts.StopMaxRequests {
-			f.t.Errorf("stop reason %q", done.StopReason)
+		before := len(f.API.Requests())
+		if done := f.Prompt(c, "endless"); done.StopReason != runnerscripts.StopMaxRequests {
+			f.Errorf("stop reason %q", done.StopReason)
 		}
 		// The program may have sent the next request before the query is stopped.
-		if n := len(f.api.Requests()) - before; n < 2 || n > 3 {
-			f.t.Errorf("%d requests", n)
+		if n := len(f.API.Requests()) - before; n < 2 || n > 3 {
+			f.Errorf("%d requests", n)
 		}
 	}
-	if done := f.prompt(c, "write-file"); done.StopReason != runnerscripts.StopEndTurn {
-		f.t.Errorf("a query within the limit ended with %q", done.StopReason)
+	if done := f.Prompt(c, "write-file"); done.StopReason != runnerscripts.StopEndTurn {
+		f.Errorf("a query within the limit ended with %q", done.StopReason)
 	}
 }
 
@@ -152,11 +152,11 @@ func TestEnds(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	c := f.start()
-	info, err := os.Stat(addressFile(f.session))
+	info, err := os.Stat(addressFile(f.Session))
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the file with the password: %v, %v", info, err)
 	}
-	f.prompt(c, "first plain-text")
+	f.Prompt(c, "first plain-text")
 	for _, p := range []step{
 		{"a crash fails the query and the next one goes on", crashes},
 		{"the end of the prompt's context ends it and the next one goes on", cancels},
@@ -167,30 +167,30 @@ func TestEnds(t *testing.T) {
 }
 
 func crashes(f *fixture, c *conversation) {
-	wait := f.promptAsync(c, "run-command `touch asked`")
-	req := f.asked()
+	wait := f.PromptAsync(c, "run-command `touch asked`")
+	req := f.Asked()
 	first := c.server.proc.PID()
 	if err := syscall.Kill(first, syscall.SIGKILL); err != nil {
-		f.t.Fatal(err)
+		f.Fatal(err)
 	}
 	if _, err := wait(); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "killed") {
-		f.t.Errorf("error %v", err)
+		f.Errorf("error %v", err)
 	}
-	resolved := agenttest.Payloads[runnerscripts.PermissionResolved](f.t, f.events(), runnerscripts.TypePermissionResolved)
+	resolved := agenttest.Payloads[runnerscripts.PermissionResolved](f, f.Events(), runnerscripts.TypePermissionResolved)
 	if len(resolved) != 1 || resolved[0].ID != req.ID || resolved[0].Kind != "" {
-		f.t.Errorf("resolved: %+v", resolved)
+		f.Errorf("resolved: %+v", resolved)
 	}
-	f.prompt(c, "remember")
+	f.Prompt(c, "remember")
 	if second := c.server.proc.PID(); second == first {
-		f.t.Error("the process did not change")
+		f.Error("the process did not change")
 	}
-	if text := agenttest.Said(f.t, f.events()); !strings.Contains(text, "You said before: first plain-text") {
-		f.t.Errorf("the agent said %q", text)
+	if text := agenttest.Said(f, f.Events()); !strings.Contains(text, "You said before: first plain-text") {
+		f.Errorf("the agent said %q", text)
 	}
 }
 
 func cancels(f *fixture, c *conversation) {
-	ctx, cancel := context.WithCancel(f.t.Context())
+	ctx, cancel := context.WithCancel(f.Context())
 	wait := make(chan error, 1)
 	go func() {
 		_, err := c.Prompt(ctx, "q", "slow-stream")
@@ -199,28 +199,28 @@ func cancels(f *fixture, c *conversation) {
 	f.held(runnerscripts.TypeAgentMessage)
 	cancel()
 	if err := <-wait; !errors.Is(err, context.Canceled) {
-		f.t.Errorf("error %v", err)
+		f.Errorf("error %v", err)
 	}
-	f.prompt(c, "remember")
-	if got := f.lastRequest().Texts; got[0] != "first plain-text" {
-		f.t.Errorf("the model was sent %q", got)
+	f.Prompt(c, "remember")
+	if got := f.LastRequest().Texts; got[0] != "first plain-text" {
+		f.Errorf("the model was sent %q", got)
 	}
 }
 
 func closes(f *fixture, c *conversation) {
-	wait := f.promptAsync(c, "slow-stream")
+	wait := f.PromptAsync(c, "slow-stream")
 	f.held(runnerscripts.TypeAgentMessage)
 	if err := c.Close(); err != nil {
-		f.t.Fatal(err)
+		f.Fatal(err)
 	}
 	if _, err := wait(); !agenttest.HasCode(err, runnerscripts.FailAgent) {
-		f.t.Errorf("error %v", err)
+		f.Errorf("error %v", err)
 	}
-	agenttest.WaitForGroup(f.t, c.server.proc.PID())
-	if _, err := c.Prompt(f.t.Context(), "q", "plain-text"); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
-		f.t.Errorf("a prompt after close: %v", err)
+	agenttest.WaitForGroup(f, c.server.proc.PID())
+	if _, err := c.Prompt(f.Context(), "q", "plain-text"); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
+		f.Errorf("a prompt after close: %v", err)
 	}
-	if _, err := os.Stat(addressFile(f.session)); !errors.Is(err, os.ErrNotExist) {
-		f.t.Errorf("the file with the password: %v", err)
+	if _, err := os.Stat(addressFile(f.Session)); !errors.Is(err, os.ErrNotExist) {
+		f.Errorf("the file with the password: %v", err)
 	}
 }

@@ -22,33 +22,33 @@ var recorded = []struct {
 	run  func(f *fixture, c agent.Conversation)
 }{
 	{"write", func(f *fixture, c agent.Conversation) {
-		wait := f.promptAsync(c, "write-file")
-		f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
+		wait := f.PromptAsync(c, "write-file")
+		f.Answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
 		_, _ = wait()
 	}},
 	{"rejected", func(f *fixture, c agent.Conversation) {
-		wait := f.promptAsync(c, "run-command `touch asked`")
-		f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Message: "not today"})
+		wait := f.PromptAsync(c, "run-command `touch asked`")
+		f.Answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Message: "not today"})
 		_, _ = wait()
 	}},
-	{"think", func(f *fixture, c agent.Conversation) { f.prompt(c, "think") }},
+	{"think", func(f *fixture, c agent.Conversation) { f.Prompt(c, "think") }},
 	{"subagent", func(f *fixture, c agent.Conversation) {
-		wait := f.promptAsync(c, "subagent")
-		f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
+		wait := f.PromptAsync(c, "subagent")
+		f.Answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
 		_, _ = wait()
 	}},
 	{"question", func(f *fixture, c agent.Conversation) {
-		wait := f.promptAsync(c, "ask-user")
-		f.answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce, UpdatedInput: []byte(`{"answers":[["Blue"]]}`)})
+		wait := f.PromptAsync(c, "ask-user")
+		f.Answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce, UpdatedInput: []byte(`{"answers":[["Blue"]]}`)})
 		_, _ = wait()
 	}},
-	{"overloaded", func(f *fixture, c agent.Conversation) { _, _ = c.Prompt(f.t.Context(), "q", "http-529") }},
-	{"refused", func(f *fixture, c agent.Conversation) { _, _ = c.Prompt(f.t.Context(), "q", "http-400") }},
+	{"overloaded", func(f *fixture, c agent.Conversation) { _, _ = c.Prompt(f.Context(), "q", "http-529") }},
+	{"refused", func(f *fixture, c agent.Conversation) { _, _ = c.Prompt(f.Context(), "q", "http-400") }},
 	{"interrupted", func(f *fixture, c agent.Conversation) {
-		wait := f.promptAsync(c, "slow-stream")
+		wait := f.PromptAsync(c, "slow-stream")
 		f.held(runnerscripts.TypeAgentMessage)
-		if err := c.Interrupt(f.t.Context()); err != nil {
-			f.t.Fatal(err)
+		if err := c.Interrupt(f.Context()); err != nil {
+			f.Fatal(err)
 		}
 		_, _ = wait()
 	}},
@@ -65,12 +65,12 @@ func TestRecordedRunsCanBeRecordedAnew(t *testing.T) {
 		}
 		t.Run(r.name, func(t *testing.T) {
 			f := newFixture(t)
-			c, err := f.driver.Start(t.Context(), runnerscripts.QueryRequest{Session: f.session, Raw: true}, f.out)
+			c, err := f.driver.Start(t.Context(), runnerscripts.QueryRequest{Session: f.Session, Raw: true}, f.Out)
 			if err != nil {
 				t.Fatal(err)
 			}
 			r.run(f, c)
-			tr, _ := f.transcript()
+			tr, _ := f.Transcript()
 			if err := c.Close(); err != nil {
 				t.Fatal(err)
 			}
@@ -81,9 +81,9 @@ func TestRecordedRunsCanBeRecordedAnew(t *testing.T) {
 
 // save writes the recording. It replaces the folders of the session and the address of the model.
 func (f *fixture) save(name string, tr runnerscripts.Transcript) {
-	f.t.Helper()
+	f.Helper()
 	var lines bytes.Buffer
-	for _, e := range f.out.All() {
+	for _, e := range f.Out.All() {
 		if e.Type == runnerscripts.TypeRaw && !isNoise(e.Payload) {
 			lines.Write(append(e.Payload, '\n'))
 		}
@@ -106,16 +106,16 @@ func isNoise(line []byte) bool {
 }
 
 func (f *fixture) write(name, kind, text string) {
-	f.t.Helper()
-	dir, err := filepath.EvalSymlinks(f.session.Paths.Session)
+	f.Helper()
+	dir, err := filepath.EvalSymlinks(f.Session.Paths.Session)
 	if err != nil {
-		f.t.Fatal(err)
+		f.Fatal(err)
 	}
 	text = strings.NewReplacer(
-		dir, "/session", strings.TrimPrefix(dir, "/"), "session", strings.TrimPrefix(f.api.URL, "http://"), "127.0.0.1:4000",
+		dir, "/session", strings.TrimPrefix(dir, "/"), "session", strings.TrimPrefix(f.API.URL, "http://"), "127.0.0.1:4000",
 	).Replace(text)
 	if err := os.WriteFile(testdata(name, kind), []byte(text), 0o644); err != nil {
-		f.t.Fatal(err)
+		f.Fatal(err)
 	}
 }
 
