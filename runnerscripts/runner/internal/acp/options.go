@@ -224,6 +224,9 @@ func (c *conversation) SetMode(ctx context.Context, mode string) error {
 
 // SetModel changes the model.
 func (c *conversation) SetModel(ctx context.Context, model string) error {
+	if model == "" {
+		return agent.Invalid("name the model that shall be used")
+	}
 	p, err := c.running(ctx)
 	if err != nil {
 		return err

@@ -39,9 +39,11 @@ type subject struct {
 	// hidesAPI means that the agent reports neither retries of requests to the model's API nor their
 	// status.
 	hidesAPI bool
-	// plainCalls means that the agent reports neither the content of a new file nor that a command
-	// failed.
-	plainCalls bool
+	// subagents means that the agent has subagents that report their work.
+	subagents bool
+	// terse means that the agent reports neither the content of a new file, nor that a command failed,
+	// nor the usage of any request but the last one.
+	terse bool
 	// pin is the package in e2e/agents that holds the program. packed is the path of a program in
 	// the npm package npm. All three are empty if the driver installs no package.
 	pin, npm, packed string
@@ -69,7 +71,7 @@ func subjects() []subject {
 
 func claudeSubject() subject {
 	return subject{
-		name: "claude", driver: claude.Driver{}, find: testagents.Claude, mode: "default", silent: "acceptEdits",
+		name: "claude", driver: claude.Driver{}, find: testagents.Claude, mode: "default", silent: "acceptEdits", subagents: true,
 		other: "claude-sonnet-4-5", otherSent: "claude-sonnet-4-5",
 		pin: "@anthropic-ai/claude-code", npm: "@anthropic-ai/claude-code-linux-x64", packed: "claude",
 		model: func(_ testing.TB, s *runnerscripts.Session, url string) {
@@ -86,7 +88,7 @@ func claudeSubject() subject {
 // codexSubject returns the subject that starts fastest.
 func codexSubject() subject {
 	return subject{
-		name: "codex", driver: codex.Driver{}, find: testagents.Codex, mode: "untrusted", silent: "full-access",
+		name: "codex", driver: codex.Driver{}, find: testagents.Codex, mode: "untrusted", silent: "full-access", subagents: true,
 		other: "another-model", otherSent: "another-model",
 		pin: "@openai/codex", npm: "@openai/codex", packed: "vendor/triple/bin/codex",
 		model: func(_ testing.TB, s *runnerscripts.Session, url string) {
@@ -125,7 +127,7 @@ func scriptedProvider(url string) string {
 
 func opencodeSubject() subject {
 	return subject{
-		name: "opencode", driver: opencode.Driver{}, find: testagents.OpenCode, mode: "build", silent: "acceptEdits",
+		name: "opencode", driver: opencode.Driver{}, find: testagents.OpenCode, mode: "build", silent: "acceptEdits", subagents: true,
 		other: "scripted/large", otherSent: "large",
 		pin: "opencode-linux-x64", npm: "opencode-linux-x64", packed: "bin/opencode",
 		model: func(t testing.TB, s *runnerscripts.Session, url string) {
@@ -143,7 +145,7 @@ func opencodeSubject() subject {
 // acpSubject returns OpenCode as an ACP agent: the driver knows only its command.
 func acpSubject() subject {
 	return subject{
-		name: "acp", driver: acp.Driver{}, find: testagents.OpenCode, args: []string{"acp"}, mode: "build", silent: "plan", silentText: "Plan Mode", hidesAPI: true, plainCalls: true,
+		name: "acp", driver: acp.Driver{}, find: testagents.OpenCode, args: []string{"acp"}, mode: "build", silent: "plan", silentText: "Plan Mode", hidesAPI: true, terse: true,
 		other: "scripted/large", otherSent: "large",
 		model: func(t testing.TB, s *runnerscripts.Session, url string) {
 			s.Agent.PermissionMode = "build" // the configuration makes it ask

@@ -229,11 +229,13 @@ func budget(r *rig) {
 	endsEarly(r)
 }
 
-// endsEarly runs a query that only a limit ends.
+// endsEarly runs two queries that only a limit ends: each has a limit of its own.
 func endsEarly(r *rig) {
-	e, _ := r.unasked(r.talk(), "endless")
-	if e.err != nil || e.done.StopReason != runnerscripts.StopMaxRequests {
-		r.Errorf("ended with %q, %v", e.done.StopReason, e.err)
+	c := r.talk()
+	for range 2 {
+		if e, _ := r.unasked(c, "endless"); e.err != nil || e.done.StopReason != runnerscripts.StopMaxRequests {
+			r.Errorf("ended with %q, %v", e.done.StopReason, e.err)
+		}
 	}
 }
 

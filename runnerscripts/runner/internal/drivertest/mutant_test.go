@@ -27,6 +27,8 @@ type broken struct {
 	transcript func(runnerscripts.Transcript) runnerscripts.Transcript
 	sink       func(typ runnerscripts.EventType, payload any) (any, bool) // false drops the event
 	talk       func(brokenConversation) brokenConversation
+
+	oneConversation bool // all events are of the main conversation
 }
 
 func (b broken) Recipe() runnerscripts.Recipe {
@@ -69,6 +71,9 @@ func (b broken) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 	if b.sink != nil {
 		out = brokenSink{out, b.sink}
 	}
+	if b.oneConversation {
+		out = mainSink{out}
+	}
 	c, err := b.Driver.Start(ctx, req, out)
 	if err != nil || b.talk == nil {
 		return c, b.fail(err)
@@ -98,6 +103,17 @@ func (s brokenSink) EmitAt(at time.Time, conv string, typ runnerscripts.EventTyp
 	if payload, keep := s.change(typ, payload); keep {
 		s.Sink.EmitAt(at, conv, typ, payload)
 	}
+}
+
+// mainSink puts all events into the main conversation.
+type mainSink struct{ agent.Sink }
+
+func (s mainSink) Emit(_ string, typ runnerscripts.EventType, payload any) {
+	s.Sink.Emit(runnerscripts.MainConversation, typ, payload)
+}
+
+func (s mainSink) EmitAt(at time.Time, _ string, typ runnerscripts.EventType, payload any) {
+	s.Sink.EmitAt(at, runnerscripts.MainConversation, typ, payload)
 }
 
 type brokenConversation struct {
@@ -273,7 +289,7 @@ func mutants() []mutant {
 		{name: "there is no budget", rule: "a budget ends the query", subject: claudeSubject, broken: broken{profile: func(_ *runnerscripts.Session, p *runnerscripts.Profile) {
 			p.BudgetUSD = 0
 		}}},
-	}, profileMutants())
+	}, toolMutants(), profileMutants())
 }
 
 // profileMutants returns mutants that ignore one field each.
@@ -312,13 +328,41 @@ func completed(change func(*runnerscripts.QueryCompleted)) func(brokenConversati
 	}
 }
 
-// decided returns a fault that replaces every decision with the given one.
-func decided(kind runnerscripts.PermissionKind) func(brokenConversation) brokenConversation {
+// failed returns a fault that changes the errors of queries.
+func failed(change func(error) error) func(brokenConversation) brokenConversation {
 	return func(c brokenConversation) brokenConversation {
-		c.respond = func(ctx context.Context, id string, _ runnerscripts.PermissionDecision) error {
-			return c.Conversation.Respond(ctx, id, runnerscripts.PermissionDecision{Kind: kind})
+		c.prompt = func(ctx context.Context, text string) (runnerscripts.QueryCompleted, error) {
+			done, err := c.Conversation.Prompt(ctx, "q", text)
+			return done, change(err)
 		}
 		return c
+	}
+}
+
+// decided returns a fault that replaces every decision with the given one.
+func decided(kind runnerscripts.PermissionKind) func(brokenConversation) brokenConversation {
+	return changedDecision(func(d *runnerscripts.PermissionDecision) { *d = runnerscripts.PermissionDecision{Kind: kind} })
+}
+
+// changedDecision returns a fault that changes every decision.
+func changedDecision(change func(*runnerscripts.PermissionDecision)) func(brokenConversation) brokenConversation {
+	return func(c brokenConversation) brokenConversation {
+		c.respond = func(ctx context.Context, id string, d runnerscripts.PermissionDecision) error {
+			change(&d)
+			return c.Conversation.Respond(ctx, id, d)
+		}
+		return c
+	}
+}
+
+// changedCall returns a fault that changes the tool calls.
+func changedCall(change func(*runnerscripts.ToolCall)) func(runnerscripts.EventType, any) (any, bool) {
+	return func(_ runnerscripts.EventType, payload any) (any, bool) {
+		if call, ok := payload.(runnerscripts.ToolCall); ok {
+			change(&call)
+			payload = call
+		}
+		return payload, true
 	}
 }
 

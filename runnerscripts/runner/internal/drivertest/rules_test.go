@@ -57,6 +57,7 @@ func rules() []rule {
 		{"a file that is changed is a diff", talking, nil, editsAFile},
 		{"a failed command shows its output", talking, nil, failingCommand},
 		{"two tools of one message are two calls", talking, nil, twoTools},
+		{"a subagent has a conversation of its own", talking, nil, subagent},
 		{"a failure of the API fails the query and the next prompt goes on", talking, nil, failingAPI},
 		// A transcript may lack what these rules do.
 		{"a rejected tool does not run", talking, []runnerscripts.Feature{permissions}, rejected},
@@ -66,7 +67,9 @@ func rules() []rule {
 		{"a rejection may interrupt the query", talking, []runnerscripts.Feature{permissions, interrupt}, rejectedAndInterrupted},
 		{"an interrupt in the middle of an answer leaves the session usable", talking, []runnerscripts.Feature{interrupt}, interruptedAnswer},
 		{"an interrupt right after the prompt is not lost", talking, []runnerscripts.Feature{interrupt}, earlyInterrupt},
-		// The changes of these rules persist in the session, so they come last.
+		// These rules come last, because their changes persist in the session, or because a transcript
+		// may have the input before the answer.
+		{"another input of a tool runs or is refused", talking, []runnerscripts.Feature{permissions}, anotherInput},
 		{"what is allowed for the session is not asked again", talking, []runnerscripts.Feature{runnerscripts.FeatureAllowAlways}, allowedAlways},
 		{"the model changes between prompts", talking, []runnerscripts.Feature{runnerscripts.FeatureModel, runnerscripts.FeatureSetModel}, changedModel},
 	}, profileRules())

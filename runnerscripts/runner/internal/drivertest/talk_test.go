@@ -50,15 +50,39 @@ func sharedProcess(r *rig) {
 	}
 }
 
+// usage checks queries with one and with several requests to the model.
 func usage(r *rig) {
-	got := r.prompt(r.talk(), "plain-text").Usage
-	if want := r.lastRequest().Usage; got.InputTokens != want.InputTokens || got.OutputTokens != want.OutputTokens || got.CacheReadTokens != want.CacheReadTokens {
-		r.Errorf("usage %+v, the model says %+v", got, want)
+	c := r.talk()
+	prompts := []string{"plain-text"}
+	if !r.terse {
+		prompts = append(prompts, "two-tools")
+	}
+	if r.subagents {
+		prompts = append(prompts, "subagent")
+	}
+	for _, prompt := range prompts {
+		before := len(r.API.Requests())
+		e, _ := r.unasked(c, prompt)
+		got, want := e.done.Usage, runnerscripts.Usage{}
+		for _, q := range r.API.Requests()[before:] {
+			want = want.Add(runnerscripts.Usage{
+				InputTokens: q.Usage.InputTokens, OutputTokens: q.Usage.OutputTokens,
+				CacheReadTokens: q.Usage.CacheReadTokens, CacheWriteTokens: q.Usage.CacheWriteTokens,
+			})
+		}
+		if got.CostUSD = 0; e.err != nil || got != want || want.OutputTokens == 0 {
+			r.Errorf("%s: error %v, usage\n got %+v\nwant %+v", prompt, e.err, got, want)
+		}
+	}
+	for _, u := range agenttest.Payloads[runnerscripts.UsageUpdate](r, r.Events(), runnerscripts.TypeUsageUpdate) {
+		if u.Used < 15_000 || u.Size == 0 {
+			r.Errorf("the context: %+v", u)
+		}
 	}
 }
 
 func cost(r *rig) {
-	if got := r.prompt(r.talk(), "plain-text").Usage; got.CostUSD <= 0 {
+	if got := r.prompt(r.talk(), "plain-text").Usage; got.CostUSD <= 0 || got.CostUSD > 0.05 {
 		r.Errorf("usage %+v", got)
 	}
 }
@@ -150,6 +174,9 @@ func changedModel(r *rig) {
 	r.prompt(c, "plain-text")
 	if got := r.lastRequest().Model; got != r.otherSent || got == before {
 		r.Errorf("the model was %q, then %q", before, got)
+	}
+	if err := c.SetModel(r.Context(), ""); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
+		r.Errorf("no model: %v", err)
 	}
 }
 

@@ -1,15 +1,18 @@
 package drivertest
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+	"github.com/agentenv-dev/agentenv/session"
 )
 
 // written is what the scripted model writes into a file.
@@ -50,7 +53,7 @@ func writesAFile(r *rig) {
 	if len(call.Locations) == 0 || call.Locations[0].Path != r.WorkspaceFile("written.txt") {
 		r.Errorf("locations: %+v", call.Locations)
 	}
-	if diff := diffOf(call); !r.plainCalls && (diff == nil || diff.NewText != written || diff.OldText != nil && *diff.OldText != "") {
+	if diff := diffOf(call); !r.terse && (diff == nil || diff.NewText != written || diff.OldText != nil && *diff.OldText != "") {
 		r.Errorf("content: %s", agenttest.Show(r, call.Content))
 	}
 	r.SameAsTranscript()
@@ -80,7 +83,7 @@ func diffOf(call *runnerscripts.ToolCall) *runnerscripts.ToolCallContent {
 
 func failingCommand(r *rig) {
 	call := r.oneCall(r.talk(), "run-command `printf 'its out'; exit 3`")
-	if call.Title != "printf 'its out'; exit 3" || call.Kind != runnerscripts.ToolExecute || call.Status != runnerscripts.ToolFailed && !r.plainCalls {
+	if call.Title != "printf 'its out'; exit 3" || call.Kind != runnerscripts.ToolExecute || call.Status != runnerscripts.ToolFailed && !r.terse {
 		r.Errorf("the call: %s", agenttest.Show(r, call))
 	}
 	if len(call.Content) != 1 || !strings.Contains(call.Content[0].Content.Text, "its out") {
@@ -98,6 +101,53 @@ func twoTools(r *rig) {
 		r.Errorf("the calls are %s", agenttest.Show(r, calls))
 	}
 	r.SameAsTranscript()
+}
+
+// subagent checks a subagent's part of the conversation. Its own tools are allowed.
+func subagent(r *rig) {
+	if !r.subagents {
+		return
+	}
+	if e, _ := r.unasked(r.talk(), "subagent"); e.err != nil || e.done.StopReason != runnerscripts.StopEndTurn {
+		r.Fatalf("ended with %q, %v", e.done.StopReason, e.err)
+	}
+	subs := agenttest.Fold(r, r.Events()).Subagents
+	if len(subs) != 1 {
+		r.Fatalf("subagents: %s", agenttest.Show(r, subs))
+	}
+	sub := subs[0]
+	if sub.Prompt != "Please do the subwork `echo subagent`" || sub.AgentID == "" || sub.Status != session.SubagentCompleted || sub.Output != "The subagent has done its work." {
+		r.Errorf("the subagent: %s", agenttest.Show(r, sub))
+	}
+	if !slices.ContainsFunc(sub.Blocks, func(b *session.Block) bool { return b.Tool != nil && b.Tool.Title == "echo subagent" }) {
+		r.Errorf("its conversation: %s", agenttest.Show(r, sub.Blocks))
+	}
+	tr := r.SameAsTranscript()
+	if len(tr.Subagents) == 0 || tr.Subagents[len(tr.Subagents)-1].ID != sub.AgentID {
+		r.Errorf("the transcript lacks the subagent %q", sub.AgentID)
+	}
+}
+
+// anotherInput answers with another input for the tool, which a driver may refuse.
+func anotherInput(r *rig) {
+	c := r.talk()
+	query := r.begin(c, "run-command `touch first`")
+	req := r.asked(0)
+	want := "another"
+	err := c.Respond(r.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce, UpdatedInput: []byte(`{"command":"touch another"}`)})
+	if agenttest.HasCode(err, runnerscripts.FailUnsupported) {
+		want = "first" // the request is still pending
+		err = c.Respond(r.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
+	}
+	if err != nil {
+		r.Fatal(err)
+	}
+	if e := r.await(query); e.err != nil || r.Exists("first") != (want == "first") || r.Exists("another") != (want == "another") {
+		r.Errorf("error %v; want only %q of the commands: first %v, another %v", e.err, want, r.Exists("first"), r.Exists("another"))
+	}
+	if calls := r.calls(); len(calls) != 1 || calls[0].Title != "touch "+want {
+		r.Errorf("the calls are %s", agenttest.Show(r, calls))
+	}
 }
 
 func decidedByOption(r *rig) {
@@ -194,4 +244,64 @@ func failingAPI(r *rig) {
 	}
 	r.prompt(c, "plain-text")
 	r.SameAsTranscript()
+}
+
+// toolMutants returns mutants whose tool calls and ends of queries are wrong.
+func toolMutants() []mutant {
+	const (
+		chosen      = "a decision may name an option"
+		interrupted = "a rejection may interrupt the query"
+		failure     = "a failure of the API fails the query and the next prompt goes on"
+		midway      = "an interrupt in the middle of an answer leaves the session usable"
+	)
+	return []mutant{
+		{name: "another input is ignored", rule: "another input of a tool runs or is refused", broken: broken{talk: changedDecision(func(d *runnerscripts.PermissionDecision) { d.UpdatedInput = nil })}, subject: claudeSubject},
+		{name: "subagents talk in the main conversation", rule: "a subagent has a conversation of its own", broken: broken{oneConversation: true}},
+		{name: "options are not known", rule: chosen, broken: broken{talk: changedDecision(func(d *runnerscripts.PermissionDecision) {
+			if d.OptionID != "" {
+				*d = runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce}
+			}
+		})}},
+		{name: "a rejection only rejects", rule: interrupted, broken: broken{talk: changedDecision(func(d *runnerscripts.PermissionDecision) { d.Interrupt = false })}},
+		{name: "a new file has no diff", rule: "a file that is written is a diff", broken: broken{sink: changedCall(func(c *runnerscripts.ToolCall) { c.Content = nil })}},
+		{name: "a new file is nowhere", rule: "a file that is written is a diff", broken: broken{sink: changedCall(func(c *runnerscripts.ToolCall) { c.Locations = nil })}},
+		{name: "a diff lacks the text before", rule: "a file that is changed is a diff", broken: broken{sink: changedCall(func(c *runnerscripts.ToolCall) {
+			c.Content = slices.Clone(c.Content)
+			for i := range c.Content {
+				c.Content[i].OldText = nil
+			}
+		})}},
+		{name: "a failed command is completed", rule: "a failed command shows its output", broken: broken{sink: changedCall(func(c *runnerscripts.ToolCall) {
+			if c.Status == runnerscripts.ToolFailed {
+				c.Status = runnerscripts.ToolCompleted
+			}
+		})}},
+		{name: "all calls have one ID", rule: "two tools of one message are two calls", broken: broken{sink: changedCall(func(c *runnerscripts.ToolCall) { c.ToolCallID = "call" })}},
+		{name: "a failure of the API has no status", rule: failure, broken: broken{talk: failed(func(err error) error {
+			if f, ok := errors.AsType[*runnerscripts.ScriptFailure](err); ok {
+				f.HTTPStatus = 0
+			}
+			return err
+		})}},
+		{name: "a failure of the API is the end of the turn", rule: failure, broken: broken{talk: failed(func(error) error { return nil })}},
+		{name: "an interrupt in the middle is lost", rule: midway, broken: broken{talk: func(c brokenConversation) brokenConversation {
+			c.interrupt = func(context.Context) error { return nil }
+			return c
+		}}},
+		{name: "an interrupt without a query is an error", rule: midway, broken: broken{talk: func(c brokenConversation) brokenConversation {
+			running := &atomic.Bool{}
+			c.prompt = func(ctx context.Context, text string) (runnerscripts.QueryCompleted, error) {
+				running.Store(true)
+				defer running.Store(false)
+				return c.Conversation.Prompt(ctx, "q", text)
+			}
+			c.interrupt = func(ctx context.Context) error {
+				if !running.Load() {
+					return errors.New("no query")
+				}
+				return c.Conversation.Interrupt(ctx)
+			}
+			return c
+		}}},
+	}
 }
