@@ -11,34 +11,6 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-func TestInterruptMidStreamLeavesTheSessionUsable(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	c := f.start()
-	wait := f.PromptAsync(c, "slow-stream")
-	if err := f.API.WaitHeld(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	f.Out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeAgentMessage))
-	if err := c.Interrupt(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	done, err := wait()
-	if err != nil || done.StopReason != runnerscripts.StopCancelled {
-		t.Fatalf("ended with %q, %v", done.StopReason, err)
-	}
-	if text := agenttest.Said(t, f.Out.All()); text != "" {
-		t.Errorf("the agent said %q, which it does not remember", text)
-	}
-	if done := f.Prompt(c, "remember"); done.StopReason != runnerscripts.StopEndTurn {
-		t.Errorf("the next prompt ended with %q", done.StopReason)
-	}
-	f.SameAsTranscript()
-	if err := c.Interrupt(t.Context()); err != nil {
-		t.Errorf("without a query: %v", err)
-	}
-}
-
 func TestAnInterruptedThoughtIsTakenBack(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

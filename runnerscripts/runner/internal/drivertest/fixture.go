@@ -167,6 +167,17 @@ func (f *Fixture) Said() string {
 	return agenttest.Said(f, f.Events())
 }
 
+// UsageAfter returns the usage of the requests to the model after the first n.
+func (f *Fixture) UsageAfter(n int) (sum runnerscripts.Usage) {
+	for _, r := range f.API.Requests()[n:] {
+		sum = sum.Add(runnerscripts.Usage{
+			InputTokens: r.Usage.InputTokens, OutputTokens: r.Usage.OutputTokens,
+			CacheReadTokens: r.Usage.CacheReadTokens, CacheWriteTokens: r.Usage.CacheWriteTokens,
+		})
+	}
+	return sum
+}
+
 // LastRequest returns the last request to the model.
 func (f *Fixture) LastRequest() llmapi.Request {
 	f.Helper()

@@ -65,6 +65,7 @@ func rules() []rule {
 		{"an interrupt withdraws the permission request of a command", talking, []runnerscripts.Feature{interrupt}, func(r *rig) { interruptWithdraws(r, "run-command `touch stopped`") }},
 		{"an interrupt withdraws the permission request of a file", talking, []runnerscripts.Feature{interrupt}, func(r *rig) { interruptWithdraws(r, "write-file `stopped`") }},
 		{"a rejection may interrupt the query", talking, []runnerscripts.Feature{permissions, interrupt}, rejectedAndInterrupted},
+		{"an interrupt ends a running command", talking, []runnerscripts.Feature{permissions, interrupt}, interruptedCommand},
 		{"an interrupt in the middle of an answer leaves the session usable", talking, []runnerscripts.Feature{interrupt}, interruptedAnswer},
 		{"an interrupt right after the prompt is not lost", talking, []runnerscripts.Feature{interrupt}, earlyInterrupt},
 		// These rules come last, because their changes persist in the session, or because a transcript

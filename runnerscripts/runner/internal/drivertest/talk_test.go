@@ -63,13 +63,7 @@ func usage(r *rig) {
 	for _, prompt := range prompts {
 		before := len(r.API.Requests())
 		e, _ := r.unasked(c, prompt)
-		got, want := e.done.Usage, runnerscripts.Usage{}
-		for _, q := range r.API.Requests()[before:] {
-			want = want.Add(runnerscripts.Usage{
-				InputTokens: q.Usage.InputTokens, OutputTokens: q.Usage.OutputTokens,
-				CacheReadTokens: q.Usage.CacheReadTokens, CacheWriteTokens: q.Usage.CacheWriteTokens,
-			})
-		}
+		got, want := e.done.Usage, r.UsageAfter(before)
 		if got.CostUSD = 0; e.err != nil || got != want || want.OutputTokens == 0 {
 			r.Errorf("%s: error %v, usage\n got %+v\nwant %+v", prompt, e.err, got, want)
 		}
@@ -128,6 +122,10 @@ func rejected(r *rig) {
 
 func allowedAlways(r *rig) {
 	c := r.talk()
+	before, err := os.ReadDir(r.Session.Paths.Workspace)
+	if err != nil {
+		r.Fatal(err)
+	}
 	if e := r.answer(c, "run-command `touch always`", runnerscripts.AllowAlways); e.err != nil || !r.Exists("always") {
 		r.Errorf("error %v; the command ran: %v", e.err, r.Exists("always"))
 	}
@@ -136,6 +134,9 @@ func allowedAlways(r *rig) {
 	}
 	if e, asked := r.unasked(c, "run-command `touch always`"); asked || e.err != nil || !r.Exists("always") {
 		r.Errorf("asked again: %v, error %v; the command ran: %v", asked, e.err, r.Exists("always"))
+	}
+	if after, err := os.ReadDir(r.Session.Paths.Workspace); err != nil || len(after) != len(before)+1 {
+		r.Errorf("the rule is in the workspace: %v, then %v, %v", before, after, err)
 	}
 }
 

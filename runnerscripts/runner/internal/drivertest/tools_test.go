@@ -5,9 +5,12 @@ import (
 	"errors"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
+	"syscall"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -226,6 +229,50 @@ func interruptedAnswer(r *rig) {
 	}
 }
 
+func interruptedCommand(r *rig) {
+	c := r.talk()
+	fifo := r.WorkspaceFile("fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		r.Fatal(err)
+	}
+	query := r.begin(c, "run-command `exec sh -c 'echo $$ > fifo; exec sleep 600'`")
+	if err := c.Respond(r.Context(), r.asked(0).ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); err != nil {
+		r.Fatal(err)
+	}
+	line, err := os.ReadFile(fifo) // waits for the command
+	if err != nil {
+		r.Fatal(err)
+	}
+	if err := c.Interrupt(r.Context()); err != nil {
+		r.Fatal(err)
+	}
+	if e := r.await(query); e.err != nil || e.done.StopReason != runnerscripts.StopCancelled {
+		r.Errorf("ended with %q, %v", e.done.StopReason, e.err)
+	}
+	r.ended(strings.TrimSpace(string(line)))
+	if err := os.Remove(fifo); err != nil {
+		r.Error(err)
+	}
+	r.prompt(c, "plain-text")
+}
+
+// ended waits for the end of a process that is not a child of the test.
+func (r *rig) ended(pid string) {
+	r.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(r.stepTimeout); ; <-tick.C {
+		status, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
+		if err != nil || strings.Contains(string(status), ") Z ") {
+			return
+		}
+		if time.Now().After(end) {
+			r.Errorf("the process %s still runs", pid)
+			return
+		}
+	}
+}
+
 func failingAPI(r *rig) {
 	c := r.talk()
 	for text, status := range map[string]int{"http-400": http.StatusBadRequest, "http-401": http.StatusUnauthorized} {
@@ -284,6 +331,10 @@ func toolMutants() []mutant {
 			return err
 		})}},
 		{name: "a failure of the API is the end of the turn", rule: failure, broken: broken{talk: failed(func(error) error { return nil })}},
+		{name: "an interrupt of a command is lost", rule: "an interrupt ends a running command", broken: broken{talk: func(c brokenConversation) brokenConversation {
+			c.interrupt = func(context.Context) error { return nil }
+			return c
+		}}},
 		{name: "an interrupt in the middle is lost", rule: midway, broken: broken{talk: func(c brokenConversation) brokenConversation {
 			c.interrupt = func(context.Context) error { return nil }
 			return c

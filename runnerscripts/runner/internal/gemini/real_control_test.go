@@ -2,7 +2,6 @@ package gemini
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -16,90 +15,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-func TestPermissionDecides(t *testing.T) {
-	t.Parallel()
-	tests := []struct {
-		name     string
-		decision runnerscripts.PermissionDecision
-		status   runnerscripts.ToolStatus
-		made     bool
-		stop     runnerscripts.StopReason
-	}{
-		{
-			"allowed once",
-			runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce},
-			runnerscripts.ToolCompleted, true, runnerscripts.StopEndTurn,
-		},
-		{
-			"allowed by option",
-			runnerscripts.PermissionDecision{OptionID: "proceed_once"},
-			runnerscripts.ToolCompleted, true, runnerscripts.StopEndTurn,
-		},
-		{
-			"rejected",
-			runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Message: "not today"},
-			runnerscripts.ToolFailed, false, runnerscripts.StopEndTurn,
-		},
-		{
-			"rejected and interrupted",
-			runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Interrupt: true},
-			runnerscripts.ToolFailed, false, runnerscripts.StopCancelled,
-		},
-		{
-			"allowed for the session",
-			runnerscripts.PermissionDecision{Kind: runnerscripts.AllowAlways},
-			runnerscripts.ToolCompleted, true, runnerscripts.StopEndTurn,
-		},
-	}
-	f := newFixture(t)
-	c := f.Start()
-	for n, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			file := fmt.Sprintf("asked-%d", n)
-			wait := f.PromptAsync(c, "run-command `touch "+file+"`")
-			req := f.AskedAgain(n)
-			if req.ToolCall.Title != "touch "+file || req.ToolCall.Status != runnerscripts.ToolPending ||
-				req.ToolCall.Kind != runnerscripts.ToolExecute || len(req.Options) != 3 {
-				t.Errorf("request: %s", agenttest.Show(t, req))
-			}
-			rewritten := tt.decision
-			rewritten.UpdatedInput = json.RawMessage(`{"command":"touch other"}`)
-			if err := c.Respond(t.Context(), req.ID, rewritten); !agenttest.HasCode(err, runnerscripts.FailUnsupported) {
-				t.Errorf("a rewritten input: %v", err)
-			}
-			if err := c.Respond(t.Context(), req.ID, tt.decision); err != nil {
-				t.Fatal(err)
-			}
-			done, err := wait()
-			if err != nil || done.StopReason != tt.stop {
-				t.Errorf("ended with %q, %v", done.StopReason, err)
-			}
-			if f.Exists(file) != tt.made {
-				t.Errorf("the file is there: %v", !tt.made)
-			}
-			if call := f.lastCall(); call.Status != tt.status || call.Title != "touch "+file {
-				t.Errorf("call: %s", agenttest.Show(t, call))
-			}
-			resolved := agenttest.Payloads[runnerscripts.PermissionResolved](t, f.Out.All(), runnerscripts.TypePermissionResolved)
-			if len(resolved) != n+1 || resolved[n].ID != req.ID || resolved[n].Reason != "answered" {
-				t.Errorf("resolved: %+v", resolved)
-			}
-			if err := c.Respond(t.Context(), req.ID, tt.decision); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
-				t.Errorf("a second answer: %v", err)
-			}
-		})
-	}
-	// The last test case allowed the command for the session.
-	f.Prompt(c, "run-command `touch again`")
-	if n := len(f.Requests()); !f.Exists("again") || n != len(tests) {
-		t.Errorf("the command ran: %v, asked %d times", f.Exists("again"), n)
-	}
-	if f.Exists(".gemini") {
-		t.Error("the rule was written into the workspace")
-	}
-}
-
-func TestInterruptMidStreamLeavesTheSessionUsable(t *testing.T) {
+func TestInterruptedAnswerIsTakenBack(t *testing.T) {
 	t.Parallel()
 	for name, typ := range map[string]runnerscripts.EventType{
 		"slow-stream": runnerscripts.TypeAgentMessage, "slow-think": runnerscripts.TypeAgentThought,
@@ -243,62 +159,6 @@ func (a *allower) Emit(conv string, typ runnerscripts.EventType, payload any) {
 			a.t.Error(err)
 		}
 	}()
-}
-
-func TestModeAndModelChangeMidway(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	c := f.Start()
-	f.Prompt(c, "plain-text")
-	if got := f.LastRequest().Model; got != testModel {
-		t.Errorf("the first model is %q", got)
-	}
-	if err := c.SetMode(t.Context(), modePlan); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.SetMode(t.Context(), modeAutoEdit); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.SetModel(t.Context(), "gemini-2.5-flash"); err != nil {
-		t.Fatal(err)
-	}
-	f.Prompt(c, "write-file `notes.txt`") // the first mode would ask
-	if got := f.LastRequest().Model; got != "gemini-2.5-flash" {
-		t.Errorf("the second model is %q", got)
-	}
-	if !f.Exists("notes.txt") {
-		t.Error("the file is not written")
-	}
-	modes := agenttest.Payloads[runnerscripts.ModeUpdate](t, f.Out.All(), runnerscripts.TypeModeUpdate)
-	if len(modes) != 2 || modes[0].CurrentModeID != modePlan || modes[1].CurrentModeID != modeAutoEdit {
-		t.Errorf("modes: %+v", modes)
-	}
-	if got := agenttest.Said(t, f.Out.All()); strings.Contains(got, "MODE_UPDATE") {
-		t.Errorf("the agent said %q", got)
-	}
-	if err := c.SetMode(t.Context(), "no-such-mode"); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
-		t.Errorf("an unknown mode: %v", err)
-	}
-}
-
-func TestFailureOfTheAPIFailsTheQueryWithItsStatus(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	c := f.Start()
-	f.Prompt(c, "first plain-text")
-	for word, status := range map[string]int{"http-400": 400, "http-401": 401} {
-		_, err := c.Prompt(t.Context(), "q", word)
-		failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
-		if !ok || failure.Code != runnerscripts.FailAPI || failure.HTTPStatus != status ||
-			!strings.Contains(failure.Message, "scripted failure") {
-			t.Fatalf("%s: error %#v", word, err)
-		}
-	}
-	f.Prompt(c, "remember")
-	if got := agenttest.Said(t, f.Out.All()); !strings.Contains(got, "before: first plain-text") {
-		t.Errorf("the agent said %q", got)
-	}
-	f.SameAsTranscript()
 }
 
 func TestRetriesOfTheAPIAreTold(t *testing.T) {

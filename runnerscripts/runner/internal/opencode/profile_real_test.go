@@ -275,7 +275,7 @@ func handsACommandOver(f *fixture, c *conversation) {
 		f.Errorf("ended with %+v after %d requests", done, len(f.API.Requests())-before)
 	}
 	done.Usage.CostUSD = 0
-	if want := usageOf(f.API.Requests()[before:]); done.Usage != want {
+	if want := f.UsageAfter(before); done.Usage != want {
 		f.Errorf("usage\n got %+v\nwant %+v", done.Usage, want)
 	}
 	if subs := agenttest.Fold(f, f.Events()).Subagents; len(subs) != 1 || subs[0].Type != "helper" {

@@ -12,89 +12,31 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-func TestPermissionDecides(t *testing.T) {
+func TestPermission(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	c := f.start()
-	var steps []step
-	for _, d := range []struct {
-		name     string
-		decision runnerscripts.PermissionDecision
-		status   runnerscripts.ToolStatus
-		stop     runnerscripts.StopReason
-		told     string // the result in the next request to the model; empty if there is none
-	}{
-		{
-			"allowed once",
-			runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce},
-			runnerscripts.ToolCompleted, runnerscripts.StopEndTurn, "no output",
-		},
-		{
-			"allowed by option",
-			runnerscripts.PermissionDecision{OptionID: replyOnce},
-			runnerscripts.ToolCompleted, runnerscripts.StopEndTurn, "no output",
-		},
-		{
-			"rejected",
-			runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce},
-			runnerscripts.ToolFailed, runnerscripts.StopEndTurn, "The user did not allow this.",
-		},
-		{
-			"rejected with a message",
-			runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Message: "not today"},
-			runnerscripts.ToolFailed, runnerscripts.StopEndTurn, "not today",
-		},
-		{
-			"rejected and interrupted",
-			runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Interrupt: true},
-			runnerscripts.ToolFailed, runnerscripts.StopCancelled, "",
-		},
-	} {
-		steps = append(steps, step{d.name, func(f *fixture, c *conversation) { f.checkDecision(c, d.decision, d.status, d.stop, d.told) }})
-	}
-	f.each(t, c, append(steps, []step{
+	f.each(t, f.start(), []step{
+		{"rejected", func(f *fixture, c *conversation) { f.rejects(c, "", "The user did not allow this.") }},
+		{"rejected with a message", func(f *fixture, c *conversation) { f.rejects(c, "not today", "not today") }},
 		{"another input is refused", refusesAnotherInput},
 		{"allowed for the session", allowsForTheSession},
 		{"requested by a subagent", asksAsASubagent},
 		{"a question of the agent", asksTheUser},
 		{"a question that is not answered", asksNobody},
 		{"a file outside of the workspace", refusesAFileOutside},
-	}...))
+	})
 }
 
-func (f *fixture) checkDecision(
-	c *conversation, d runnerscripts.PermissionDecision, status runnerscripts.ToolStatus, stop runnerscripts.StopReason, told string,
-) {
+// rejects rejects a command with a message, and checks what the model is told.
+func (f *fixture) rejects(c *conversation, message, told string) {
 	f.Helper()
-	_ = os.Remove(f.WorkspaceFile("asked")) // left by the previous decision
 	wait := f.PromptAsync(c, "run-command `touch asked`")
-	req := f.Asked()
-	if req.ToolCall.Title != "touch asked" || req.ToolCall.Status != runnerscripts.ToolPending || req.ToolCall.Kind != runnerscripts.ToolExecute {
-		f.Errorf("request: %s", agenttest.Show(f, req))
+	f.Answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Message: message})
+	if _, err := wait(); err != nil {
+		f.Error(err)
 	}
-	if err := c.Respond(f.Context(), req.ID, d); err != nil {
-		f.Fatal(err)
-	}
-	done, err := wait()
-	if err != nil || done.StopReason != stop {
-		f.Errorf("ended with %q, %v", done.StopReason, err)
-	}
-	if want := status == runnerscripts.ToolCompleted; f.Exists("asked") != want {
-		f.Errorf("the command ran: %v", !want)
-	}
-	if call := f.call(); call.Status != status || call.ToolCallID != req.ToolCall.ToolCallID {
-		f.Errorf("call: %s", agenttest.Show(f, call))
-	}
-	results := strings.Join(f.LastRequest().Results, " ")
-	if !strings.Contains(results, told) || told == "" && results != "" {
-		f.Errorf("the model was told %q", results)
-	}
-	resolved := agenttest.Payloads[runnerscripts.PermissionResolved](f, f.Events(), runnerscripts.TypePermissionResolved)
-	if len(resolved) != 1 || resolved[0].ID != req.ID || resolved[0].Reason != "answered" {
-		f.Errorf("resolved: %+v", resolved)
-	}
-	if err := c.Respond(f.Context(), req.ID, d); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
-		f.Errorf("a second answer: %v", err)
+	if got := f.LastRequest().Results; len(got) == 0 || !strings.Contains(got[len(got)-1], told) {
+		f.Errorf("the model was told %q", got)
 	}
 }
 
