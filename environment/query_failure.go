@@ -23,7 +23,7 @@ func (r *queryRun) failed(ctx context.Context, ev runnerscripts.Event, failed ru
 	return &QueryError{QueryID: r.query.ID, Failure: failed, Err: endedBy(ctx)}
 }
 
-// endedBy returns why the gateway ended a query; nil if it did not.
+// endedBy returns why the budget or the gateway ended a query; nil if they did not.
 func endedBy(ctx context.Context) error {
 	cause := context.Cause(ctx)
 	limit, missing := (*BudgetError)(nil), (*NoMatchError)(nil)
@@ -74,11 +74,10 @@ func (r *queryRun) fail(ctx context.Context, err error) error {
 		DurationMS: time.Since(r.began).Milliseconds(),
 	}
 	r.measure(&failed.Usage)
-	failure := (*runnerscripts.ScriptFailure)(nil)
 	if cause := endedBy(ctx); cause != nil {
 		failed.Code, failed.Message = codeOf(cause), cause.Error()
 		err = &QueryError{QueryID: r.query.ID, Failure: failed, Err: errors.Join(cause, err)}
-	} else if errors.As(err, &failure) {
+	} else if failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err); ok {
 		failed.Code, failed.HTTPStatus = failure.Code, failure.HTTPStatus
 	} else if errors.Is(err, ErrConfig) {
 		failed.Code = runnerscripts.FailInvalidRequest

@@ -133,6 +133,9 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 	done := runnerscripts.QueryCompleted{
 		StopReason: runnerscripts.StopReason(reply.StopReason), Usage: c.usage(reply),
 	}
+	if done.StopReason == runnerscripts.StopEndTurn && c.isInterrupted(q) { // some agents call an interrupt the end of the turn
+		done.StopReason = runnerscripts.StopCancelled
+	}
 	if err == nil && !knownStop(done.StopReason) {
 		c.cfg.Out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
 			Level: "warn", Message: fmt.Sprintf("%s stopped for a reason that is not known, %.100q", c.cfg.Program, done.StopReason),
@@ -236,13 +239,7 @@ func (c *conversation) sendInterrupt(ctx context.Context, p *peer) {
 
 // outcome returns how a query ended.
 func (c *conversation) outcome(ctx context.Context, p *peer, q *query, reply acpsdk.PromptResponse, err error) (acpsdk.PromptResponse, error) {
-	c.mu.Lock()
-	cancelled := q.cancelled
-	c.mu.Unlock()
 	if err == nil {
-		if cancelled { // some agents report an early interrupt as the end of the turn
-			reply.StopReason = acpsdk.StopReasonCancelled
-		}
 		return reply, nil
 	}
 	if ctx.Err() != nil {
@@ -250,7 +247,7 @@ func (c *conversation) outcome(ctx context.Context, p *peer, q *query, reply acp
 		return reply, context.Cause(ctx)
 	}
 	if rpc, ok := errors.AsType[*jsonrpc.Error](err); ok {
-		if cancelled { // some agents report an interrupt as an error
+		if c.isInterrupted(q) { // some agents report an interrupt as an error
 			return acpsdk.PromptResponse{StopReason: acpsdk.StopReasonCancelled}, nil
 		}
 		return reply, c.failure(agent.FailedQuery, "%s ended the query with an error: %s", rpc)
@@ -259,6 +256,12 @@ func (c *conversation) outcome(ctx context.Context, p *peer, q *query, reply acp
 		return reply, p.crash(c.cfg.Program)
 	}
 	return reply, err
+}
+
+func (c *conversation) isInterrupted(q *query) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return q.cancelled
 }
 
 // failure converts an error reply of the agent. other converts errors that report neither a

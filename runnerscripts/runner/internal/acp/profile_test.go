@@ -94,7 +94,7 @@ func TestToolsForFilesStayInTheWorkspace(t *testing.T) {
 	if len(logs) != 4 || !strings.Contains(logs[0].Message, "work on /etc/passwd was not allowed") {
 		t.Errorf("logs: %+v", logs)
 	}
-	if n := len(agenttest.Payloads[runnerscripts.PermissionRequest](t, f.Out.All(), runnerscripts.TypePermissionRequest)); n != 0 {
+	if n := len(f.Requests()); n != 0 {
 		t.Errorf("asked %d times", n)
 	}
 	f.SameAsTranscript()
@@ -114,7 +114,7 @@ func TestToolsForFilesStayInTheWorkspace(t *testing.T) {
 // allow runs a query that asks for one permission, and allows it.
 func (f *fixture) allow(c agent.Conversation, text string) {
 	f.Helper()
-	n := len(agenttest.Payloads[runnerscripts.PermissionRequest](f, f.Out.All(), runnerscripts.TypePermissionRequest))
+	n := len(f.Requests())
 	wait := f.PromptAsync(c, text)
 	if err := c.Respond(f.Context(), f.AskedAgain(n).ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); err != nil {
 		f.Fatal(err)

@@ -110,9 +110,7 @@ func (f *fixture) withServers() []*agenttest.MCP {
 	}
 	// A server that ends at once does no harm.
 	f.Profile.MCPServers = append(f.Profile.MCPServers, runnerscripts.MCPServer{Name: "broken", Command: []string{"false"}})
-	if _, err := f.driver.Setup(f.Context(), runnerscripts.SetupRequest{Session: f.Session, Profile: f.Profile}); err != nil {
-		f.Fatal(err)
-	}
+	f.SetUp()
 	return servers
 }
 

@@ -47,10 +47,10 @@ type Command struct {
 	// Stderr, if not nil, receives each line of standard error, valid during the call, and
 	// reports whether Crash may show it. Done waits for it.
 	Stderr func(line []byte) bool
-	// Unpack, if not empty, is a folder, created if missing. For what the program unpacks at its
-	// start it gets a folder of its own there, which is removed when the program has ended. A
-	// program built with Bun, such as OpenCode, else leaves 5 MB of each start in the folder of
-	// temporary files that all programs share.
+	// Unpack, if not empty, is the folder in which Start creates a temporary folder for the program,
+	// unless Env has BUN_TMPDIR. Unpack is created if it is missing, and the temporary folder is
+	// removed when the program has ended. Without it a program built with Bun, such as OpenCode,
+	// leaves 5 MB in /tmp at each start.
 	Unpack string
 	// Ended, if not nil, cleans up after a program, which may have been killed. It receives the
 	// process ID, after the program has ended and the rest of its process group was killed.
@@ -78,7 +78,7 @@ type Process struct {
 // Start starts a program. handle receives each non-empty line of its output, one at a time,
 // valid during the call. The caller must call [Process.Close] or [Process.Kill].
 func Start(c Command, handle func(line []byte)) (_ *Process, err error) {
-	unpacked, err := unpackFolder(c.Unpack)
+	unpacked, err := c.makeUnpackFolder()
 	if err != nil {
 		return nil, err
 	}
@@ -124,27 +124,28 @@ func Start(c Command, handle func(line []byte)) (_ *Process, err error) {
 	go func() { read <- p.read(out, c.Read) }()
 	heard := make(chan struct{})
 	go func() { keepEnd(p.stderr, said, c.Stderr); close(heard) }()
-	go p.wait(out, said, read, heard, func() {
-		if c.Ended != nil {
-			c.Ended(p.PID())
-		}
+	go func() {
+		defer close(p.done)
+		p.wait(out, said, read, heard, c.Ended)
 		removeUnpacked(unpacked)
-	})
+	}()
 	return p, nil
 }
 
-// unpackFolder creates the program's own folder in dir. It returns "" for an empty dir.
-func unpackFolder(dir string) (string, error) {
-	if dir == "" {
+// makeUnpackFolder creates the temporary folder for the program, and returns "" if there shall be
+// none.
+func (c Command) makeUnpackFolder() (string, error) {
+	if c.Unpack == "" || Lookup(c.Env, "BUN_TMPDIR") != "" {
 		return "", nil
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+	if err := os.MkdirAll(c.Unpack, 0o700); err != nil {
 		return "", err
 	}
-	return os.MkdirTemp(dir, "unpacked-*")
+	return os.MkdirTemp(c.Unpack, "unpacked-*")
 }
 
-// removeUnpacked removes a program's own folder. What stays goes with dir.
+// removeUnpacked removes the temporary folder of a program. Files that cannot be removed are removed
+// with the session.
 func removeUnpacked(folder string) {
 	if folder != "" {
 		_ = os.RemoveAll(folder)
@@ -225,13 +226,14 @@ func readLines(r io.Reader, maxLine int, handle func([]byte)) error {
 
 // wait ends the program's descendants, and reaps the program. It signals the group before it
 // reaps: afterwards another process may get the ID.
-func (p *Process) wait(out, said *output, read <-chan error, heard <-chan struct{}, ended func()) {
-	defer close(p.done)
+func (p *Process) wait(out, said *output, read <-chan error, heard <-chan struct{}, ended func(int)) {
 	awaitExit(p.cmd.Process.Pid, p.reap)
 	said.end()
 	patience.Wait(heard, drainTime)
 	p.endGroup()
-	ended()
+	if ended != nil {
+		ended(p.PID())
+	}
 	err := p.reap()
 	p.awaitGroup()
 	out.end()

@@ -41,7 +41,7 @@ func (f *fixture) homeFile(name string) string { return filepath.Join(f.Session.
 // nothingAsked fails the test if there was a permission request.
 func (f *fixture) nothingAsked() {
 	f.Helper()
-	for _, r := range agenttest.Payloads[runnerscripts.PermissionRequest](f, f.Out.All(), runnerscripts.TypePermissionRequest) {
+	for _, r := range f.Requests() {
 		f.Errorf("asked for %s", r.ToolCall.Title)
 	}
 }

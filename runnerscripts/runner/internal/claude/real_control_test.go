@@ -53,8 +53,12 @@ func TestAnInterruptedThoughtIsTakenBack(t *testing.T) {
 	if err := c.Interrupt(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
+	done, err := wait()
+	if err != nil || done.StopReason != runnerscripts.StopCancelled {
 		t.Fatalf("ended with %q, %v", done.StopReason, err)
+	}
+	if done.Usage.InputTokens == 0 {
+		t.Error("the interrupted request cost nothing")
 	}
 	if blocks := agenttest.Fold(t, f.Out.All()).Blocks; len(blocks) != 1 {
 		t.Errorf("blocks: %s", agenttest.Show(t, blocks))

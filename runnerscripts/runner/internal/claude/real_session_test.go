@@ -174,11 +174,8 @@ func TestEndOfThePromptsContextEndsItAndTheNextOneGoesOn(t *testing.T) {
 func TestRawLinesComeOnRequest(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	c, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.Session, Raw: true}, f.Out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
+	f.Raw = true
+	c := f.Start()
 	f.Prompt(c, "plain-text")
 	var types []string
 	for _, l := range agenttest.Payloads[head](t, f.Out.All(), runnerscripts.TypeRaw) {

@@ -81,10 +81,8 @@ func TestRecordedRunsCanBeRecordedAnew(t *testing.T) {
 				f.Profile = recordedProfile(t)
 				f.SetUp()
 			}
-			c, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.Session, Profile: f.Profile, Raw: true}, f.Out)
-			if err != nil {
-				t.Fatal(err)
-			}
+			f.Raw = true
+			c := f.Start()
 			r.run(f, c)
 			if err := c.Close(); err != nil {
 				t.Fatal(err)

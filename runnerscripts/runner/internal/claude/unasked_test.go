@@ -56,13 +56,7 @@ func TestAnUnpromptedTurnCountsForTheNextQuery(t *testing.T) {
 	}
 	got = got.Add(f.Prompt(c, "plain-text").Usage)
 	got = got.Add(f.Prompt(c, "plain-text").Usage) // a second query counts nothing twice
-	var want runnerscripts.Usage
-	for _, r := range f.API.Requests() {
-		want = want.Add(runnerscripts.Usage{
-			InputTokens: r.Usage.InputTokens, OutputTokens: r.Usage.OutputTokens,
-			CacheReadTokens: r.Usage.CacheReadTokens, CacheWriteTokens: r.Usage.CacheWriteTokens,
-		})
-	}
+	want := f.UsageAfter(0)
 	got.CostUSD = 0
 	if got != want {
 		t.Errorf("usage\n got %+v\nwant %+v", got, want)

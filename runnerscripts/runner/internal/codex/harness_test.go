@@ -46,9 +46,7 @@ func newFixture(t *testing.T) *fixture {
 // the test.
 func (f *fixture) start() agent.Conversation {
 	f.Helper()
-	if _, err := (Driver{}).Setup(f.Context(), runnerscripts.SetupRequest{Session: f.Session, Profile: f.Profile}); err != nil {
-		f.Fatalf("set up: %v", err)
-	}
+	f.SetUp()
 	return f.Start()
 }
 

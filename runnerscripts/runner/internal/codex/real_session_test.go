@@ -63,7 +63,8 @@ func TestForkGoesOnApartFromTheSessionItCameFrom(t *testing.T) {
 	f.Prompt(c, "common plain-text")
 	common, _ := f.Transcript()
 
-	fork := &fixture{f.In(t)}
+	second := *f.Fixture
+	fork := &fixture{&second}
 	fork.Session.SessionID = agent.NewUUID()
 	fork.move(common)
 	fc := fork.start()
@@ -195,11 +196,8 @@ func TestEndOfThePromptsContextEndsItAndTheNextOneGoesOn(t *testing.T) {
 func TestRawLinesComeOnRequest(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	c, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.Session, Raw: true}, f.Out)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
+	f.Raw = true
+	c := f.Start()
 	f.Prompt(c, "plain-text")
 	var methods []string
 	for _, m := range agenttest.Payloads[jsonrpc.Message](t, f.Out.All(), runnerscripts.TypeRaw) {

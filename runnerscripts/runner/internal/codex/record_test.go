@@ -74,13 +74,9 @@ func TestRecordedRunsCanBeRecordedAnew(t *testing.T) {
 			if r.name == "profile" {
 				f.recordedProfile()
 			}
-			if _, err := (Driver{}).Setup(t.Context(), runnerscripts.SetupRequest{Session: f.Session, Profile: f.Profile}); err != nil {
-				t.Fatal(err)
-			}
-			c, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: f.Session, Profile: f.Profile, Raw: true}, f.Out)
-			if err != nil {
-				t.Fatal(err)
-			}
+			f.SetUp()
+			f.Raw = true
+			c := f.Start()
 			r.run(f, c)
 			if err := c.Close(); err != nil {
 				t.Fatal(err)

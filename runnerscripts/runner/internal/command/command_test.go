@@ -1,7 +1,6 @@
 package command
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -85,16 +84,6 @@ func (f *fixture) setProfile(p any) {
 		f.Fatal(err)
 	}
 	f.Session.Agent.Config = raw
-}
-
-// startIn starts a conversation that ends with ctx.
-func (f *fixture) startIn(ctx context.Context) agent.Conversation {
-	f.Helper()
-	c, err := f.TryStartWith(ctx, f.Out)
-	if err != nil {
-		f.Fatalf("start: %v", err)
-	}
-	return c
 }
 
 func (f *fixture) prompt(c agent.Conversation, text string) {

@@ -77,7 +77,7 @@ func TestPromptThatIsNotReadCanBeStopped(t *testing.T) {
 				var r running
 				startCtx, endStart := context.WithCancel(t.Context())
 				promptCtx, endPrompt := context.WithCancel(t.Context())
-				r.Conversation, r.endStart, r.endPrompt = f.startIn(startCtx), endStart, endPrompt
+				r.Conversation, r.endStart, r.endPrompt = f.StartWith(startCtx, f.Out), endStart, endPrompt
 				if s.first != "" {
 					f.prompt(r, s.first)
 				}

@@ -96,9 +96,7 @@ func TestExecutorGetsTheMCPServers(t *testing.T) {
 	f.Profile.MCPServers = []runnerscripts.MCPServer{
 		calc.Server, web.Server, brought.Server, {Name: "broken", Command: []string{"no-such-program"}},
 	}
-	if _, err := f.driver.Setup(t.Context(), runnerscripts.SetupRequest{Session: f.Session, Profile: f.Profile}); err != nil {
-		t.Fatal(err)
-	}
+	f.SetUp()
 	f.prompt(f.Start(), "add")
 	if said := f.Said(); strings.Count(said, "the sum is 5") != 3 || !strings.Contains(said, "broken:  exec:") {
 		t.Errorf("it said %q", said)

@@ -36,6 +36,10 @@ type subject struct {
 	other, otherSent string
 	// forgets means that the transcript lacks interrupted tool calls, and the input of rejected ones.
 	forgets bool
+	// rewrites means that a decision may replace the input of a command.
+	rewrites bool
+	// hidesContext means that the agent does not tell how full its context is.
+	hidesContext bool
 	// hidesAPI means that the agent reports neither retries of requests to the model's API nor their
 	// status.
 	hidesAPI bool
@@ -71,10 +75,11 @@ func subjects() []subject {
 
 func claudeSubject() subject {
 	return subject{
-		name: "claude", driver: claude.Driver{}, find: testagents.Claude, mode: "default", silent: "acceptEdits", subagents: true,
+		name: "claude", driver: claude.Driver{}, find: testagents.Claude, mode: "default", silent: "acceptEdits", rewrites: true, subagents: true,
 		other: "claude-sonnet-4-5", otherSent: "claude-sonnet-4-5",
 		pin: "@anthropic-ai/claude-code", npm: "@anthropic-ai/claude-code-linux-x64", packed: "claude",
 		model: func(_ testing.TB, s *runnerscripts.Session, url string) {
+			s.Agent.Model = "claude-opus-5-5"
 			s.Agent.Env = map[string]string{"ANTHROPIC_BASE_URL": url, "ANTHROPIC_API_KEY": "test-key"}
 		},
 		tool: "mcp__%s__add", allow: "mcp__%s", denied: "Edit", hook: "UserPromptSubmit",
@@ -102,7 +107,7 @@ func codexSubject() subject {
 
 func geminiSubject() subject {
 	return subject{
-		name: "gemini", driver: gemini.Driver{}, find: testagents.Gemini, mode: "default", silent: "autoEdit", forgets: true,
+		name: "gemini", driver: gemini.Driver{}, find: testagents.Gemini, mode: "default", silent: "autoEdit", hidesContext: true, forgets: true,
 		other: "gemini-2.5-flash", otherSent: "gemini-2.5-flash",
 		pin: "@google/gemini-cli", npm: "@google/gemini-cli", packed: "bundle/gemini.js",
 		model: func(_ testing.TB, s *runnerscripts.Session, url string) {

@@ -16,7 +16,7 @@ import (
 )
 
 // Fixture is a session of a driver in a test, and what the driver emits. A test may consist of
-// steps that share the session, see [Fixture.In]. The methods fail the test at errors.
+// steps that share the session, see [Fixture.In]. A method that returns no error fails the test.
 type Fixture struct {
 	testing.TB // of this step
 	Driver     agent.Driver
@@ -30,13 +30,13 @@ type Fixture struct {
 	mark  int        // the number of events before this step
 }
 
-// New returns a session without files.
+// New returns a fixture whose session has empty folders.
 func New(t testing.TB, d agent.Driver, agentName string) *Fixture {
 	t.Helper()
 	return &Fixture{TB: t, whole: t, Driver: d, Session: agenttest.NewSession(t, agent.NewUUID(), agentName), Out: agenttest.NewRecorder()}
 }
 
-// StartModel starts the scripted model, until the end of all steps.
+// StartModel starts the scripted model. It is closed at the end of all steps.
 func (f *Fixture) StartModel() {
 	f.Helper()
 	api, err := llmapi.Start(f.whole.Context(), llmapi.Config{})
@@ -51,7 +51,7 @@ func (f *Fixture) StartModel() {
 	})
 }
 
-// In returns the fixture for a step with a test of its own.
+// In returns the fixture for a step with a test of its own. Session and Profile are copies.
 func (f *Fixture) In(t testing.TB) *Fixture {
 	g := *f
 	g.TB, g.mark = t, len(f.Out.All())
@@ -71,6 +71,16 @@ func (f *Fixture) TryStart() (agent.Conversation, error) {
 	return f.TryStartWith(f.whole.Context(), f.Out)
 }
 
+// StartWith is like Start, for a conversation that ends with ctx and emits to out.
+func (f *Fixture) StartWith(ctx context.Context, out agent.Sink) agent.Conversation {
+	f.Helper()
+	c, err := f.TryStartWith(ctx, out)
+	if err != nil {
+		f.Fatalf("start: %v", err)
+	}
+	return c
+}
+
 // TryStartWith is like TryStart, for a conversation that ends with ctx and emits to out.
 func (f *Fixture) TryStartWith(ctx context.Context, out agent.Sink) (agent.Conversation, error) {
 	c, err := f.Driver.Start(ctx, runnerscripts.QueryRequest{Session: f.Session, Profile: f.Profile, Raw: f.Raw}, out)
@@ -87,11 +97,7 @@ func (f *Fixture) TryStartWith(ctx context.Context, out agent.Sink) (agent.Conve
 // Start starts a conversation. It is closed at the end of all steps.
 func (f *Fixture) Start() agent.Conversation {
 	f.Helper()
-	c, err := f.TryStart()
-	if err != nil {
-		f.Fatalf("start: %v", err)
-	}
-	return c
+	return f.StartWith(f.whole.Context(), f.Out)
 }
 
 // Prompt runs a query that must not fail.
@@ -111,8 +117,9 @@ func (f *Fixture) PromptAsync(c agent.Conversation, text string) func() (runners
 		err  error
 	}
 	result := make(chan outcome, 1)
+	ctx := f.Context()
 	go func() {
-		done, err := c.Prompt(f.Context(), "query", text)
+		done, err := c.Prompt(ctx, "query", text)
 		result <- outcome{done, err}
 	}()
 	return func() (runnerscripts.QueryCompleted, error) {
@@ -124,7 +131,8 @@ func (f *Fixture) PromptAsync(c agent.Conversation, text string) func() (runners
 // Events returns the events of this step.
 func (f *Fixture) Events() []runnerscripts.Event { return f.Out.All()[f.mark:] }
 
-// Wait waits for an event of this step.
+// Wait waits for an event of this step until ctx is done, but at most as long as
+// [agenttest.Recorder.Wait].
 func (f *Fixture) Wait(ctx context.Context, fits func(runnerscripts.Event) bool) runnerscripts.Event {
 	f.Helper()
 	n := 0

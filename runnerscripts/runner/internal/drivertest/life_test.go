@@ -3,12 +3,12 @@ package drivertest
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -118,9 +118,7 @@ func crash(r *rig) {
 func closeRunning(r *rig) {
 	c := r.talk()
 	query := r.begin(c, "slow-stream")
-	if err := r.API.WaitHeld(r.Context()); err != nil {
-		r.Fatal(err)
-	}
+	r.held()
 	for range 2 { // the second call does nothing
 		if err := c.Close(); err != nil {
 			r.Fatal(err)
@@ -233,8 +231,13 @@ func budget(r *rig) {
 func endsEarly(r *rig) {
 	c := r.talk()
 	for range 2 {
+		before := len(r.API.Requests())
 		if e, _ := r.unasked(c, "endless"); e.err != nil || e.done.StopReason != runnerscripts.StopMaxRequests {
 			r.Errorf("ended with %q, %v", e.done.StopReason, e.err)
+		}
+		// The program may send one more request before the query is stopped.
+		if n := len(r.API.Requests()) - before; r.Session.Agent.MaxTurns > 0 && (n < r.Session.Agent.MaxTurns || n > r.Session.Agent.MaxTurns+1) {
+			r.Errorf("%d requests with a limit of %d", n, r.Session.Agent.MaxTurns)
 		}
 	}
 }
@@ -242,11 +245,5 @@ func endsEarly(r *rig) {
 // gone waits for the end of the process group of a program.
 func (r *rig) gone(pid int) {
 	r.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(r.stepTimeout); syscall.Kill(-pid, 0) == nil; <-tick.C {
-		if time.Now().After(end) {
-			r.Fatalf("the program's process group %d is still there", pid)
-		}
-	}
+	r.until(fmt.Sprintf("the end of process group %d", pid), func() bool { return syscall.Kill(-pid, 0) != nil })
 }

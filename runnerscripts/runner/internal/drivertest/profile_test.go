@@ -14,17 +14,17 @@ import (
 // shows.
 func profileRules() []rule {
 	list := []rule{
-		{"a system prompt reaches the model", profiled, []runnerscripts.Feature{runnerscripts.FeatureSystemPrompt}, reaches("SYSTEM-PROMPT")},
-		{"rules reach the model", profiled, []runnerscripts.Feature{runnerscripts.FeatureRules}, reaches("TEXT-OF-A-RULE")},
-		{"skills are offered to the model", profiled, []runnerscripts.Feature{runnerscripts.FeatureSkills}, reaches("USE-OF-A-SKILL")},
-		{"plugins reach the model", profiled, []runnerscripts.Feature{runnerscripts.FeaturePlugins}, reaches(pluginText)},
-		{"subagents are offered to the model", profiled, []runnerscripts.Feature{runnerscripts.FeatureSubagents}, subagents},
-		{"commands are expanded", profiled, []runnerscripts.Feature{runnerscripts.FeatureCommands}, commands},
-		{"denied tools are not on offer", profiled, []runnerscripts.Feature{runnerscripts.FeatureDeniedTools}, denied},
-		{"a server with a command is called", profiled, []runnerscripts.Feature{runnerscripts.FeatureMCPStdio}, func(r *rig) { called(r, 0) }},
-		{"a server with a URL is called", profiled, []runnerscripts.Feature{runnerscripts.FeatureMCPHTTP}, func(r *rig) { called(r, 1) }},
-		{"allowed tools are not asked for", profiled, []runnerscripts.Feature{runnerscripts.FeatureAllowedTools}, allowed},
-		{"hooks run", profiled, []runnerscripts.Feature{runnerscripts.FeatureHooks}, hooks},
+		{name: "a system prompt reaches the model", group: profiled, features: []runnerscripts.Feature{runnerscripts.FeatureSystemPrompt}, check: reaches("SYSTEM-PROMPT")},
+		{name: "rules reach the model", group: profiled, features: []runnerscripts.Feature{runnerscripts.FeatureRules}, check: reaches("TEXT-OF-A-RULE")},
+		{name: "skills are offered to the model", group: profiled, features: []runnerscripts.Feature{runnerscripts.FeatureSkills}, check: reaches("USE-OF-A-SKILL")},
+		{name: "plugins reach the model", group: profiled, features: []runnerscripts.Feature{runnerscripts.FeaturePlugins}, check: reaches(pluginText)},
+		{name: "subagents are offered to the model", group: profiled, features: []runnerscripts.Feature{runnerscripts.FeatureSubagents}, check: subagents},
+		{name: "commands are expanded", group: profiled, features: []runnerscripts.Feature{runnerscripts.FeatureCommands}, check: commands},
+		{name: "denied tools are not on offer", group: profiled, features: []runnerscripts.Feature{runnerscripts.FeatureDeniedTools}, check: denied},
+		{name: "a server with a command is called", group: profiled, features: []runnerscripts.Feature{runnerscripts.FeatureMCPStdio}, check: func(r *rig) { called(r, 0) }},
+		{name: "a server with a URL is called", group: profiled, features: []runnerscripts.Feature{runnerscripts.FeatureMCPHTTP}, check: func(r *rig) { called(r, 1) }},
+		{name: "allowed tools are not asked for", group: profiled, features: []runnerscripts.Feature{runnerscripts.FeatureAllowedTools}, check: allowed},
+		{name: "hooks run", group: profiled, features: []runnerscripts.Feature{runnerscripts.FeatureHooks}, check: hooks},
 	}
 	for i, rule := range list {
 		list[i].check = func(r *rig) {

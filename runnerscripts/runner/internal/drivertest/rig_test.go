@@ -59,6 +59,11 @@ func (s subject) supports(features ...runnerscripts.Feature) bool {
 	return !slices.ContainsFunc(features, func(f runnerscripts.Feature) bool { return !slices.Contains(has, f) })
 }
 
+// keeps reports whether a rule is for the agent.
+func (s subject) keeps(r rule) bool {
+	return s.supports(r.features...) && (r.only == nil || r.only(s))
+}
+
 // real gives the session the pinned program and a scripted model.
 func (r *rig) real() {
 	r.Helper()
@@ -116,8 +121,9 @@ type ended struct {
 // begin runs a query on a goroutine of its own.
 func (r *rig) begin(c agent.Conversation, text string) <-chan ended {
 	result := make(chan ended, 1)
+	ctx := r.Context()
 	go func() {
-		done, err := c.Prompt(r.Context(), "query", text)
+		done, err := c.Prompt(ctx, "query", text)
 		result <- ended{done, err}
 	}()
 	return result
@@ -134,6 +140,16 @@ func (r *rig) await(query <-chan ended) ended {
 	case <-timer.C:
 		r.Fatalf("the query has not ended; there were:\n%s", agenttest.Describe(r.Out.All()))
 		return ended{}
+	}
+}
+
+// held waits until the model pauses in the middle of an answer.
+func (r *rig) held() {
+	r.Helper()
+	ctx, cancel := context.WithTimeout(r.Context(), r.stepTimeout)
+	defer cancel()
+	if err := r.API.WaitHeld(ctx); err != nil {
+		r.Fatal(err)
 	}
 }
 

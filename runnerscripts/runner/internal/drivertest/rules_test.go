@@ -24,6 +24,7 @@ type rule struct {
 	name     string
 	group    group
 	features []runnerscripts.Feature // the features that it shows
+	only     func(subject) bool      // whether it is for an agent, besides the features; nil is true
 	check    func(r *rig)
 }
 
@@ -41,38 +42,38 @@ func rules() []rule {
 		{name: "closing ends a running query and the program", check: closeRunning},
 		{name: "the end of the context ends the program", check: endOfContext},
 		{name: "a new process remembers the conversation", check: newProcess},
-		{"a restored session remembers the conversation", alone, []runnerscripts.Feature{runnerscripts.FeatureResume}, restored},
+		{name: "a restored session remembers the conversation", group: alone, features: []runnerscripts.Feature{runnerscripts.FeatureResume}, check: restored},
 		{name: "an API that cannot be reached is reported while the agent tries again", check: unreachable},
-		{"a limit of turns ends the query", alone, []runnerscripts.Feature{runnerscripts.FeatureMaxTurns}, maxTurns},
-		{"a budget ends the query", alone, []runnerscripts.Feature{runnerscripts.FeatureBudget}, budget},
+		{name: "a limit of turns ends the query", group: alone, features: []runnerscripts.Feature{runnerscripts.FeatureMaxTurns}, check: maxTurns},
+		{name: "a budget ends the query", group: alone, features: []runnerscripts.Feature{runnerscripts.FeatureBudget}, check: budget},
 
-		{"text arrives in pieces with all its white space", talking, nil, pieces},
-		{"two prompts share a process", talking, nil, sharedProcess},
-		{"the tokens of a query are its own", talking, []runnerscripts.Feature{runnerscripts.FeatureUsage}, usage},
-		{"a query tells its cost", talking, []runnerscripts.Feature{runnerscripts.FeatureCost}, cost},
-		{"thoughts are told", talking, []runnerscripts.Feature{runnerscripts.FeatureThinking}, thoughts},
-		{"a decision counts once", talking, []runnerscripts.Feature{permissions}, decisionCounts},
-		{"a decision may name an option", talking, []runnerscripts.Feature{permissions}, decidedByOption},
-		{"a file that is written is a diff", talking, nil, writesAFile},
-		{"a file that is changed is a diff", talking, nil, editsAFile},
-		{"a failed command shows its output", talking, nil, failingCommand},
-		{"two tools of one message are two calls", talking, nil, twoTools},
-		{"a subagent has a conversation of its own", talking, nil, subagent},
-		{"a failure of the API fails the query and the next prompt goes on", talking, nil, failingAPI},
-		// A transcript may lack what these rules do.
-		{"a rejected tool does not run", talking, []runnerscripts.Feature{permissions}, rejected},
-		{"the mode changes between prompts", talking, []runnerscripts.Feature{runnerscripts.FeaturePermissionMode, runnerscripts.FeatureSetMode}, changedMode},
-		{"an interrupt withdraws the permission request of a command", talking, []runnerscripts.Feature{interrupt}, func(r *rig) { interruptWithdraws(r, "run-command `touch stopped`") }},
-		{"an interrupt withdraws the permission request of a file", talking, []runnerscripts.Feature{interrupt}, func(r *rig) { interruptWithdraws(r, "write-file `stopped`") }},
-		{"a rejection may interrupt the query", talking, []runnerscripts.Feature{permissions, interrupt}, rejectedAndInterrupted},
-		{"an interrupt ends a running command", talking, []runnerscripts.Feature{permissions, interrupt}, interruptedCommand},
-		{"an interrupt in the middle of an answer leaves the session usable", talking, []runnerscripts.Feature{interrupt}, interruptedAnswer},
-		{"an interrupt right after the prompt is not lost", talking, []runnerscripts.Feature{interrupt}, earlyInterrupt},
-		// These rules come last, because their changes persist in the session, or because a transcript
-		// may have the input before the answer.
-		{"another input of a tool runs or is refused", talking, []runnerscripts.Feature{permissions}, anotherInput},
-		{"what is allowed for the session is not asked again", talking, []runnerscripts.Feature{runnerscripts.FeatureAllowAlways}, allowedAlways},
-		{"the model changes between prompts", talking, []runnerscripts.Feature{runnerscripts.FeatureModel, runnerscripts.FeatureSetModel}, changedModel},
+		{name: "text arrives in pieces with all its white space", group: talking, check: pieces},
+		{name: "two prompts share a process", group: talking, check: sharedProcess},
+		{name: "the tokens of a query are its own", group: talking, features: []runnerscripts.Feature{runnerscripts.FeatureUsage}, check: usage},
+		{name: "a query tells its cost", group: talking, features: []runnerscripts.Feature{runnerscripts.FeatureCost}, check: cost},
+		{name: "thoughts are told", group: talking, features: []runnerscripts.Feature{runnerscripts.FeatureThinking}, check: thoughts},
+		{name: "a decision counts once", group: talking, features: []runnerscripts.Feature{permissions}, check: decisionCounts},
+		{name: "a decision may name an option", group: talking, features: []runnerscripts.Feature{permissions}, check: decidedByOption},
+		{name: "a file that is written is a diff", group: talking, check: writesAFile},
+		{name: "a file that is changed is a diff", group: talking, check: editsAFile},
+		{name: "a failed command shows its output", group: talking, check: failingCommand},
+		{name: "two tools of one message are two calls", group: talking, check: twoTools},
+		{name: "a subagent has a conversation of its own", group: talking, only: func(s subject) bool { return s.subagents }, check: subagent},
+		{name: "a failure of the API fails the query and the next prompt goes on", group: talking, check: failingAPI},
+		// After these rules a transcript may lack a call or its input (see subject.forgets).
+		{name: "a rejected tool does not run", group: talking, features: []runnerscripts.Feature{permissions}, check: rejected},
+		{name: "the mode changes between prompts", group: talking, features: []runnerscripts.Feature{runnerscripts.FeaturePermissionMode, runnerscripts.FeatureSetMode}, check: changedMode},
+		{name: "an interrupt withdraws the permission request of a command", group: talking, features: []runnerscripts.Feature{interrupt}, check: func(r *rig) { interruptWithdraws(r, "run-command `touch stopped`") }},
+		{name: "an interrupt withdraws the permission request of a file", group: talking, features: []runnerscripts.Feature{interrupt}, check: func(r *rig) { interruptWithdraws(r, "write-file `stopped`") }},
+		{name: "a rejection may interrupt the query", group: talking, features: []runnerscripts.Feature{permissions, interrupt}, check: rejectedAndInterrupted},
+		{name: "an interrupt ends a running command", group: talking, features: []runnerscripts.Feature{permissions, interrupt}, check: interruptedCommand},
+		{name: "an interrupt in the middle of an answer leaves the session usable", group: talking, features: []runnerscripts.Feature{interrupt}, check: interruptedAnswer},
+		{name: "an interrupt right after the prompt is not lost", group: talking, features: []runnerscripts.Feature{interrupt}, check: earlyInterrupt},
+		// These rules come last: their changes persist in the session, and the transcript of Claude Code
+		// has the input that the model wanted, not the one that ran.
+		{name: "another input of a tool runs or is refused", group: talking, features: []runnerscripts.Feature{permissions}, check: anotherInput},
+		{name: "what is allowed for the session is not asked again", group: talking, features: []runnerscripts.Feature{runnerscripts.FeatureAllowAlways}, check: allowedAlways},
+		{name: "the model changes between prompts", group: talking, features: []runnerscripts.Feature{runnerscripts.FeatureModel, runnerscripts.FeatureSetModel}, check: changedModel},
 	}, profileRules())
 }
 
@@ -89,14 +90,14 @@ func TestDrivers(t *testing.T) {
 					t.Parallel()
 					shared := newRig(t, s, 10*time.Minute)
 					for _, rule := range rules() {
-						if rule.group == g && shared.supports(rule.features...) {
+						if rule.group == g && s.keeps(rule) {
 							t.Run(rule.name, func(t *testing.T) { table.run(t, s, rule, func() { shared.in(t, rule.check) }) })
 						}
 					}
 				})
 			}
 			for _, rule := range rules() {
-				if r := newRig(t, s, 10*time.Minute); rule.group == alone && r.supports(rule.features...) {
+				if rule.group == alone && s.keeps(rule) {
 					t.Run(rule.name, func(t *testing.T) {
 						t.Parallel()
 						table.run(t, s, rule, func() { rule.check(newRig(t, s, 10*time.Minute)) })

@@ -132,7 +132,7 @@ func (tb *table) check(t *testing.T) {
 	for _, s := range subjects() {
 		want := 0
 		for _, rule := range rules() {
-			if s.supports(rule.features...) {
+			if s.keeps(rule) {
 				want++
 			}
 		}

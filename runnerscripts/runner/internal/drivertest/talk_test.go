@@ -68,7 +68,11 @@ func usage(r *rig) {
 			r.Errorf("%s: error %v, usage\n got %+v\nwant %+v", prompt, e.err, got, want)
 		}
 	}
-	for _, u := range agenttest.Payloads[runnerscripts.UsageUpdate](r, r.Events(), runnerscripts.TypeUsageUpdate) {
+	updates := agenttest.Payloads[runnerscripts.UsageUpdate](r, r.Events(), runnerscripts.TypeUsageUpdate)
+	if len(updates) == 0 && !r.hidesContext {
+		r.Error("the agent does not tell how full its context is")
+	}
+	for _, u := range updates {
 		if u.Used < 15_000 || u.Size == 0 {
 			r.Errorf("the context: %+v", u)
 		}
@@ -106,17 +110,29 @@ func decisionCounts(r *rig) {
 	if e := r.await(query); e.err != nil || e.done.StopReason != runnerscripts.StopEndTurn || !r.Exists("asked") {
 		r.Errorf("ended with %q, %v; the command ran: %v", e.done.StopReason, e.err, r.Exists("asked"))
 	}
-	if got := r.resolved(); len(got) != 1 || got[0] != (runnerscripts.PermissionResolved{ID: req.ID, Kind: runnerscripts.AllowOnce, Reason: "answered"}) {
-		r.Errorf("resolved: %+v", got)
-	}
+	r.answered(runnerscripts.AllowOnce, runnerscripts.ToolCompleted)
 	if err := c.Respond(r.Context(), req.ID, allow); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
 		r.Errorf("a second answer: %v", err)
 	}
 }
 
 func rejected(r *rig) {
-	if e := r.answer(r.talk(), "run-command `touch rejected`", runnerscripts.RejectOnce); e.err != nil || r.Exists("rejected") {
-		r.Errorf("error %v; the command ran: %v", e.err, r.Exists("rejected"))
+	e := r.answer(r.talk(), "run-command `touch rejected`", runnerscripts.RejectOnce)
+	if e.err != nil || e.done.StopReason != runnerscripts.StopEndTurn || r.Exists("rejected") {
+		r.Errorf("ended with %q, %v; the command ran: %v", e.done.StopReason, e.err, r.Exists("rejected"))
+	}
+	r.answered(runnerscripts.RejectOnce, runnerscripts.ToolFailed)
+}
+
+// answered checks the call of this case, and how its only permission request ended.
+func (r *rig) answered(kind runnerscripts.PermissionKind, status runnerscripts.ToolStatus) {
+	r.Helper()
+	req := r.asked(0)
+	if got := r.resolved(); len(got) != 1 || got[0] != (runnerscripts.PermissionResolved{ID: req.ID, Kind: kind, Reason: "answered"}) {
+		r.Errorf("resolved: %+v", got)
+	}
+	if calls := r.calls(); len(calls) != 1 || calls[0].ToolCallID != req.ToolCall.ToolCallID || calls[0].Status != status {
+		r.Errorf("the request %s is for the calls %s", agenttest.Show(r, req), agenttest.Show(r, calls))
 	}
 }
 
@@ -153,6 +169,9 @@ func changedMode(r *rig) {
 	}
 	if err := c.SetMode(r.Context(), r.mode); err != nil {
 		r.Fatal(err)
+	}
+	if text := agenttest.Said(r, r.Events()); strings.Contains(text, "MODE_UPDATE") {
+		r.Errorf("the agent said %q", text) // Gemini CLI tells the mode in a text
 	}
 	modes := agenttest.Payloads[runnerscripts.ModeUpdate](r, r.Events(), runnerscripts.TypeModeUpdate)
 	if len(modes) != 2 || modes[0].CurrentModeID != r.silent || modes[1].CurrentModeID != r.mode {

@@ -3,13 +3,13 @@ package drivertest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
@@ -108,9 +108,6 @@ func twoTools(r *rig) {
 
 // subagent checks a subagent's part of the conversation. Its own tools are allowed.
 func subagent(r *rig) {
-	if !r.subagents {
-		return
-	}
 	if e, _ := r.unasked(r.talk(), "subagent"); e.err != nil || e.done.StopReason != runnerscripts.StopEndTurn {
 		r.Fatalf("ended with %q, %v", e.done.StopReason, e.err)
 	}
@@ -126,29 +123,34 @@ func subagent(r *rig) {
 		r.Errorf("its conversation: %s", agenttest.Show(r, sub.Blocks))
 	}
 	tr := r.SameAsTranscript()
-	if len(tr.Subagents) == 0 || tr.Subagents[len(tr.Subagents)-1].ID != sub.AgentID {
+	if !slices.ContainsFunc(tr.Subagents, func(s runnerscripts.SubagentTranscript) bool { return s.ID == sub.AgentID }) {
 		r.Errorf("the transcript lacks the subagent %q", sub.AgentID)
 	}
 }
 
-// anotherInput answers with another input for the tool, which a driver may refuse.
+// anotherInput answers with another input for the tool, which an agent may be unable to take.
 func anotherInput(r *rig) {
 	c := r.talk()
+	const input = `{"command":"touch another"}`
 	query := r.begin(c, "run-command `touch first`")
 	req := r.asked(0)
-	want := "another"
-	err := c.Respond(r.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce, UpdatedInput: []byte(`{"command":"touch another"}`)})
-	if agenttest.HasCode(err, runnerscripts.FailUnsupported) {
-		want = "first" // the request is still pending
+	ran, not := "another", "first"
+	err := c.Respond(r.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce, UpdatedInput: []byte(input)})
+	if !r.rewrites {
+		if !agenttest.HasCode(err, runnerscripts.FailUnsupported) {
+			r.Errorf("another input: %v", err)
+		}
+		ran, not = not, ran // the request is still pending
 		err = c.Respond(r.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
 	}
 	if err != nil {
 		r.Fatal(err)
 	}
-	if e := r.await(query); e.err != nil || r.Exists("first") != (want == "first") || r.Exists("another") != (want == "another") {
-		r.Errorf("error %v; want only %q of the commands: first %v, another %v", e.err, want, r.Exists("first"), r.Exists("another"))
+	if e := r.await(query); e.err != nil || !r.Exists(ran) || r.Exists(not) {
+		r.Errorf("error %v; %s ran: %v, %s ran: %v", e.err, ran, r.Exists(ran), not, r.Exists(not))
 	}
-	if calls := r.calls(); len(calls) != 1 || calls[0].Title != "touch "+want {
+	calls := r.calls()
+	if len(calls) != 1 || calls[0].Title != "touch "+ran || r.rewrites && string(calls[0].RawInput) != input {
 		r.Errorf("the calls are %s", agenttest.Show(r, calls))
 	}
 }
@@ -179,28 +181,23 @@ func rejectedAndInterrupted(r *rig) {
 	if e := r.await(query); e.err != nil || e.done.StopReason != runnerscripts.StopCancelled || r.Exists("interrupted") {
 		r.Errorf("ended with %q, %v; the command ran: %v", e.done.StopReason, e.err, r.Exists("interrupted"))
 	}
-	if calls := r.calls(); len(calls) != 1 || calls[0].Status != runnerscripts.ToolFailed {
-		r.Errorf("the calls are %s", agenttest.Show(r, calls))
-	}
-	if got := r.resolved(); len(got) != 1 || got[0].ID != req.ID || got[0].Reason != "answered" {
-		r.Errorf("resolved: %+v", got)
-	}
+	r.answered(runnerscripts.RejectOnce, runnerscripts.ToolFailed)
 	r.prompt(c, "plain-text")
 }
 
 func interruptedAnswer(r *rig) {
 	c := r.talk()
-	for scenario, typ := range map[string]runnerscripts.EventType{
-		"slow-stream": runnerscripts.TypeAgentMessage, "slow-think": runnerscripts.TypeAgentThought,
-	} {
+	for _, answer := range []struct {
+		scenario string
+		typ      runnerscripts.EventType
+	}{{"slow-stream", runnerscripts.TypeAgentMessage}, {"slow-think", runnerscripts.TypeAgentThought}} {
+		scenario, typ := answer.scenario, answer.typ
 		if scenario == "slow-think" && !r.supports(runnerscripts.FeatureThinking) {
 			continue
 		}
 		before := len(r.Events())
 		query := r.begin(c, scenario)
-		if err := r.API.WaitHeld(r.Context()); err != nil {
-			r.Fatal(err)
-		}
+		r.held()
 		n := 0
 		r.wait(func(e runnerscripts.Event) bool {
 			n++
@@ -231,65 +228,74 @@ func interruptedAnswer(r *rig) {
 
 func interruptedCommand(r *rig) {
 	c := r.talk()
-	fifo := r.WorkspaceFile("fifo")
-	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
-		r.Fatal(err)
-	}
-	query := r.begin(c, "run-command `exec sh -c 'echo $$ > fifo; exec sleep 600'`")
+	query := r.begin(c, "run-command `exec sh -c 'echo $$ > started; exec sleep 600'`")
 	if err := c.Respond(r.Context(), r.asked(0).ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); err != nil {
 		r.Fatal(err)
 	}
-	line, err := os.ReadFile(fifo) // waits for the command
-	if err != nil {
-		r.Fatal(err)
-	}
+	pid := r.line("started")
 	if err := c.Interrupt(r.Context()); err != nil {
 		r.Fatal(err)
 	}
 	if e := r.await(query); e.err != nil || e.done.StopReason != runnerscripts.StopCancelled {
 		r.Errorf("ended with %q, %v", e.done.StopReason, e.err)
 	}
-	r.ended(strings.TrimSpace(string(line)))
-	if err := os.Remove(fifo); err != nil {
-		r.Error(err)
-	}
+	r.awaitExit(pid)
 	r.prompt(c, "plain-text")
 }
 
-// ended waits for the end of a process that is not a child of the test.
-func (r *rig) ended(pid string) {
+// line waits for a line in a file of the workspace.
+func (r *rig) line(name string) (text string) {
+	r.Helper()
+	r.until("a line in "+name, func() bool {
+		data, err := os.ReadFile(r.WorkspaceFile(name))
+		text = strings.TrimSuffix(string(data), "\n")
+		return err == nil && len(text) < len(data)
+	})
+	return text
+}
+
+// awaitExit waits for the end of a process that is not a child of the test.
+func (r *rig) awaitExit(pid string) {
+	r.Helper()
+	r.until("the end of process "+pid, func() bool {
+		status, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
+		return err != nil || strings.Contains(string(status), ") Z ")
+	})
+}
+
+// until waits until ready returns true.
+func (r *rig) until(what string, ready func() bool) {
 	r.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for end := time.Now().Add(r.stepTimeout); ; <-tick.C {
-		status, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
-		if err != nil || strings.Contains(string(status), ") Z ") {
-			return
-		}
+	for end := time.Now().Add(r.stepTimeout); !ready(); <-tick.C {
 		if time.Now().After(end) {
-			r.Errorf("the process %s still runs", pid)
-			return
+			r.Fatalf("there is still not %s; there were:\n%s", what, agenttest.Describe(r.Events()))
 		}
 	}
 }
 
 func failingAPI(r *rig) {
 	c := r.talk()
-	for text, status := range map[string]int{"http-400": http.StatusBadRequest, "http-401": http.StatusUnauthorized} {
-		e := r.await(r.begin(c, text))
+	r.prompt(c, "before the failures plain-text")
+	for _, status := range []int{http.StatusBadRequest, http.StatusUnauthorized} {
+		e := r.await(r.begin(c, fmt.Sprintf("http-%d", status)))
 		failure, ok := errors.AsType[*runnerscripts.ScriptFailure](e.err)
 		switch {
 		case !ok:
-			r.Fatalf("%s: error %v", text, e.err)
+			r.Fatalf("%d: error %v", status, e.err)
 		case r.hidesAPI && failure.Code == runnerscripts.FailQuery:
 		case failure.Code != runnerscripts.FailAPI || failure.HTTPStatus != status:
-			r.Errorf("%s: %+v", text, failure)
+			r.Errorf("%d: %+v", status, failure)
+		}
+		if status == http.StatusBadRequest && !strings.Contains(failure.Message, "scripted failure") {
+			r.Errorf("the message is %q", failure.Message)
 		}
 	}
-	if text := agenttest.Said(r, r.Events()); text != "" {
+	r.prompt(c, "remember")
+	if text := agenttest.Said(r, r.Events()); !strings.Contains(text, "before the failures plain-text") {
 		r.Errorf("the agent said %q", text)
 	}
-	r.prompt(c, "plain-text")
 	r.SameAsTranscript()
 }
 
@@ -302,6 +308,14 @@ func toolMutants() []mutant {
 		midway      = "an interrupt in the middle of an answer leaves the session usable"
 	)
 	return []mutant{
+		{name: "the limit of turns is another one", rule: "a limit of turns ends the query", subject: claudeSubject, broken: broken{profile: func(s *runnerscripts.Session, _ *runnerscripts.Profile) { s.Agent.MaxTurns += 3 }}},
+		{name: "a rejection is told as an answer of another kind", rule: "a rejected tool does not run", broken: broken{sink: func(_ runnerscripts.EventType, payload any) (any, bool) {
+			if p, ok := payload.(runnerscripts.PermissionResolved); ok {
+				p.Kind = runnerscripts.AllowOnce
+				payload = p
+			}
+			return payload, true
+		}}},
 		{name: "another input is ignored", rule: "another input of a tool runs or is refused", broken: broken{talk: changedDecision(func(d *runnerscripts.PermissionDecision) { d.UpdatedInput = nil })}, subject: claudeSubject},
 		{name: "subagents talk in the main conversation", rule: "a subagent has a conversation of its own", broken: broken{oneConversation: true}},
 		{name: "options are not known", rule: chosen, broken: broken{talk: changedDecision(func(d *runnerscripts.PermissionDecision) {

@@ -11,7 +11,6 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 	"github.com/agentenv-dev/agentenv/internal/test/testagents"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
-	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/drivertest"
 )
 
@@ -45,16 +44,6 @@ func newFixture(t *testing.T) *fixture {
 		"GEMINI_API_KEY":         "test-key",
 	}
 	return f
-}
-
-// startWith starts a conversation that emits to out.
-func (f *fixture) startWith(out agent.Sink) agent.Conversation {
-	f.Helper()
-	c, err := f.TryStartWith(f.Context(), out)
-	if err != nil {
-		f.Fatalf("start: %v", err)
-	}
-	return c
 }
 
 // lastCall returns the last tool call.

@@ -53,11 +53,9 @@ func TestWholeProfileTakesEffect(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	calc, web, brought := f.fullProfile()
-	if _, err := (Driver{}).Setup(t.Context(), runnerscripts.SetupRequest{Session: f.Session, Profile: f.Profile}); err != nil {
-		t.Fatal(err)
-	}
+	f.SetUp()
 	all := &allower{Recorder: f.Out, t: t}
-	c := f.startWith(all)
+	c := f.StartWith(t.Context(), all)
 	all.respond = c.Respond
 
 	// A slash command, and the rules and tools in the request to the model.

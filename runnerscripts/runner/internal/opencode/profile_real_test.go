@@ -28,9 +28,7 @@ func TestProfile(t *testing.T) {
 	p := newServers(t)
 	f.Profile = p.profile()
 	f.spoilWorkspace()
-	if _, err := f.driver.Setup(t.Context(), runnerscripts.SetupRequest{Session: f.Session, Profile: f.Profile}); err != nil {
-		t.Fatal(err)
-	}
+	f.SetUp()
 	f.each(t, f.start(), []step{
 		{"a server that does not start is told before the first answer", tellsOfABrokenServer},
 		{"the model has rules, skills and the like before its eyes", showsToTheModel},
@@ -119,7 +117,7 @@ func (f *fixture) calls(c *conversation, tool string, input any) string {
 // unasked fails if this step made a permission request.
 func (f *fixture) unasked() {
 	f.Helper()
-	if asked := agenttest.Payloads[runnerscripts.PermissionRequest](f, f.Events(), runnerscripts.TypePermissionRequest); len(asked) > 0 {
+	if asked := f.Requests(); len(asked) > 0 {
 		f.Errorf("asked: %+v", asked)
 	}
 }

@@ -81,7 +81,7 @@ func allowsForTheSession(f *fixture, c *conversation) {
 	if !f.Exists("always") {
 		f.Error("the command did not run again")
 	}
-	if n := len(agenttest.Payloads[runnerscripts.PermissionRequest](f, f.Events(), runnerscripts.TypePermissionRequest)); n != 1 {
+	if n := len(f.Requests()); n != 1 {
 		f.Errorf("asked %d times", n)
 	}
 }

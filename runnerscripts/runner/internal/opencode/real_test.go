@@ -70,7 +70,7 @@ func onlyPlans(f *fixture, c *conversation) {
 	if f.Exists("planned.txt") {
 		f.Error("the file is written")
 	}
-	if asked := agenttest.Payloads[runnerscripts.PermissionRequest](f, f.Events(), runnerscripts.TypePermissionRequest); len(asked) > 0 {
+	if asked := f.Requests(); len(asked) > 0 {
 		f.Errorf("asked: %+v", asked)
 	}
 }
