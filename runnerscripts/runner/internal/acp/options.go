@@ -166,22 +166,22 @@ func (c *conversation) applyMode(ctx context.Context, p *peer, mode string) erro
 		_, err := call[acpsdk.SetSessionModeResponse](ctx, p, acpsdk.AgentMethodSessionSetMode, acpsdk.SetSessionModeRequest{
 			SessionId: p.session, ModeId: acpsdk.SessionModeId(mode),
 		})
-		return c.unset(p, err)
+		return c.unset(p, err, p.options.modeNames())
 	}
-	return c.applySelector(ctx, p, categoryMode, mode)
+	return c.applySelector(ctx, p, categoryMode, mode, p.options.modeNames())
 }
 
 func (c *conversation) applyModel(ctx context.Context, p *peer, model string) error {
 	if p.options.models != nil {
 		_, err := call[acpsdk.UnstableSetSessionModelResponse](ctx, p, acpsdk.AgentMethodSessionSetModel,
 			acpsdk.UnstableSetSessionModelRequest{SessionId: p.session, ModelId: acpsdk.UnstableModelId(model)})
-		return c.unset(p, err)
+		return c.unset(p, err, nil)
 	}
-	return c.applySelector(ctx, p, categoryModel, model)
+	return c.applySelector(ctx, p, categoryModel, model, nil)
 }
 
-// applySelector sets a configuration option.
-func (c *conversation) applySelector(ctx context.Context, p *peer, category, value string) error {
+// applySelector sets a configuration option. offered are its values, for an error; it may be empty.
+func (c *conversation) applySelector(ctx context.Context, p *peer, category, value string, offered []string) error {
 	s := p.options.selector(category)
 	if s == nil {
 		return agent.Unsupported("leave the %s out: %s offers no choice of it", category, c.cfg.Program)
@@ -190,12 +190,15 @@ func (c *conversation) applySelector(ctx context.Context, p *peer, category, val
 		acpsdk.SetSessionConfigOptionRequest{ValueId: &acpsdk.SetSessionConfigOptionValueId{
 			SessionId: p.session, ConfigId: s.Id, Value: acpsdk.SessionConfigValueId(value),
 		}})
-	return c.unset(p, err)
+	return c.unset(p, err, offered)
 }
 
-// unset returns the error for a rejected option.
-func (c *conversation) unset(p *peer, err error) error {
+// unset returns the error for a rejected value. It names those that are offered, if there are any.
+func (c *conversation) unset(p *peer, err error, offered []string) error {
 	if rpc, ok := errors.AsType[*jsonrpc.Error](err); ok {
+		if len(offered) > 0 {
+			return agent.Invalid("choose one of %v: %s: %s", offered, c.cfg.Program, words(rpc))
+		}
 		return agent.Invalid("ask %s for something that it offers: %s", c.cfg.Program, words(rpc))
 	}
 	if errors.Is(err, jsonrpc.ErrEnded) {

@@ -177,8 +177,8 @@ func changedMode(r *rig) {
 	if len(modes) != 2 || modes[0].CurrentModeID != r.silent || modes[1].CurrentModeID != r.mode {
 		r.Errorf("modes: %+v", modes)
 	}
-	if err := c.SetMode(r.Context(), "no-such-mode"); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
-		r.Errorf("an unknown mode: %v", err)
+	if err := c.SetMode(r.Context(), "no-such-mode"); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) || !strings.Contains(err.Error(), r.silent) {
+		r.Errorf("an unknown mode, of which the error shall name the known ones: %v", err)
 	}
 	if e := r.answer(c, "write-file `asked.txt`", runnerscripts.AllowOnce); e.err != nil || !r.Exists("asked.txt") {
 		r.Errorf("in the first mode again: %v, written: %v", e.err, r.Exists("asked.txt"))
