@@ -13,14 +13,15 @@ import (
 // failed reports the end of a failed query and returns its error.
 func (r *queryRun) failed(ctx context.Context, ev runnerscripts.Event, failed runnerscripts.QueryFailed) error {
 	changed := r.measure(&failed.Usage)
-	if cause := endedBy(ctx); cause != nil {
+	cause := endedBy(ctx)
+	if cause != nil {
 		failed.Code, failed.Message, failed.HTTPStatus, changed = codeOf(cause), cause.Error(), 0, true
 	}
 	if r.env.explain(ctx, &failed, r.began) || changed {
 		ev = r.said(runnerscripts.TypeQueryFailed, failed)
 	}
 	r.end(ev)
-	return &QueryError{QueryID: r.query.ID, Failure: failed, Err: endedBy(ctx)}
+	return &QueryError{QueryID: r.query.ID, Failure: failed, Err: cause}
 }
 
 // endedBy returns why the budget or the gateway ended a query; nil if they did not.

@@ -142,7 +142,7 @@ func TestEveryFieldOfAProfileWorks(t *testing.T) {
 	if hosts := proxy.Hosts(); len(hosts) > 0 {
 		t.Errorf("hosts that were asked for: %q", hosts)
 	}
-	f.NoFileHas(secret)
+	f.NoFileHas(secret, 10)
 	f.SameAsTranscript()
 }
 

@@ -1,10 +1,6 @@
 package codex
 
 import (
-	"context"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -90,27 +86,6 @@ func (f *fixture) waitForFile(name string) {
 	for end := time.Now().Add(time.Minute); !f.Exists(name); <-tick.C {
 		if time.Now().After(end) {
 			f.Fatalf("there is still no %s", name)
-		}
-	}
-}
-
-// waitForEnd waits until a process has ended that is not a child of the test.
-func waitForEnd(t *testing.T, pid string) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	for {
-		status, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
-		if err != nil || strings.Contains(string(status), ") Z ") {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			t.Errorf("the process %s still runs", pid)
-			return
 		}
 	}
 }

@@ -191,7 +191,7 @@ func TestMCPServersOfTheProfileAreCalled(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	f.NoFileHas(theSecret)
+	f.NoFileHas(theSecret, 5)
 	f.SameAsTranscript()
 }
 

@@ -54,7 +54,7 @@ func TestInterruptEndsTheRunningCommandAndTellsItsOutput(t *testing.T) {
 		t.Errorf("ended with %q, %v", done.StopReason, err)
 	}
 	endedOnce(t, f.Out.All(), "partial output\n")
-	waitForEnd(t, strings.TrimSpace(string(line)))
+	agenttest.WaitForExit(t, strings.TrimSpace(string(line)))
 	f.SameAsTranscript()
 	f.Prompt(c, "plain-text")
 	endedOnce(t, f.Out.All(), "partial output\n")

@@ -226,8 +226,9 @@ func (f *Fixture) Exists(name string) bool {
 	return err == nil
 }
 
-// NoFileHas fails the test if a file of the session contains text.
-func (f *Fixture) NoFileHas(text string) {
+// NoFileHas fails the test if a file of the session contains text, or if there are fewer files than
+// least.
+func (f *Fixture) NoFileHas(text string, least int) {
 	f.Helper()
 	files := 0
 	err := filepath.WalkDir(f.Session.Paths.Session, func(name string, d fs.DirEntry, err error) error {
@@ -247,7 +248,7 @@ func (f *Fixture) NoFileHas(text string) {
 		}
 		return err
 	})
-	if err != nil || files == 0 {
+	if err != nil || files < least {
 		f.Errorf("%d files were read, %v", files, err)
 	}
 }

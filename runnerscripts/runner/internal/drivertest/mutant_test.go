@@ -266,10 +266,10 @@ func mutants() []mutant {
 		{name: "usage is that of the session", rule: "the tokens of a query are its own", broken: broken{talk: completed(func(d *runnerscripts.QueryCompleted) {
 			d.Usage.InputTokens++
 		})}},
-		{name: "the cost is forgotten", rule: "a query tells its cost", subject: claudeSubject, broken: broken{talk: completed(func(d *runnerscripts.QueryCompleted) {
+		{name: "the cost is forgotten", rule: "a query reports its cost", subject: claudeSubject, broken: broken{talk: completed(func(d *runnerscripts.QueryCompleted) {
 			d.Usage.CostUSD = 0
 		})}},
-		{name: "thoughts are kept back", rule: "thoughts are told", broken: broken{sink: without(runnerscripts.TypeAgentThought)}},
+		{name: "thoughts are kept back", rule: "thoughts are reported", broken: broken{sink: without(runnerscripts.TypeAgentThought)}},
 		{name: "every decision allows", rule: "a rejected tool does not run", broken: broken{talk: decided(runnerscripts.AllowOnce)}},
 		{name: "always is once", rule: "what is allowed for the session is not asked again", broken: broken{talk: decided(runnerscripts.AllowOnce)}},
 		{name: "the mode does not change", rule: "the mode changes between prompts", broken: broken{talk: func(c brokenConversation) brokenConversation {

@@ -178,7 +178,7 @@ func changedMode(r *rig) {
 		r.Errorf("modes: %+v", modes)
 	}
 	if err := c.SetMode(r.Context(), "no-such-mode"); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) || !strings.Contains(err.Error(), r.silent) {
-		r.Errorf("an unknown mode, of which the error shall name the known ones: %v", err)
+		r.Errorf("an unknown mode: %v; want an invalid request that names the known modes", err)
 	}
 	if e := r.answer(c, "write-file `asked.txt`", runnerscripts.AllowOnce); e.err != nil || !r.Exists("asked.txt") {
 		r.Errorf("in the first mode again: %v, written: %v", e.err, r.Exists("asked.txt"))

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -239,7 +238,7 @@ func interruptedCommand(r *rig) {
 	if e := r.await(query); e.err != nil || e.done.StopReason != runnerscripts.StopCancelled {
 		r.Errorf("ended with %q, %v", e.done.StopReason, e.err)
 	}
-	r.awaitExit(pid)
+	agenttest.WaitForExit(r, pid)
 	r.prompt(c, "plain-text")
 }
 
@@ -252,15 +251,6 @@ func (r *rig) line(name string) (text string) {
 		return err == nil && len(text) < len(data)
 	})
 	return text
-}
-
-// awaitExit waits for the end of a process that is not a child of the test.
-func (r *rig) awaitExit(pid string) {
-	r.Helper()
-	r.until("the end of process "+pid, func() bool {
-		status, err := os.ReadFile(filepath.Join("/proc", pid, "stat"))
-		return err != nil || strings.Contains(string(status), ") Z ")
-	})
 }
 
 // until waits until ready returns true.
@@ -309,7 +299,7 @@ func toolMutants() []mutant {
 	)
 	return []mutant{
 		{name: "the limit of turns is another one", rule: "a limit of turns ends the query", subject: claudeSubject, broken: broken{profile: func(s *runnerscripts.Session, _ *runnerscripts.Profile) { s.Agent.MaxTurns += 3 }}},
-		{name: "a rejection is told as an answer of another kind", rule: "a rejected tool does not run", broken: broken{sink: func(_ runnerscripts.EventType, payload any) (any, bool) {
+		{name: "a rejection is resolved as an allowance", rule: "a rejected tool does not run", broken: broken{sink: func(_ runnerscripts.EventType, payload any) (any, bool) {
 			if p, ok := payload.(runnerscripts.PermissionResolved); ok {
 				p.Kind = runnerscripts.AllowOnce
 				payload = p

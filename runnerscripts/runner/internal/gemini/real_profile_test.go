@@ -145,5 +145,5 @@ func TestWholeProfileTakesEffect(t *testing.T) {
 			t.Errorf("the hook %s got %q, %v", file, data, err)
 		}
 	}
-	f.NoFileHas(secret)
+	f.NoFileHas(secret, 5)
 }

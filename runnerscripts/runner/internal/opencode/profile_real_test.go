@@ -2,9 +2,7 @@ package opencode
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -135,7 +133,7 @@ func tellsOfABrokenServer(f *fixture, c *conversation) {
 			return
 		}
 	}
-	f.Errorf("nothing is told:\n%s", agenttest.Describe(f.Events()))
+	f.Errorf("no such log message:\n%s", agenttest.Describe(f.Events()))
 }
 
 func showsToTheModel(f *fixture, _ *conversation) {
@@ -197,27 +195,7 @@ func (p servers) keepTheirSecret(f *fixture, _ *conversation) {
 	if got := p.web.Calls()[0].Header.Get("Authorization"); got != "Bearer "+testSecret {
 		f.Errorf("the header is %q", got)
 	}
-	files := 0
-	err := filepath.WalkDir(f.Session.Paths.Session, func(file string, d fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) && file != f.Session.Paths.Session {
-			return nil // the running program has removed it
-		}
-		if err != nil || !d.Type().IsRegular() {
-			return err
-		}
-		data, err := os.ReadFile(file)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		files++
-		if strings.Contains(string(data), testSecret) {
-			f.Errorf("%s has the secret", file)
-		}
-		return err
-	})
-	if err != nil || files < 10 {
-		f.Errorf("%d files, %v", files, err)
-	}
+	f.NoFileHas(testSecret, 10)
 }
 
 // readsASkill also checks that a hook ends at its timeout.

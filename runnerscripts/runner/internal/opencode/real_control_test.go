@@ -27,7 +27,7 @@ func TestPermission(t *testing.T) {
 	})
 }
 
-// rejects rejects a command with a message, and checks what the model is told.
+// rejects answers a command with a rejection and its message. It checks that the model receives told.
 func (f *fixture) rejects(c *conversation, message, told string) {
 	f.Helper()
 	wait := f.PromptAsync(c, "run-command `touch asked`")
