@@ -206,7 +206,7 @@ func (s *suite) client(t testingT, task clientTask) (report clientReport, kill f
 // probeFile writes the probe to a file of the host.
 func (s *suite) probeFile(t testingT, c primitives.Capabilities) string {
 	t.Helper()
-	binary, err := s.probeFor(c)
+	binary, err := s.probeFor(t, c)
 	if err != nil {
 		t.Fatalf("%v", err)
 	}

@@ -188,7 +188,7 @@ func terminateReportRules() []rule {
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()
 			if _, err := s.Terminate(ctx); err != nil {
-				t.Errorf("Terminate: %v", err)
+				t.Fatalf("Terminate: %v", err)
 			}
 			s.suite.expectNoProcesses(t, s.token)
 		}},
@@ -263,7 +263,7 @@ func (s *sandbox) terminate(t testingT) primitives.TerminateReport {
 	t.Helper()
 	report, err := s.Terminate(t.Context())
 	if err != nil {
-		t.Errorf("Terminate: %v", err)
+		t.Fatalf("Terminate: %v", err)
 	}
 	return report
 }

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local"
@@ -18,15 +17,18 @@ import (
 // TestMutantsOfKilledPrograms checks that the suite notices what another program leaves when it
 // is killed. The mutants start commands with a supervisor, which outlives the program.
 func TestMutantsOfKilledPrograms(t *testing.T) {
+	prepareHost(t)
+	const good = "nothing lives on"
 	const name = "a killed program takes its commands and listeners along, not those of others"
 	for _, m := range []struct {
 		name     string
 		outlives func(cmd primitives.Command) bool
 		says     string
 	}{
-		{"all that a killed program started lives on", func(primitives.Command) bool { return true }, "processes live on"},
-		{"a process that leaves its parent lives on", func(cmd primitives.Command) bool { return slices.Contains(cmd.Args, "spawn") }, "processes live on"},
-		{"its listeners live on", nil, "the listener of the killed program"},
+		{good, func(primitives.Command) bool { return false }, ""},
+		{"all that a killed program started lives on", func(primitives.Command) bool { return true }, inVain + ": processes live on"},
+		{"a process that leaves its parent lives on", func(cmd primitives.Command) bool { return slices.Contains(cmd.Args, "spawn") }, inVain + ": processes live on"},
+		{"its listeners live on", nil, inVain + ": the listener of the killed program"},
 	} {
 		t.Run(strings.ReplaceAll(m.name, " ", "_"), func(t *testing.T) {
 			h := Harness{
@@ -60,21 +62,13 @@ func TestMutantsOfKilledPrograms(t *testing.T) {
 					return wrapped{f}, nil
 				},
 			}
-			if runAsClient(t, h) {
+			if runAsClient(t, h) || m.name == good {
 				return
 			}
-			prepareHost(t)
-			s := newSuite(t, h)
-			s.patience = 4 * time.Second // longer than the grace period of a good backend
-			t.Cleanup(func() { s.join(t) })
-			log := attempt(t, s, findRule(t, name))
-			if len(log) == 0 {
-				t.Fatalf("%q passes", name)
-			}
-			t.Logf("%q says: %s", name, brief(log[0]))
-			if !strings.Contains(log[0], m.says) {
-				t.Errorf("%q fails for another reason", name)
-			}
+			t.Parallel()
+			control := suiteOf(t, h)
+			control.self = "TestMutantsOfKilledPrograms/" + strings.ReplaceAll(good, " ", "_")
+			expectKilled(t, name, m.says, control, suiteOf(t, h))
 		})
 	}
 }

@@ -89,7 +89,7 @@ func forwardMutants() []mutant {
 		f.listen = (&net.ListenConfig{}).Listen
 	})
 	return []mutant{
-		{"only ports are dialed", "Dial reaches what listens in the sandbox, on a port or a socket", broken(func(f *faults) {
+		{"only ports are dialed", "Dial reaches what listens in the sandbox, on a port or a socket", ": dial: unsupported operation", broken(func(f *faults) {
 			dial := f.dial
 			f.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
 				if network == "unix" {
@@ -98,7 +98,7 @@ func forwardMutants() []mutant {
 				return dial(ctx, network, address)
 			}
 		})},
-		{"accepted connections are closed", "Listen takes connections that are made in the sandbox", brokenListen(func(l *faultyListener) {
+		{"accepted connections are closed", "Listen takes connections that are made in the sandbox", "use of closed network connection", brokenListen(func(l *faultyListener) {
 			accept := l.accept
 			l.accept = func() (net.Conn, error) {
 				c, err := accept()
@@ -108,13 +108,13 @@ func forwardMutants() []mutant {
 				return c, err
 			}
 		})},
-		{"CloseWrite does nothing", "each half of a connection ends by itself", brokenDial(faulty(func(c *faultyConn) {
+		{"CloseWrite does nothing", "each half of a connection ends by itself", inVain + " for a large question, its end, and the answer", brokenDial(faulty(func(c *faultyConn) {
 			c.closeWrite = func() error { return nil }
 		}))},
-		{"CloseWrite closes both halves", "each half of a connection ends by itself", brokenDial(faulty(func(c *faultyConn) {
+		{"CloseWrite closes both halves", "each half of a connection ends by itself", "use of closed network connection", brokenDial(faulty(func(c *faultyConn) {
 			c.closeWrite = c.close
 		}))},
-		{"fifty connections at most", "a hundred connections at once do not mix", broken(func(f *faults) {
+		{"fifty connections at most", "a hundred connections at once do not mix", "waiting for all of them: dial: limit was exceeded", broken(func(f *faults) {
 			dial, n := f.dial, atomic.Int32{}
 			f.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
 				if n.Add(1) > 50 {
@@ -123,7 +123,7 @@ func forwardMutants() []mutant {
 				return dial(ctx, network, address)
 			}
 		})},
-		{"one connection at a time", "a connection that nobody reads holds up no other", broken(func(f *faults) {
+		{"one connection at a time", "a connection that nobody reads holds up no other", inVain + " for an answer beside it", broken(func(f *faults) {
 			dial := f.dial
 			var before chan struct{} // closed with the connection before
 			f.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
@@ -148,7 +148,7 @@ func forwardMutants() []mutant {
 				})(ctx, c.(halfConn))
 			}
 		})},
-		{"a reset reads as the end", "a reset in the sandbox is not the end of the data", brokenDial(faulty(func(c *faultyConn) {
+		{"a reset reads as the end", "a reset in the sandbox is not the end of the data", "waiting for the reset: it reads as the end", brokenDial(faulty(func(c *faultyConn) {
 			read := c.read
 			c.read = func(p []byte) (int, error) {
 				n, err := read(p)
@@ -158,7 +158,7 @@ func forwardMutants() []mutant {
 				return n, err
 			}
 		}))},
-		{"a reset by the host is a close", "a reset by the host is not the end of the data", brokenListen(func(l *faultyListener) {
+		{"a reset by the host is a close", "a reset by the host is not the end of the data", `what the client saw: got ""`, brokenListen(func(l *faultyListener) {
 			accept := l.accept
 			l.accept = func() (net.Conn, error) {
 				c, err := accept()
@@ -168,20 +168,20 @@ func forwardMutants() []mutant {
 				return gentle{c.(halfConn)}, nil
 			}
 		})},
-		{"Close leaves the connection open inside", "a process in the sandbox learns that the host has closed", brokenDial(faulty(func(c *faultyConn) {
+		{"Close leaves the connection open inside", "a process in the sandbox learns that the host has closed", inVain + ` for 1 lines "over"`, brokenDial(faulty(func(c *faultyConn) {
 			c.close = func() error { return nil }
 		}))},
-		{"deadlines are ignored", "a deadline ends a wait, and the connection goes on", brokenDial(faulty(func(c *faultyConn) {
+		{"deadlines are ignored", "a deadline ends a wait, and the connection goes on", inVain + " for the deadline", brokenDial(faulty(func(c *faultyConn) {
 			c.readBy = func(time.Time) error { return nil }
 		}))},
-		{"a connection ends with the context of Dial", "ctx covers the connecting only", brokenDial(func(ctx context.Context, c halfConn) (net.Conn, error) {
+		{"a connection ends with the context of Dial", "ctx covers the connecting only", "waiting for an answer, a while later: reading what is not sent", brokenDial(func(ctx context.Context, c halfConn) (net.Conn, error) {
 			context.AfterFunc(ctx, func() { _ = c.Close() })
 			return c, nil
 		})},
-		{"Close leaves the listener open", "a listener that is closed frees its address", brokenListen(func(l *faultyListener) {
+		{"Close leaves the listener open", "a listener that is closed frees its address", ": address already in use", brokenListen(func(l *faultyListener) {
 			l.close = func() error { return nil }
 		})},
-		{"errors of Dial are only text", "what cannot be reached says why", broken(func(f *faults) {
+		{"errors of Dial are only text", "what cannot be reached says why", `connection refused, want "connection refused" in its chain`, broken(func(f *faults) {
 			dial := f.dial
 			f.dial = func(ctx context.Context, network, address string) (net.Conn, error) {
 				c, err := dial(ctx, network, address)
@@ -191,7 +191,7 @@ func forwardMutants() []mutant {
 				return c, err
 			}
 		})},
-		{"connections outlive the sandbox", "Terminate ends listeners and connections", machine},
-		{"connections outlive the handle", "Close of the handle ends listeners and connections", machine},
+		{"connections outlive the sandbox", "Terminate ends listeners and connections", inVain + " for Accept to return", machine},
+		{"connections outlive the handle", "Close of the handle ends listeners and connections", inVain + " for Accept to return", machine},
 	}
 }

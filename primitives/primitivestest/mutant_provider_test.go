@@ -2,12 +2,10 @@ package primitivestest
 
 import (
 	"context"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/primitives"
-	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
 // brokenProvider changes the results of List, or the spec that Create gets.
@@ -37,6 +35,7 @@ func (b brokenProvider) Create(ctx context.Context, spec primitives.Spec) (primi
 // TestMutantsOfProviders checks that the suite notices a provider that reports wrong facts
 // about its sandboxes.
 func TestMutantsOfProviders(t *testing.T) {
+	prepareHost(t)
 	const (
 		lives = "List says that the program of a sandbox lives, and what the sandbox is for"
 		kept  = "a kept sandbox whose program was killed is not owned, works on and can be removed"
@@ -57,23 +56,14 @@ func TestMutantsOfProviders(t *testing.T) {
 			h := localHarness(t, func(p primitives.EnvironmentPrimitive) primitives.EnvironmentPrimitive { return p })
 			h.Provider = func(dir string) (primitives.Provider, primitives.Spec) {
 				broken := m.broken
-				broken.Provider = local.Provider{Root: dir, Runner: func(context.Context, string, string) (string, error) { return os.Executable() }}
+				broken.Provider, _ = localProvider(dir)
 				return broken, primitives.Spec{}
 			}
 			if runAsClient(t, h) {
 				return
 			}
-			prepareHost(t)
-			s := newSuite(t, h)
-			t.Cleanup(func() { s.join(t) })
-			log := attempt(t, s, findRule(t, m.rule))
-			if len(log) == 0 {
-				t.Fatalf("%q passes", m.rule)
-			}
-			t.Logf("%q says: %s", m.rule, brief(log[0]))
-			if !strings.HasPrefix(log[0], m.says) {
-				t.Errorf("%q fails for another reason", m.rule)
-			}
+			t.Parallel()
+			expectKilled(t, m.rule, m.says, nil, suiteOf(t, h))
 		})
 	}
 }

@@ -50,14 +50,14 @@ func brokenWatch(change func(opts *primitives.WatchOptions)) func(p primitives.E
 
 func watchMutants() []mutant {
 	return []mutant{
-		{"the files of a batch have other names first", "the folders and files of a batch are created once, under their own names", brokenBatch(func(ctx context.Context, f *faults, file primitives.File) error {
+		{"the files of a batch have other names first", "the folders and files of a batch are created once, under their own names", "rename h", brokenBatch(func(ctx context.Context, f *faults, file primitives.File) error {
 			temp := file.Path + ".part"
 			if err := writeOne(ctx, f, temp, file); err != nil {
 				return err
 			}
 			return f.Move(ctx, temp, file.Path)
 		})},
-		{"a rename is a creation and a removal", "a renamed file is one rename with both names", brokenEvents(func(ev primitives.WatchEvent) []primitives.WatchEvent {
+		{"a rename is a creation and a removal", "a renamed file is one rename with both names", `events: got "remove old, create new", want "rename new from old"`, brokenEvents(func(ev primitives.WatchEvent) []primitives.WatchEvent {
 			if ev.Op != primitives.OpRename {
 				return []primitives.WatchEvent{ev}
 			}
@@ -66,7 +66,7 @@ func watchMutants() []mutant {
 			ev.Op, ev.From = primitives.OpCreate, ""
 			return []primitives.WatchEvent{gone, ev}
 		})},
-		{"a watch is live only when it is read", "a change right after Watch is reported", broken(func(f *faults) {
+		{"a watch is live only when it is read", "a change right after Watch is reported", inVain + " for create", broken(func(f *faults) {
 			f.watch = func(ctx context.Context, dir string, opts primitives.WatchOptions) (iter.Seq2[primitives.WatchEvent, error], error) {
 				return func(yield func(primitives.WatchEvent, error) bool) {
 					// The first change after Watch is missed.
@@ -87,7 +87,7 @@ func watchMutants() []mutant {
 				}, nil
 			}
 		})},
-		{"the hundredth watch is refused", "there can be many watches at once, of one folder or of several", broken(func(f *faults) {
+		{"the hundredth watch is refused", "there can be many watches at once, of one folder or of several", "Watch 99: watch: limit was exceeded", broken(func(f *faults) {
 			n := 0
 			f.watch = func(ctx context.Context, dir string, opts primitives.WatchOptions) (iter.Seq2[primitives.WatchEvent, error], error) {
 				if n++; n >= 100 {
@@ -96,24 +96,24 @@ func watchMutants() []mutant {
 				return f.Watch(ctx, dir, opts)
 			}
 		})},
-		{"Ignore is ignored", "Ignore leaves out a name at any depth", brokenWatch(func(opts *primitives.WatchOptions) { opts.Ignore = nil })},
-		{"Include is ignored", "Include reports only what matches", brokenWatch(func(opts *primitives.WatchOptions) { opts.Include = nil })},
-		{"only the directory itself is watched", "changes deep in the tree are reported", brokenWatch(func(opts *primitives.WatchOptions) { opts.Shallow = true })},
-		{"Debounce is ignored", "debounce reports a burst of one file once, as it is in the end", brokenWatch(func(opts *primitives.WatchOptions) { opts.Debounce = 0 })},
-		{"content is cut in silence", "content that is too large is omitted, and the event says so", brokenEvents(func(ev primitives.WatchEvent) []primitives.WatchEvent {
+		{"Ignore is ignored", "Ignore leaves out a name at any depth", `events: got "create x.log, create a/y.log, create a/f", want "create a/f"`, brokenWatch(func(opts *primitives.WatchOptions) { opts.Ignore = nil })},
+		{"Include is ignored", "Include reports only what matches", `events: got "create a.txt, create a.go, create src/b.go, create src/c, create docs/x"`, brokenWatch(func(opts *primitives.WatchOptions) { opts.Include = nil })},
+		{"only the directory itself is watched", "changes deep in the tree are reported", `events: got "", want "remove a/b/c/d/f"`, brokenWatch(func(opts *primitives.WatchOptions) { opts.Shallow = true })},
+		{"Debounce is ignored", "debounce reports a burst of one file once, as it is in the end", "one event: not even within", brokenWatch(func(opts *primitives.WatchOptions) { opts.Debounce = 0 })},
+		{"content is cut in silence", "content that is too large is omitted, and the event says so", `omitted: got "", want "too_large"`, brokenEvents(func(ev primitives.WatchEvent) []primitives.WatchEvent {
 			ev.Omitted = ""
 			return []primitives.WatchEvent{ev}
 		})},
-		{"events get lost in silence", "ten thousand files at once are complete, with an overflow at worst", brokenEvents(func(ev primitives.WatchEvent) []primitives.WatchEvent {
+		{"events get lost in silence", "ten thousand files at once are complete, with an overflow at worst", "ten thousand files", brokenEvents(func(ev primitives.WatchEvent) []primitives.WatchEvent {
 			if strings.HasSuffix(ev.Path, "f07777") {
 				return nil
 			}
 			return []primitives.WatchEvent{ev}
 		})},
-		{"events are reported twice", "nothing is created twice", brokenEvents(func(ev primitives.WatchEvent) []primitives.WatchEvent {
+		{"events are reported twice", "nothing is created twice", "was created 2 times", brokenEvents(func(ev primitives.WatchEvent) []primitives.WatchEvent {
 			return []primitives.WatchEvent{ev, ev}
 		})},
-		{"a cancelled watch is an error", "a cancelled watch ends without an error", broken(func(f *faults) {
+		{"a cancelled watch is an error", "a cancelled watch ends without an error", "waiting for end of the watch: context canceled", broken(func(f *faults) {
 			f.watch = func(ctx context.Context, dir string, opts primitives.WatchOptions) (iter.Seq2[primitives.WatchEvent, error], error) {
 				seq, err := f.Watch(ctx, dir, opts)
 				return withEnd(ctx, seq), err
@@ -138,7 +138,7 @@ func withEnd(ctx context.Context, seq eventSeq) eventSeq {
 
 func lifecycleMutants() []mutant {
 	return []mutant{
-		{"Terminate twice is an error", "Terminate again is an empty report and no error", broken(func(f *faults) {
+		{"Terminate twice is an error", "Terminate again is an empty report and no error", "Terminate: terminate: sandbox is terminated", broken(func(f *faults) {
 			done := false
 			f.terminate = func(ctx context.Context) (primitives.TerminateReport, error) {
 				if done {
@@ -148,19 +148,19 @@ func lifecycleMutants() []mutant {
 				return f.Terminate(ctx)
 			}
 		})},
-		{"Terminate does nothing", "Terminate ends a child", broken(func(f *faults) {
+		{"Terminate does nothing", "Terminate ends a child", inVain + " for the command to exit", broken(func(f *faults) {
 			f.terminate = func(context.Context) (primitives.TerminateReport, error) { return primitives.TerminateReport{}, nil }
 		})},
-		{"a command runs after Terminate", "Exec after Terminate is ErrTerminated", broken(func(f *faults) {
+		{"a command runs after Terminate", "Exec after Terminate is ErrTerminated", `want "sandbox is terminated" in its chain`, broken(func(f *faults) {
 			f.terminate = func(context.Context) (primitives.TerminateReport, error) { return primitives.TerminateReport{}, nil }
 		})},
-		{"Terminate does not say whom it killed", "Terminate reports what it killed", broken(func(f *faults) {
+		{"Terminate does not say whom it killed", "Terminate reports what it killed", "killed [], want at least the two processes", broken(func(f *faults) {
 			f.terminate = func(ctx context.Context) (primitives.TerminateReport, error) {
 				_, err := f.Terminate(ctx)
 				return primitives.TerminateReport{}, err
 			}
 		})},
-		{"Terminate gives up when its context is cancelled", "Terminate runs to its end although its context is cancelled", broken(func(f *faults) {
+		{"Terminate gives up when its context is cancelled", "Terminate runs to its end although its context is cancelled", "Terminate: context canceled", broken(func(f *faults) {
 			f.terminate = func(ctx context.Context) (primitives.TerminateReport, error) {
 				if err := ctx.Err(); err != nil {
 					return primitives.TerminateReport{}, err
@@ -168,7 +168,7 @@ func lifecycleMutants() []mutant {
 				return f.Terminate(ctx)
 			}
 		})},
-		{"nobody says how isolated it is", "the capabilities name the platform and do not change", broken(func(f *faults) {
+		{"nobody says how isolated it is", "the capabilities name the platform and do not change", `the isolation "" is none of those there are`, broken(func(f *faults) {
 			can := f.can
 			f.can = func() primitives.Capabilities {
 				c := can()
@@ -176,19 +176,19 @@ func lifecycleMutants() []mutant {
 				return c
 			}
 		})},
-		{"Poll says running after Terminate", "Poll after Terminate is terminated, which is no error", broken(func(f *faults) {
+		{"Poll says running after Terminate", "Poll after Terminate is terminated, which is no error", `status: got "running", want "terminated"`, broken(func(f *faults) {
 			f.poll = func(context.Context) (primitives.State, error) {
 				return primitives.State{Status: primitives.StatusRunning}, nil
 			}
 		})},
-		{"a dead sandbox has no files", "List after Terminate is ErrTerminated", brokenList(func(infos []primitives.FileInfo, err error) ([]primitives.FileInfo, error) {
+		{"a dead sandbox has no files", "List after Terminate is ErrTerminated", `List: error is <nil>, want "sandbox is terminated" in its chain`, brokenList(func(infos []primitives.FileInfo, err error) ([]primitives.FileInfo, error) {
 			if errors.Is(err, primitives.ErrTerminated) {
 				err = nil
 			}
 			return infos, err
 		})},
-		{"a closed handle goes on", "Stat after Close is ErrUnavailable", broken(func(f *faults) { f.close = func() error { return nil } })},
-		{"Close twice is an error", "Close may be called again and after Terminate", broken(func(f *faults) {
+		{"a closed handle goes on", "Stat after Close is ErrUnavailable", `want "sandbox is unavailable" in its chain`, broken(func(f *faults) { f.close = func() error { return nil } })},
+		{"Close twice is an error", "Close may be called again and after Terminate", `second: got &errors.errorString{s:"closed"}, want <nil>`, broken(func(f *faults) {
 			done := false
 			f.close = func() error {
 				if done {
@@ -198,8 +198,8 @@ func lifecycleMutants() []mutant {
 				return f.Close()
 			}
 		})},
-		{"all sandboxes have the same id", "two sandboxes have different ids and folders", broken(func(f *faults) { f.id = func() string { return "sandbox" } })},
-		{"only one command runs at a time", "commands and files work at the same time", broken(func(f *faults) {
+		{"all sandboxes have the same id", "two sandboxes have different ids and folders", "same id: got true, want false", broken(func(f *faults) { f.id = func() string { return "sandbox" } })},
+		{"only one command runs at a time", "commands and files work at the same time", ": busy", broken(func(f *faults) {
 			busy := make(chan struct{}, 1)
 			f.exec = func(ctx context.Context, cmd primitives.Command) (primitives.Process, error) {
 				select {
@@ -225,12 +225,12 @@ func lifecycleMutants() []mutant {
 				}
 			}
 		})},
-		{"Pack includes ignored files", "Pack leaves out what is ignored, and all below it", broken(func(f *faults) {
+		{"Pack includes ignored files", "Pack leaves out what is ignored, and all below it", `entries: got "b.log node_modules node_modules/x node_modules/x/f src src/a.go src/a.log"`, broken(func(f *faults) {
 			f.pack = func(ctx context.Context, dir string, _ primitives.PackOptions) (io.ReadCloser, error) {
 				return primitives.Pack(ctx, f.EnvironmentPrimitive, dir, primitives.PackOptions{})
 			}
 		})},
-		{"Unpack takes a broken archive", "Unpack of half an archive is an error", broken(func(f *faults) {
+		{"Unpack takes a broken archive", "Unpack of half an archive is an error", `Unpack: error is <nil>, want "unexpected EOF" in its chain`, broken(func(f *faults) {
 			f.unpack = func(ctx context.Context, dir string, r io.Reader) error {
 				err := primitives.Unpack(ctx, f.EnvironmentPrimitive, dir, r)
 				if errors.Is(err, io.ErrUnexpectedEOF) {
@@ -239,12 +239,12 @@ func lifecycleMutants() []mutant {
 				return err
 			}
 		})},
-		{"the offsets of Reattach are ignored", "a durable command can be read from any offset of each stream", broken(func(f *faults) {
+		{"the offsets of Reattach are ignored", "a durable command can be read from any offset of each stream", `stdout: got "0123456789", want "456789"`, broken(func(f *faults) {
 			f.reattach = func(ctx context.Context, id string, _ primitives.Offset) (primitives.Process, error) {
 				return primitives.Reattach(ctx, f.EnvironmentPrimitive, id, primitives.Offset{})
 			}
 		})},
-		{"lost output of a durable command looks like its end", "a durable command goes on when it has printed more than is kept", broken(func(f *faults) {
+		{"lost output of a durable command looks like its end", "a durable command goes on when it has printed more than is kept", `Read: error is <nil>, want "limit was exceeded" in its chain`, broken(func(f *faults) {
 			f.reattach = func(ctx context.Context, id string, from primitives.Offset) (primitives.Process, error) {
 				p, err := primitives.Reattach(ctx, f.EnvironmentPrimitive, id, from)
 				if err != nil {
@@ -253,13 +253,13 @@ func lifecycleMutants() []mutant {
 				return faultyProcess(p, func(p *processFaults) { p.stdout = readCloser{blindToLimits{p.Stdout()}, p.Stdout()} }), nil
 			}
 		})},
-		{"Reattach always follows", "the output so far of a durable command that goes on can be read to its end", broken(func(f *faults) {
+		{"Reattach always follows", "the output so far of a durable command that goes on can be read to its end", inVain + " for end of the stream", broken(func(f *faults) {
 			f.reattach = func(ctx context.Context, id string, from primitives.Offset) (primitives.Process, error) {
 				from.NoFollow = false
 				return primitives.Reattach(ctx, f.EnvironmentPrimitive, id, from)
 			}
 		})},
-		{"closing a durable command ends it", "closing a durable command only lets go of it", brokenProcess(func(p *processFaults) {
+		{"closing a durable command ends it", "closing a durable command only lets go of it", "stdout: got \"first\\n\", want \"first\\nsecond\\n\"", brokenProcess(func(p *processFaults) {
 			p.close = func() error {
 				_ = p.Signal(context.Background(), primitives.SIGKILL) // or the process has exited
 				return p.Close()

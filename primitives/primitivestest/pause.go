@@ -153,6 +153,9 @@ func usageRules() []rule {
 				t.Errorf("%d bytes of memory, the limit is %d", during.Memory, during.MemoryLimit)
 			}
 			expect(t, "error of Close", p.Close(), nil)
+			if t.Failed() {
+				return
+			}
 			eventually(t, s.suite.patience, func() error {
 				after := usage(t, s)
 				if after.CPU >= 0 && after.CPU < during.CPU {

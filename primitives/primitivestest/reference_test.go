@@ -1,8 +1,9 @@
-package primitivestest_test
+package primitivestest
 
 import (
 	"context"
 	"os"
+	"slices"
 	"syscall"
 	"testing"
 
@@ -10,7 +11,6 @@ import (
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local"
-	"github.com/agentenv-dev/agentenv/primitives/primitivestest"
 )
 
 func TestMain(m *testing.M) {
@@ -21,24 +21,34 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// reference is the good backend from which the mutants are made.
-func reference(t testing.TB) primitivestest.Harness {
-	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
+// TestReference checks that the backends from which the mutants are made are good.
+func TestReference(t *testing.T) {
+	var names []string
+	for _, g := range groups() {
+		names = append(names, g.name)
 	}
-	return primitivestest.Harness{
-		Open: func(ctx context.Context, dir string) (primitives.EnvironmentPrimitive, error) {
-			return local.New(ctx, local.Config{Root: dir, Runner: self})
-		},
-		Attach: func(ctx context.Context, dir, id string) (primitives.EnvironmentPrimitive, error) {
-			return local.Attach(ctx, local.Config{Root: dir, Runner: self}, id)
-		},
-		Provider: func(dir string) (primitives.Provider, primitives.Spec) {
-			return local.Provider{Root: dir, Runner: func(context.Context, string, string) (string, error) { return self, nil }}, primitives.Spec{}
-		},
-	}
+	copies := slices.Index(names, "copies")
+	t.Run("local", func(t *testing.T) {
+		h := localHarness(t, flawless)
+		h.Groups = slices.Delete(slices.Clone(names), copies, copies+1)
+		h.Attach = func(ctx context.Context, dir, id string) (primitives.EnvironmentPrimitive, error) {
+			p, err := local.Attach(ctx, local.Config{Root: dir}, id)
+			if err != nil {
+				return nil, err
+			}
+			return flawless(p), nil
+		}
+		h.Provider = localProvider
+		Run(t, h)
+	})
+	t.Run("model", func(t *testing.T) {
+		h := modelHarness(t, "")
+		h.Groups = names[copies:][:1]
+		Run(t, h)
+	})
 }
 
-func TestReference(t *testing.T) { primitivestest.Run(t, reference(t)) }
+// localProvider returns the provider of local sandboxes.
+func localProvider(dir string) (primitives.Provider, primitives.Spec) {
+	return local.Provider{Root: dir, Runner: func(context.Context, string, string) (string, error) { return os.Executable() }}, primitives.Spec{}
+}

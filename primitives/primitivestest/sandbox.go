@@ -121,7 +121,7 @@ func (s *sandbox) start(t testingT, ctx context.Context, cmd primitives.Command)
 // wait waits for the process to exit.
 func (s *sandbox) wait(t testingT, p primitives.Process) primitives.ExitStatus {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), s.suite.patience)
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // the case may be over
 	defer cancel()
 	var status primitives.ExitStatus
 	s.within(t, "the command to exit", func() error {
@@ -248,6 +248,9 @@ func (s *sandbox) readAll(t testingT, r io.Reader) string {
 	return string(b)
 }
 
+// inVain begins the error of every wait that takes longer than the suite's patience.
+const inVain = "waited in vain"
+
 // within fails the case unless f returns in time and without an error.
 func (s *sandbox) within(t testingT, what string, f func() error) {
 	t.Helper()
@@ -261,7 +264,7 @@ func (s *sandbox) within(t testingT, what string, f func() error) {
 			t.Fatalf("waiting for %s: %v", what, err)
 		}
 	case <-timer.C:
-		t.Fatalf("waited in vain for %s", what)
+		t.Fatalf(inVain+" for %s", what)
 	}
 }
 
@@ -286,7 +289,7 @@ func (s *sandbox) discard(t testingT, what string, r io.Reader) int64 {
 		case <-pieces.more:
 			timer.Reset(s.suite.patience)
 		case <-timer.C:
-			t.Fatalf("waited in vain for more of %s", what)
+			t.Fatalf(inVain+" for more of %s", what)
 		}
 	}
 }
@@ -310,7 +313,7 @@ func (p *pieces) Write(b []byte) (int, error) {
 func eventually(t testingT, patience time.Duration, f func() error) {
 	t.Helper()
 	if err := await(patience, f); err != nil {
-		t.Fatalf("after all that time: %v", err)
+		t.Fatalf(inVain+": %v", err)
 	}
 }
 

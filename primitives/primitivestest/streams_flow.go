@@ -109,7 +109,7 @@ func checkBackPressure(t testingT, s *sandbox) {
 }
 
 func checkBrokenPipe(t testingT, s *sandbox) {
-	p := s.start(t, t.Context(), s.command("flood", strconv.Itoa(1<<30)))
+	p := s.start(t, t.Context(), s.command("flood", strconv.Itoa(96<<20)))
 	if _, err := io.ReadFull(p.Stdout(), make([]byte, 10)); err != nil {
 		t.Fatalf("read: %v", err)
 	}
@@ -259,8 +259,8 @@ func (s *sandbox) expectBrokenInput(t testingT, p primitives.Process) {
 		// Over a network the first writes may be in transit already.
 		block := alphabet(4096)
 		for accepted := 0; t.Context().Err() == nil; accepted += len(block) {
-			if accepted > 1<<30 {
-				return errors.New("a gibibyte was accepted")
+			if accepted > 96<<20 {
+				return errors.New("96 MiB were accepted")
 			}
 			if _, err := io.WriteString(p.Stdin(), block); err != nil {
 				return nil // the case wants this error

@@ -24,7 +24,7 @@ import (
 type suite struct {
 	h        Harness
 	dir      string // the host folder of the harness
-	bin      string // the host folder for the probe
+	bin      string // the host folder for copies of the probe
 	self     string // name of the test that called Run
 	patience time.Duration
 	calm     time.Duration // how long to wait to conclude that nothing happens
@@ -34,20 +34,21 @@ type suite struct {
 
 	mu     sync.Mutex
 	common map[ending]*commonSandbox
-	probes map[string][]byte // the probe program by platform
-	build  func(goos, goarch string) ([]byte, error)
+}
+
+// probes holds the probe program by platform, for all suites of the process.
+var probes struct {
+	mu     sync.Mutex
+	binary map[string][]byte
 }
 
 func newSuite(t testing.TB, h Harness) *suite {
 	t.Helper()
-	bin := t.TempDir()
-	s := &suite{h: h, dir: t.TempDir(), bin: bin, self: t.Name(), patience: h.Patience, calm: 2 * soon, run: rand.Text(), probes: map[string][]byte{}}
+	s := &suite{h: h, dir: t.TempDir(), bin: t.TempDir(), self: t.Name(), patience: h.Patience, calm: 2 * soon, run: rand.Text()}
 	s.common = map[ending]*commonSandbox{}
 	if s.patience == 0 {
 		s.patience = time.Minute
 	}
-	ctx := t.Context()
-	s.build = func(goos, goarch string) ([]byte, error) { return buildProbe(ctx, bin, goos, goarch) }
 	return s
 }
 
@@ -63,18 +64,21 @@ func buildProbe(ctx context.Context, dir, goos, goarch string) ([]byte, error) {
 	return os.ReadFile(out)
 }
 
-func (s *suite) probeFor(c primitives.Capabilities) ([]byte, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (s *suite) probeFor(t testingT, c primitives.Capabilities) ([]byte, error) {
+	probes.mu.Lock()
+	defer probes.mu.Unlock()
 	key := c.OS + "/" + c.Arch
-	if s.probes[key] == nil {
-		b, err := s.build(c.OS, c.Arch)
+	if probes.binary[key] == nil {
+		b, err := buildProbe(context.WithoutCancel(t.Context()), s.bin, c.OS, c.Arch)
 		if err != nil {
 			return nil, err
 		}
-		s.probes[key] = b
+		if probes.binary == nil {
+			probes.binary = map[string][]byte{}
+		}
+		probes.binary[key] = b
 	}
-	return s.probes[key], nil
+	return probes.binary[key], nil
 }
 
 // runGroup runs the cases of a group, and then checks that they left nothing.
@@ -143,7 +147,7 @@ func (s *suite) make(t testingT) *sandbox {
 func (s *suite) open(t testingT) *sandbox {
 	t.Helper()
 	box := s.make(t)
-	binary, err := s.probeFor(box.Capabilities())
+	binary, err := s.probeFor(t, box.Capabilities())
 	if err == nil {
 		err = box.WriteFile(context.WithoutCancel(t.Context()), box.probe, bytes.NewReader(binary), primitives.WriteOptions{Mode: 0o755})
 	}

@@ -48,15 +48,14 @@ func netWords() map[string]step {
 			if err != nil {
 				return err
 			}
-			sent := make(chan error, 1)
 			go func() {
-				_, err := io.Copy(c, os.Stdin)
-				sent <- errors.Join(err, c.(interface{ CloseWrite() error }).CloseWrite())
+				_, _ = io.Copy(c, os.Stdin) // the other end tells if data is missing
+				_ = c.(interface{ CloseWrite() error }).CloseWrite()
 			}()
 			if _, err := io.Copy(os.Stdout, c); err != nil {
 				return write(os.Stdout, []byte("reset"))
 			}
-			return <-sent
+			return nil
 		}},
 	}
 }

@@ -17,21 +17,24 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// mutants maps the name of each rule to a store that breaks it.
-var mutants = map[string]func() store.Store{
-	"Append/numbers_continue_without_a_gap":                       func() store.Store { return gappy{store.NewMemory()} },
-	"Append/nothing_of_a_refused_batch_is_stored":                 func() store.Store { return partial{store.NewMemory()} },
-	"PutBlobs/a_failing_reader_leaves_no_half":                    func() store.Store { return hasty{store.NewMemory()} },
-	"PutBlobs/what_sessions_share_stays_while_one_has_it":         func() store.Store { return greedy{store.NewMemory()} },
-	"Blob/one_that_was_never_put_does_not_exist":                  func() store.Store { return open{store.NewMemory()} },
-	"Fork/it_has_the_record,_the_log_up_to_a_point_and_the_blobs": func() store.Store { return whole{store.NewMemory()} },
-	"Fork/one_that_is_refused_leaves_nothing":                     func() store.Store { return stepwise{store.NewMemory()} },
-	"Lock/one_at_a_time_drives_a_session":                         func() store.Store { return generous{store.NewMemory()} },
-	"Update/all_but_what_is_the_store's_own_changes":              func() store.Store { return lazy{store.NewMemory()} },
-	"List/a_clock_that_goes_back_changes_nothing":                 func() store.Store { return byTime{store.NewMemory()} },
-	"List/filters_choose":                                         func() store.Store { return unfiltered{store.NewMemory()} },
-	"Delete/everything_of_the_session_is_gone":                    func() store.Store { return undead{store.NewMemory()} },
-	"Create/an_id_is_used_once":                                   func() store.Store { return careless{store.NewMemory()} },
+// mutants maps the name of each rule to a store that breaks it, and to what the rule says then.
+var mutants = map[string]struct {
+	open func(*store.Memory) store.Store
+	says string
+}{
+	"Append/numbers_continue_without_a_gap":                       {func(m *store.Memory) store.Store { return gappy{m} }, "first event with number 0: error <nil>"},
+	"Append/nothing_of_a_refused_batch_is_stored":                 {func(m *store.Memory) store.Store { return partial{m} }, ": 4 events"},
+	"PutBlobs/a_failing_reader_leaves_no_half":                    {func(m *store.Memory) store.Store { return hasty{m} }, "blob of session s: error <nil>, want file does not exist"},
+	"PutBlobs/what_sessions_share_stays_while_one_has_it":         {func(m *store.Memory) store.Store { return greedy{m} }, "file does not exist: no blob"},
+	"Blob/one_that_was_never_put_does_not_exist":                  {func(m *store.Memory) store.Store { return open{m} }, "error <nil>, want file does not exist"},
+	"Fork/it_has_the_record,_the_log_up_to_a_point_and_the_blobs": {func(m *store.Memory) store.Store { return whole{m} }, "event 4 where 6 comes next"},
+	"Fork/one_that_is_refused_leaves_nothing":                     {func(m *store.Memory) store.Store { return stepwise{m} }, `listed "f other s"`},
+	"Lock/one_at_a_time_drives_a_session":                         {func(m *store.Memory) store.Store { return generous{m} }, "second lock: error <nil>, want the session is in use"},
+	"Update/all_but_what_is_the_store's_own_changes":              {func(m *store.Memory) store.Store { return lazy{m} }, "loaded {ID:s"},
+	"List/a_clock_that_goes_back_changes_nothing":                 {func(m *store.Memory) store.Store { return byTime{m} }, `listed "b a"`},
+	"List/filters_choose":                                         {func(m *store.Memory) store.Store { return unfiltered{m} }, `lists "c b a", want "c b"`},
+	"Delete/everything_of_the_session_is_gone":                    {func(m *store.Memory) store.Store { return undead{m} }, "load: error <nil>, want no such session"},
+	"Create/an_id_is_used_once":                                   {func(m *store.Memory) store.Store { return careless{m} }, "second create: error <nil>, want file already exists"},
 }
 
 const mutantVariable = "STORETEST_MUTANT"
@@ -43,20 +46,20 @@ func TestMutant(t *testing.T) {
 	if name == "" {
 		t.Skip("runs as a child of TestTheSuiteCatchesMutants only")
 	}
-	Run(t, func(*testing.T) (store.Store, func() store.Store) { return mutants[name](), nil })
+	Run(t, func(*testing.T) (store.Store, func() store.Store) { return mutants[name].open(store.NewMemory()), nil })
 }
 
 func TestTheSuiteCatchesMutants(t *testing.T) {
 	t.Parallel()
-	for name := range mutants {
+	for name, m := range mutants {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			group, _, _ := strings.Cut(name, "/")
-			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestMutant$/^"+group+"$")
+			pattern := strings.ReplaceAll("^TestMutant/"+name+"$", "/", "$/^")
+			cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run="+pattern)
 			cmd.Env = append(os.Environ(), mutantVariable+"="+name)
 			out, err := cmd.CombinedOutput()
-			if err == nil || !strings.Contains(string(out), "--- FAIL: TestMutant/"+name+" ") {
-				t.Errorf("the suite did not catch the mutant: %v\n%s", err, out)
+			if err == nil || !strings.Contains(string(out), "--- FAIL: TestMutant/"+name+" ") || !strings.Contains(string(out), m.says) {
+				t.Errorf("the suite did not catch the mutant, want %q: %v\n%s", m.says, err, out)
 			}
 		})
 	}
