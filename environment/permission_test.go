@@ -1,19 +1,14 @@
 package environment
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/agentenv-dev/agentenv/internal/test/testmemory"
-	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -24,44 +19,6 @@ func askingMuch(program string) string {
 	function ask(id, input) { printf "{\"type\":\"request_permission\",\"payload\":{\"id\":\"%s\",\"toolCall\":{\"rawInput\":\"%s\"}}}\n", id, input }
 	function resolve(id) { printf "{\"type\":\"permission_resolved\",\"payload\":{\"id\":\"%s\"}}\n", id }
 	BEGIN {` + program + `}'; ` + completed + `wait`
-}
-
-func TestPermissionRequestsThatWaitAreBounded(t *testing.T) {
-	const text = `for (text = "x"; length(text) < 1000000;) text = text text; `
-	for name, c := range map[string]struct {
-		program          string
-		requests, leftTo int // that are reported
-	}{
-		"few":                           {`for (i = 0; i < 64; i++) ask(i, "")`, 64, 64},
-		"many":                          {`for (i = 0; i < 20000; i++) ask(i, "")`, 64, 64},
-		"large ones":                    {text + `for (i = 0; i < 100; i++) ask(i, text)`, 30, 64},
-		"one is repeated":               {`for (i = 0; i < 20000; i++) ask("again", "")`, 1, 1},
-		"withdrawn ones make room":      {`for (i = 0; i < 1000; i++) { ask(i, ""); resolve(i) }`, 1000, 1000},
-		"others' withdrawal makes none": {`for (i = 0; i < 1000; i++) { ask(i, ""); resolve("other") }`, 64, 64},
-	} {
-		t.Run(name, func(t *testing.T) {
-			env := withQuery(t, askingMuch(c.program))
-			counts := make(map[runnerscripts.EventType]int)
-			var asked []runnerscripts.Event // while they are pending
-			testmemory.AtMost(t, 2*maxOpenBytes, func() {
-				for ev, err := range env.ExecuteQuery(t.Context(), Query{Prompt: "x"}) {
-					if err != nil {
-						t.Fatal(err)
-					}
-					counts[ev.Type]++
-					if ev.Type == runnerscripts.TypePermissionRequest {
-						asked = append(asked, ev)
-					}
-				}
-			})
-			if n := len(asked); n < c.requests || n > c.leftTo {
-				t.Errorf("%d requests of %v, want %d to %d", n, counts, c.requests, c.leftTo)
-			}
-			if strings.HasPrefix(name, "many") && counts[runnerscripts.TypeLog] != 20000-64 {
-				t.Errorf("%v, want a log event for each that was rejected", counts)
-			}
-		})
-	}
 }
 
 func TestAnAnswerMakesRoomForARequest(t *testing.T) {
@@ -223,24 +180,4 @@ func TestTheFirstAnswerCounts(t *testing.T) {
 	if won.Load() != 1 {
 		t.Errorf("%d answers counted", won.Load())
 	}
-}
-
-func TestTheRequestsOfAQueryThatIsFollowedAreBounded(t *testing.T) {
-	line := `{"type":"request_permission","payload":{"id":"` + strings.Repeat("x", 1000) + `%d"}}` + "\n"
-	in, out := io.Pipe()
-	go func() {
-		w := bufio.NewWriter(out)
-		for i := range 100_000 {
-			if _, err := fmt.Fprintf(w, line, i); err != nil {
-				return
-			}
-		}
-		_ = out.CloseWithError(w.Flush())
-	}()
-	defer in.Close()
-	testmemory.AtMost(t, 3*maxSettled, func() {
-		if _, err := readProgress(in, 0, "q"); !errors.Is(err, primitives.ErrLimit) {
-			t.Errorf("error %v, want ErrLimit", err)
-		}
-	})
 }

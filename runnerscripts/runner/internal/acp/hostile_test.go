@@ -119,7 +119,7 @@ func (s *slowSink) EmitAt(at time.Time, conv string, typ runnerscripts.EventType
 	s.Recorder.EmitAt(at, conv, typ, payload)
 }
 
-func TestFloodIsReadAtTheSpeedOfItsReader(t *testing.T) {
+func TestAFloodIsReadAtTheSpeedOfItsReader(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "")
 	c, err := f.driver.Start(t.Context(), runnerscripts.QueryRequest{Session: f.Session}, &slowSink{Recorder: f.Out})

@@ -1,3 +1,5 @@
+//go:build !race
+
 package session
 
 import (
@@ -25,7 +27,7 @@ func printing(t *testing.T, program string) Config {
 	return cfg
 }
 
-func TestAFloodOfEventsTakesTheMemoryOfItsStoreAndEndsNothing(t *testing.T) {
+func TestFloodOfEventsTakesTheMemoryOfItsStoreAndEndsNothing(t *testing.T) {
 	cfg := printing(t, `
 		for (text = "x"; length(text) < 100000;) text = text text
 		for (i = 0; i < 6000; i++) printf "{\"type\":\"agent_message_chunk\",\"payload\":{\"content\":{\"type\":\"text\",\"text\":\"%s\"}}}\n", text`)
@@ -38,7 +40,7 @@ func TestAFloodOfEventsTakesTheMemoryOfItsStoreAndEndsNothing(t *testing.T) {
 	}
 }
 
-func TestAFloodOfPermissionRequestsTakesAGoroutineForEachThatWaits(t *testing.T) {
+func TestFloodOfPermissionRequestsTakesAGoroutineForEachThatWaits(t *testing.T) {
 	cfg := printing(t, `
 		for (i = 0; i < 20000; i++) printf "{\"type\":\"request_permission\",\"payload\":{\"id\":\"p%d\"}}\n", i`)
 	cfg.Environment.PermissionTimeout = -1

@@ -1,3 +1,5 @@
+//go:build !race
+
 package acp
 
 import (
@@ -31,7 +33,7 @@ awk 'BEGIN {
 }'
 echo '{"type":"query_completed","payload":{"stop_reason":"end_turn"}}'`
 
-func TestWhatTheEditorWasToldIsNotKept(t *testing.T) {
+func TestFloodThatTheEditorWasToldIsNotKept(t *testing.T) {
 	shell := func(text string) []string { return []string{"/bin/sh", "-c", text} }
 	fine := shell(`cat >/dev/null; echo '{"type":"result","ok":true}'`)
 	env := environment.Config{
@@ -62,7 +64,7 @@ func TestWhatTheEditorWasToldIsNotKept(t *testing.T) {
 	}
 }
 
-func TestABlockWithoutEndIsNotKept(t *testing.T) {
+func TestFloodOfOneBlockIsNotKept(t *testing.T) {
 	tell := newUpdater(&paths{}, hclog.NewNullLogger(), "")
 	text := strings.Repeat("x", 1<<20)
 	chunk, err := json.Marshal(runnerscripts.ContentChunk{BlockID: "b", Content: runnerscripts.Content{Type: "text", Text: text}})

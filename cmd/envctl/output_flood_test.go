@@ -1,3 +1,5 @@
+//go:build !race
+
 package main
 
 import (
@@ -35,7 +37,7 @@ scripts:
     echo '{"type":"query_completed","payload":{"stop_reason":"end_turn"}}'
 `
 
-func TestRunKeepsNothingThatItHasPrinted(t *testing.T) {
+func TestFloodThatIsPrintedIsNotKept(t *testing.T) {
 	for _, flags := range [][]string{nil, {"--json"}} {
 		alone(t)
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -55,7 +57,7 @@ func TestRunKeepsNothingThatItHasPrinted(t *testing.T) {
 }
 
 // The hidden part of a long text costs neither memory nor time.
-func TestLongTextsOfToolsAreCutWhereTheyBegin(t *testing.T) {
+func TestFloodOfTextFromAToolIsCutWhereItBegins(t *testing.T) {
 	text := strings.Repeat("a\n", 2<<20)
 	for name, parts := range map[string][]runnerscripts.ToolCallContent{
 		"diff": {{Type: "diff", Path: "p", OldText: &text, NewText: text}},
