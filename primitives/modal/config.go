@@ -81,7 +81,7 @@ type config struct {
 	Provider
 	// Runner is the path that Provider.Runner returned.
 	Runner string `json:"runner,omitempty"`
-	// keepAlive is for tests: see guest.Config.
+	// keepAlive is for tests: the KeepAlive of both ends, see guest.Config.
 	keepAlive time.Duration
 	// publishTimeout is for tests: 0 means the constant publishTimeout.
 	publishTimeout time.Duration

@@ -93,7 +93,11 @@ func (d *driver) ID() string { return d.box.SandboxID }
 
 // Dial starts a guest.
 func (d *driver) Dial(ctx context.Context) (io.ReadWriteCloser, error) {
-	p, err := d.box.Exec(ctx, d.args, &sdk.SandboxExecParams{Env: d.env})
+	args := d.args
+	if d.cfg.keepAlive != 0 {
+		args = append(slices.Clone(args), "--keep-alive", d.cfg.keepAlive.String())
+	}
+	p, err := d.box.Exec(ctx, args, &sdk.SandboxExecParams{Env: d.env})
 	if err != nil {
 		return nil, fmt.Errorf("start the guest: %w", explain(err))
 	}

@@ -17,7 +17,7 @@ func RunnerImage(file string) (string, error) {
 	return r.name, nil
 }
 
-// WithKeepAlive returns cfg with a keep-alive interval for the guest.
+// WithKeepAlive returns cfg with a keep-alive interval for both ends of the guest's stream.
 func WithKeepAlive(cfg Config, every time.Duration) Config {
 	cfg.keepAlive = every
 	return cfg

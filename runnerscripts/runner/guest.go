@@ -31,6 +31,7 @@ type guestFlags struct {
 	ask     bool
 	stay    time.Duration
 	minAge  time.Duration
+	alive   time.Duration
 	keeping housekeeping
 }
 
@@ -66,6 +67,7 @@ func parseGuestFlags(args []string, stderr io.Writer) (guestFlags, error) {
 	fs.BoolVar(&g.ask, "attended", false, "serve nothing: exit with 0 if guests are attached to the sandbox of --attach, and with 1 if not")
 	fs.DurationVar(&g.stay, "stay", 0, "after the host has gone stay until no client was attached for so `long`; negative is for ever")
 	fs.DurationVar(&g.minAge, "min-age", 0, "stay in any case until the sandbox is so `old`")
+	fs.DurationVar(&g.alive, "keep-alive", 0, "`interval` of pings to the host, and how long it may take to answer one; 0 is 30s")
 	g.keeping.addFlags(fs)
 	if err := fs.Parse(args); err != nil {
 		return g, err
@@ -158,7 +160,7 @@ func (g guestFlags) serve(ctx context.Context, stdin io.ReadCloser, stdout, stde
 	stocked := make(chan struct{})
 	beside.Go(func() { stockThreads(spareThreads); close(stocked) })
 	work := func(much bool) { <-stocked; small.work(much) }
-	err = guest.Serve(ctx, stream, sandbox, guest.ServeConfig{Work: work})
+	err = guest.Serve(ctx, stream, sandbox, guest.ServeConfig{KeepAlive: g.alive, Work: work})
 	_, unmet := errors.AsType[*guest.HandshakeError](err)
 	served = !unmet
 	if unmet || ctx.Err() != nil || g.stay == 0 {
