@@ -39,8 +39,11 @@ func TestAnAgentRunsInIt(t *testing.T) {
 	}
 }
 
+// TestContract runs the groups that a process namespace of its own can affect: the guest is the
+// first process in it.
 func TestContract(t *testing.T) {
 	primitivestest.Run(t, primitivestest.Harness{
+		Groups: []string{"exec", "ending", "lifecycle"},
 		Open: func(ctx context.Context, dir string) (primitives.EnvironmentPrimitive, error) {
 			return unshared.New(ctx, dir)
 		},

@@ -27,11 +27,11 @@ func benchSandboxes(b *testing.B) map[string]primitives.EnvironmentPrimitive {
 	if err != nil {
 		b.Fatal(err)
 	}
-	stdio, err := startChild(b.Context(), runnerOf(b), b.TempDir(), 0, guest.Config{})
+	stdio, err := startChild(b.Context(), runnerOf(b), b.TempDir(), guest.Config{})
 	if err != nil {
 		b.Fatal(err)
 	}
-	socket, err := startChild(b.Context(), runnerOf(b), b.TempDir(), 0, withSocket(b, ""))
+	socket, err := startChild(b.Context(), runnerOf(b), b.TempDir(), withSocket(b, ""))
 	if err != nil {
 		b.Fatal(err)
 	}

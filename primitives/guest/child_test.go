@@ -12,7 +12,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/agentenv-dev/agentenv/internal/test/testneed"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 	"github.com/agentenv-dev/agentenv/primitives/local"
@@ -105,16 +104,11 @@ type child struct {
 	cmd *exec.Cmd
 }
 
-// startChild runs program as a guest and dials it. env is added to its environment. A uid other
-// than zero runs it as that user.
-func startChild(ctx context.Context, program, root string, uid uint32, cfg guest.Config, env ...string) (*child, error) {
+// startChild runs program as a guest and dials it. env is added to its environment.
+func startChild(ctx context.Context, program, root string, cfg guest.Config, env ...string) (*child, error) {
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), program)
 	cmd.Env = append(append(os.Environ(), childRoot+"="+root), env...)
 	cmd.Stderr = os.Stderr
-	if uid != 0 {
-		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
-		cmd.Dir = root
-	}
 	stdin, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -149,21 +143,6 @@ func (c *child) Close() error {
 	return err
 }
 
-// TestContractOverStdio runs the groups that a guest in its own process influences: the guest
-// ends by itself and with its host. TestContract runs the others over a pipe.
-func TestContractOverStdio(t *testing.T) {
-	self := runnerOf(t)
-	primitivestest.Run(t, primitivestest.Harness{
-		Groups: []string{"streams", "ending", "lifecycle"},
-		Open: func(ctx context.Context, dir string) (primitives.EnvironmentPrimitive, error) {
-			return open(startChild(ctx, self, dir, 0, guest.Config{Isolation: primitives.IsolationFull}))
-		},
-		Attach: func(ctx context.Context, dir, id string) (primitives.EnvironmentPrimitive, error) {
-			return open(startChild(ctx, self, dir, 0, guest.Config{Isolation: primitives.IsolationFull}, childID+"="+id))
-		},
-	})
-}
-
 // withSocket returns a configuration with a socket that the guest can move to. The socket is
 // below dir, which is removed with the test even if this process is killed, unless the path of
 // a socket must be shorter.
@@ -192,16 +171,16 @@ func withSocket(t testing.TB, dir string) guest.Config {
 
 // TestContractOverASocket runs the groups that passed descriptors influence: how commands get
 // their streams, and what closes them. The contract test of containers runs all groups over a
-// socket.
+// socket, but its guest has no race detector.
 func TestContractOverASocket(t *testing.T) {
 	self := runnerOf(t)
 	primitivestest.Run(t, primitivestest.Harness{
 		Groups: []string{"exec", "streams", "ending", "terminal"},
 		Open: func(ctx context.Context, dir string) (primitives.EnvironmentPrimitive, error) {
-			return open(startChild(ctx, self, dir, 0, withSocket(t, dir)))
+			return open(startChild(ctx, self, dir, withSocket(t, dir)))
 		},
 		Attach: func(ctx context.Context, dir, id string) (primitives.EnvironmentPrimitive, error) {
-			return open(startChild(ctx, self, dir, 0, withSocket(t, dir), childID+"="+id))
+			return open(startChild(ctx, self, dir, withSocket(t, dir), childID+"="+id))
 		},
 	})
 }
@@ -212,36 +191,4 @@ func open(c *child, err error) (primitives.EnvironmentPrimitive, error) {
 		return nil, err
 	}
 	return c, nil
-}
-
-// nobody is the ID of a user without any rights.
-const nobody = 65534
-
-// TestContractAsAnotherUser runs the groups that the rights of a user influence.
-func TestContractAsAnotherUser(t *testing.T) {
-	testneed.Root(t, "only root can start the guest as another user")
-	// The user must be able to reach everything it needs, unlike t.TempDir.
-	public := filepath.Join(os.TempDir(), "guest-test-"+filepath.Base(t.TempDir())+fmt.Sprint(os.Getpid()))
-	if err := os.MkdirAll(public, 0o711); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(public) })
-	program := filepath.Join(public, "guest")
-	data, err := os.ReadFile(runnerOf(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(program, data, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	root := filepath.Join(public, "root")
-	if err := errors.Join(os.Mkdir(root, 0o700), os.Chown(root, nobody, nobody)); err != nil {
-		t.Fatal(err)
-	}
-	primitivestest.Run(t, primitivestest.Harness{
-		Groups: []string{"exec", "ending", "files", "archive"},
-		Open: func(ctx context.Context, _ string) (primitives.EnvironmentPrimitive, error) {
-			return open(startChild(ctx, program, root, nobody, guest.Config{Isolation: primitives.IsolationFull}))
-		},
-	})
 }

@@ -11,18 +11,32 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/internal/test/testneed"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local"
 	"github.com/agentenv-dev/agentenv/primitives/primitivestest"
 )
 
-// TestContract runs the contract suite, with control groups and without.
+// TestContract runs the whole contract with control groups. Without them it runs the groups in
+// which processes are found, for another user those that the user's rights affect.
 func TestContract(t *testing.T) {
-	t.Run("groups", func(t *testing.T) { contract(t, local.New) })
-	t.Run("sweeping", func(t *testing.T) { contract(t, local.NewSweeping) })
+	t.Run("groups", func(t *testing.T) { contract(t, nil, local.New) })
+	t.Run("sweeping", func(t *testing.T) {
+		contract(t, []string{"exec", "ending", "terminal", "lifecycle", "copies"}, local.NewSweeping)
+	})
+	t.Run("user", func(t *testing.T) {
+		testneed.Root(t, "only root runs commands as another user")
+		contract(t, []string{"exec", "archive", "lifecycle"}, func(ctx context.Context, cfg local.Config) (*local.Sandbox, error) {
+			if err := os.Chmod(filepath.Dir(cfg.Root), 0o711); err != nil { // for the user
+				return nil, err
+			}
+			cfg.User = "4242:4242" // a user that the contract does not use
+			return local.New(ctx, cfg)
+		})
+	})
 }
 
-func contract(t *testing.T, open func(context.Context, local.Config) (*local.Sandbox, error)) {
+func contract(t *testing.T, groups []string, open func(context.Context, local.Config) (*local.Sandbox, error)) {
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -30,6 +44,7 @@ func contract(t *testing.T, open func(context.Context, local.Config) (*local.San
 	var root atomic.Pointer[string]
 	t.Cleanup(func() { killEscapees(root.Load()) })
 	primitivestest.Run(t, primitivestest.Harness{
+		Groups: groups,
 		Open: func(ctx context.Context, dir string) (primitives.EnvironmentPrimitive, error) {
 			root.Store(&dir)
 			return open(ctx, local.Config{Root: dir, Runner: self})

@@ -41,7 +41,7 @@ type Harness struct {
 
 	// Groups names the groups of the contract to run, for another run under other
 	// circumstances. Nil means all of them: "exec", "streams", "ending", "terminal", "files",
-	// "archive", "watch", "lifecycle", "copies".
+	// "archive", "watch", "lifecycle", "forward", "copies".
 	Groups []string
 
 	// Patience is how long to wait for something that must happen before the case fails. Zero

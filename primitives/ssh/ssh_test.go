@@ -67,12 +67,14 @@ func output(t *testing.T, s *guest.Sandbox, args ...string) string {
 	return strings.TrimSpace(string(res.Stdout))
 }
 
-// TestContract runs the whole contract through a real sshd.
+// TestContract runs the groups that a connection through a real sshd can affect: the guest serves
+// the files of this machine, as it does in the contract test of the runner.
 func TestContract(t *testing.T) {
 	if os.Getenv("PRIMITIVESTEST_CLIENT") == "" { // client processes use the server of this one
 		testssh.Start(t)
 	}
 	primitivestest.Run(t, primitivestest.Harness{
+		Groups: []string{"exec", "streams", "ending", "lifecycle", "forward"},
 		Open: func(ctx context.Context, dir string) (primitives.EnvironmentPrimitive, error) {
 			return ssh.New(ctx, config(t, dir))
 		},
