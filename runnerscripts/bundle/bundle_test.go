@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -45,7 +46,38 @@ func search(t *testing.T, cfg Config) *finder {
 	return f
 }
 
+// realRunner returns the runner that all tests share.
+func realRunner(t *testing.T) string {
+	t.Helper()
+	name, err := Path(t.Context(), Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// fakeGo replaces the go command by one that copies the real runner instead of building it. It
+// returns a function that returns the calls.
+func fakeGo(t *testing.T) (calls func() []string) {
+	t.Helper()
+	dir, runner := t.TempDir(), realRunner(t)
+	log := filepath.Join(dir, "calls")
+	script := "#!/bin/sh\necho \"$*\" >>'" + log + "'\nwhile [ \"$1\" != -o ]; do shift; done\nexec cp '" + runner + "' \"$2\"\n"
+	if err := os.WriteFile(filepath.Join(dir, "go"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	return func() []string {
+		text, err := os.ReadFile(log)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+		return slices.Collect(strings.Lines(string(text)))
+	}
+}
+
 func TestMatchingBuildIsFoundInEveryPlaceInOrder(t *testing.T) {
+	calls := fakeGo(t)
 	f := search(t, Config{})
 	var told []string
 	f.cfg.Progress = func(s string) { told = append(told, s) }
@@ -63,8 +95,8 @@ func TestMatchingBuildIsFoundInEveryPlaceInOrder(t *testing.T) {
 	}
 
 	again, err := f.find(t.Context())
-	if err != nil || again != built || len(told) != 1 {
-		t.Errorf("second search = %q, %v, progress %q; want the cached %q without a build", again, err, told, built)
+	if made := calls(); err != nil || again != built || len(told) != 1 || len(made) != 1 {
+		t.Errorf("second search = %q, %v, progress %q, go called for %q; want the cached %q without a build", again, err, told, made, built)
 	}
 
 	for _, base := range []string{"envrunner", f.fileName()} {
@@ -113,6 +145,7 @@ func TestUnusableExplicitPathIsAnErrorAndNothingElseIsTried(t *testing.T) {
 }
 
 func TestFileThatOthersCouldHavePutThereIsNotUsed(t *testing.T) {
+	fakeGo(t)
 	f := search(t, Config{})
 	built, err := f.find(t.Context())
 	if err != nil {
@@ -202,20 +235,15 @@ func TestErrorListsAllThatWasTriedAndHowToMend(t *testing.T) {
 }
 
 func TestARunnerThatTheProgramCarriesIsUsedWithoutTheGoCommand(t *testing.T) {
-	f := search(t, Config{})
-	built, err := f.find(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	runner, err := os.ReadFile(built)
+	runner, err := os.ReadFile(realRunner(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Setenv("PATH", t.TempDir())
 	t.Setenv("GOROOT", "")
 	t.Cleanup(func() { carried.Store(nil) })
+	f := search(t, Config{})
 	Embed(fstest.MapFS{"some/folder/" + f.fileName(): {Data: runner}})
-	f = search(t, Config{})
 	found, err := f.find(t.Context())
 	if err != nil || f.isRunner(found) != nil || !strings.HasPrefix(filepath.Base(filepath.Dir(found)), "embedded-") {
 		t.Errorf("found %q, %v", found, err)

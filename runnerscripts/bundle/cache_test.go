@@ -54,6 +54,7 @@ func TestOnlyOldBinariesAreRemovedFromTheCache(t *testing.T) {
 }
 
 func TestDamagedBinaryInTheCacheIsMadeAgain(t *testing.T) {
+	fakeGo(t)
 	f := search(t, Config{})
 	built, err := f.find(t.Context())
 	if err != nil {

@@ -112,12 +112,9 @@ func TestDigestCoversEveryPackageOfTheRunner(t *testing.T) {
 }
 
 func TestReleaseBuildCarriesTheRunner(t *testing.T) {
+	content := realRunner(t)
 	f := search(t, Config{})
 	dir := t.TempDir()
-	content, err := f.find(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
 	inPackage := filepath.Join(f.source, "runnerscripts", "bundle")
 	test := filepath.Join(dir, "carried_test.go")
 	code := `package bundle
