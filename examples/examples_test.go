@@ -17,6 +17,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
 // TestReadmeShowsTheHelloProgram checks that README.md and the hello example are the same.
@@ -94,12 +95,19 @@ var programs = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	out, err := exec.Command("go", "build", "-o", dir+"/", "./...").CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("%w\n%s", err, out)
-	}
-	return dir, err
+	return dir, build("-o", dir+"/", "./...")
 })
+
+// build runs go build. All programs here are built with the same flags, so that they share packages.
+func build(args ...string) error {
+	cmd := exec.Command("go", append([]string{"build", "-trimpath", "-buildvcs=false"}, args...)...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return err
+}
 
 func TestMain(m *testing.M) {
 	status := testdocker.Main(m)
@@ -107,6 +115,15 @@ func TestMain(m *testing.M) {
 		_ = os.RemoveAll(dir)
 	}
 	os.Exit(status)
+}
+
+func runner(t *testing.T) string {
+	t.Helper()
+	file, err := bundle.Path(t.Context(), bundle.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file
 }
 
 // example returns the command that runs an example, with a temporary folder of the test.
@@ -117,7 +134,8 @@ func example(t *testing.T, name string, args ...string) *exec.Cmd {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, name), args...)
-	cmd.Env = append(os.Environ(), "TMPDIR="+t.TempDir(), "ADDR=127.0.0.1:0")
+	// A program that was built with -trimpath does not know where the source of the runner is.
+	cmd.Env = append(os.Environ(), "TMPDIR="+t.TempDir(), "ADDR=127.0.0.1:0", bundle.ExplicitVariable+"="+runner(t))
 	cmd.Stderr = os.Stderr
 	return cmd
 }
@@ -189,27 +207,20 @@ func TestAShippedProgramNeedsNeitherGoNorASecondFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runner, program := filepath.Join(dir, "envrunner"), filepath.Join(dir, "bin", "shipping")
+	program := filepath.Join(dir, "bin", "shipping")
 	// Place the runner as "go generate" does, without writing to this repository.
-	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(here, "runners", "envrunner-linux-amd64"): runner}})
+	overlay, err := json.Marshal(map[string]any{"Replace": map[string]string{filepath.Join(here, "runners", "envrunner-linux-amd64"): runner(t)}})
 	if err == nil {
 		err = os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, args := range [][]string{
-		{"-ldflags", "-s -w", "-o", runner, "github.com/agentenv-dev/agentenv/runnerscripts/runner"},
-		{"-overlay", filepath.Join(dir, "overlay.json"), "-o", program, "./shipping"},
-	} {
-		cmd := exec.CommandContext(t.Context(), "go", append([]string{"build", "-trimpath"}, args...)...)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
+	if err := build("-overlay", filepath.Join(dir, "overlay.json"), "-o", program, "./shipping"); err != nil {
+		t.Fatal(err)
 	}
 	const want = "hello.txt is in the workspace"
-	find := func(context.Context, string, string) (string, error) { return runner, nil }
+	find := func(context.Context, string, string) (string, error) { return runner(t), nil }
 	box, err := docker.Provider{Pull: docker.PullNever, Runner: find}.Create(t.Context(), primitives.Spec{Image: testdocker.Busybox(t), Network: "none", Labels: testdocker.Labels()})
 	if err != nil {
 		t.Fatal(err)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives/local"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
 // runnerBinary is the real runner, built from the present source.
@@ -33,35 +33,18 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	dir, err := os.MkdirTemp("", "session-test-")
-	if err == nil {
-		runnerBinary = filepath.Join(dir, "envrunner")
-		err = buildRunner()
-	}
-	if err != nil {
+	var err error
+	if runnerBinary, err = bundle.Path(context.Background(), bundle.Config{}); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	goleak.VerifyTestMain(tests{m}, goleak.Cleanup(func(code int) {
-		os.RemoveAll(dir)
-		os.Exit(code)
-	}))
+	goleak.VerifyTestMain(tests{m})
 }
 
 // tests wraps testing.M: its Run also fails if the tests leave anything in an engine.
 type tests struct{ *testing.M }
 
 func (m tests) Run() int { return testdocker.Main(m.M) }
-
-func buildRunner() error {
-	build := exec.CommandContext(context.Background(), "go", "build", "-o", runnerBinary,
-		"github.com/agentenv-dev/agentenv/runnerscripts/runner")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return fmt.Errorf("build the runner: %w\n%s", err, out)
-	}
-	return nil
-}
 
 // scripted returns the configuration of a local sandbox in which the script agent plays the
 // given turns, one for each prompt.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	rs "github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
 // asMain makes the test binary behave as envrunner, so that the race detector covers it.
@@ -32,26 +32,14 @@ func TestMain(m *testing.M) {
 // tooLong is the timeout for a test that hangs. No passing test waits for it.
 const tooLong = 3 * time.Minute
 
-// builtRunner returns the content of the real binary, built once. Each test writes its own copy of
-// it, so that no file outlives the tests.
-var builtRunner = sync.OnceValues(func() ([]byte, error) {
-	dir, err := os.MkdirTemp("", "envrunner-test-")
-	if err != nil {
-		return nil, err
-	}
-	defer os.RemoveAll(dir)
-	name := filepath.Join(dir, "envrunner")
-	cmd := exec.Command("go", "build", "-trimpath", "-tags", "nethttpomithttp2", "-ldflags", "-s -w", "-o", name, ".")
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("%w: %s", err, out)
-	}
-	return os.ReadFile(name)
-})
-
+// runnerFile returns a copy of the real binary that every user may run.
 func runnerFile(t *testing.T) string {
 	t.Helper()
-	content, err := builtRunner()
+	built, err := bundle.Path(t.Context(), bundle.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, err := os.ReadFile(built)
 	if err != nil {
 		t.Fatal(err)
 	}

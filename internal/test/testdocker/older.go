@@ -38,7 +38,7 @@ func OlderRunner(t *testing.T) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-s -w",
+	build := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-buildvcs=false", "-tags=nethttpomithttp2", "-ldflags", "-s -w",
 		"-overlay", filepath.Join(dir, "overlay.json"), "-o", runner, module+"/runnerscripts/runner")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
