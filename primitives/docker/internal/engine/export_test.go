@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
+	"net/url"
 	"time"
 
 	"github.com/docker/docker/api/types/container"
@@ -28,4 +29,21 @@ func AskPatiently(ctx context.Context, host string, timeout time.Duration) error
 	}
 	_, err = eng.ContainerList(ctx, container.ListOptions{})
 	return errors.Join(Explain(eng, err), eng.Close())
+}
+
+// DialSSH connects through the ssh command.
+func DialSSH(ctx context.Context, host string) (net.Conn, error) {
+	dial, err := dialSSH(&url.URL{Scheme: "ssh", Host: host})
+	if err != nil {
+		return nil, err
+	}
+	return dial(ctx)
+}
+
+// WordsOfSSH returns what ssh has said of its failure; "" if err is no failure of ssh.
+func WordsOfSSH(err error) string {
+	if failed, ok := errors.AsType[*sshError](err); ok {
+		return failed.stderr
+	}
+	return ""
 }

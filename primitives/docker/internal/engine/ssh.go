@@ -11,6 +11,8 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/docker/cli/cli/connhelper"
@@ -39,13 +41,14 @@ func dialSSH(u *url.URL) (dialer, error) {
 // sshConn is a connection through an ssh command.
 type sshConn struct {
 	net.Conn
-	host  string
-	close func() error
+	host   string
+	close  func() error
+	failed atomic.Pointer[sshError] // nil until ssh has said why it failed
 }
 
 // startSSH starts the ssh command on a thread that lives as long as the connection: the kernel
-// kills the command when the thread that started it ends. If ssh fails, the first Read or Write
-// returns the error.
+// kills the command when the thread that started it ends. If ssh fails, each Read and Write returns
+// the error: the transport does both at once, and may report either.
 func startSSH(ctx context.Context, host string, helper *connhelper.ConnectionHelper) (net.Conn, error) {
 	c := &sshConn{host: host}
 	started, closed := make(chan error, 1), make(chan struct{})
@@ -77,25 +80,39 @@ func (c *sshConn) Read(p []byte) (int, error) {
 	return n, c.explain(err)
 }
 
+// Write returns why ssh failed when ssh no longer reads: only Read waits for the end of ssh.
 func (c *sshConn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
+	if errors.Is(err, syscall.EPIPE) {
+		_, _ = c.Read(make([]byte, 1)) // explain has its error
+	}
 	return n, c.explain(err)
 }
 
 // Close ends the ssh command and returns when it has ended.
 func (c *sshConn) Close() error { return c.close() }
 
-// explain returns an error of the ssh command as an *sshError. EOF and a closed connection are not
-// failures of ssh.
+// explain returns an error of the ssh command as an *sshError, also when the connection has been
+// closed because of it. EOF and a closed connection are not failures of ssh.
 func (c *sshConn) explain(err error) error {
-	if err == nil || errors.Is(err, io.EOF) || errors.Is(err, fs.ErrClosed) {
+	failed := c.failed.Load()
+	switch {
+	case err == nil:
+		return nil
+	case failed != nil:
+		return failed
+	case errors.Is(err, io.EOF), errors.Is(err, fs.ErrClosed):
 		return err
 	}
 	_, said, found := strings.Cut(err.Error(), ": stderr=")
 	if !found {
 		said = err.Error()
 	}
-	return &sshError{host: c.host, err: errors.New("the command has failed"), stderr: strings.TrimSpace(said)}
+	failed = &sshError{host: c.host, err: errors.New("the command has failed"), stderr: strings.TrimSpace(said)}
+	if found {
+		c.failed.Store(failed)
+	}
+	return failed
 }
 
 // sshError says why ssh ended. Error omits the output of ssh: the engine's client searches errors

@@ -3,7 +3,9 @@ package engine_test
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -99,5 +101,40 @@ func failsWith(t *testing.T, host, words string) {
 	}
 	if !strings.Contains(err.Error(), words) {
 		t.Errorf("%q does not say %q", err, words)
+	}
+}
+
+// The transport reads and writes at once, and closes the connection after the first error. The
+// words of ssh must be in the error that it reports, whichever that is.
+func TestAFailureOfSSHIsTheErrorOfEveryOperation(t *testing.T) {
+	const words = "connect to host far port 22: Connection refused"
+	bin := t.TempDir()
+	double := "#!/bin/sh\nexec <&-\necho closed\necho '" + words + "' >&2\nexit 255\n"
+	if err := os.WriteFile(filepath.Join(bin, "ssh"), []byte(double), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	write := func(c net.Conn) error { _, err := c.Write([]byte("x")); return err }
+	read := func(c net.Conn) error { _, err := c.Read(make([]byte, 1)); return err }
+	for name, order := range map[string][]func(net.Conn) error{
+		"written first": {write, read, write},
+		"read first":    {read, write, read},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conn, err := engine.DialSSH(t.Context(), "far")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = conn.Close() }()
+			if _, err := io.ReadFull(conn, make([]byte, len("closed\n"))); err != nil {
+				t.Fatal(err)
+			}
+			for i, operate := range order {
+				if err := operate(conn); engine.WordsOfSSH(err) != words {
+					t.Errorf("operation %d: %v, %q; want %q", i, err, engine.WordsOfSSH(err), words)
+				}
+				_ = conn.Close() // as the transport does
+			}
+		})
 	}
 }
