@@ -29,29 +29,14 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	// Keep the records of the tests apart from those of this user.
-	state, err := os.MkdirTemp("", "agentenv-state-*")
-	if err == nil {
-		err = os.Setenv("XDG_STATE_HOME", state)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	goleak.VerifyTestMain(tests{m, state})
+	goleak.VerifyTestMain(tests{m})
 }
 
 // tests runs the tests of the package. After them nothing may be left in an engine or on a
 // server.
-type tests struct {
-	*testing.M
-	state string // the folder that is removed in the end
-}
+type tests struct{ *testing.M }
 
-func (m tests) Run() int {
-	defer func() { _ = os.RemoveAll(m.state) }()
-	return testmodal.Check(testdocker.Main(m.M))
-}
+func (m tests) Run() int { return testmodal.Check(testdocker.Main(m.M)) }
 
 // sandbox returns the configuration of a sandbox in a folder of the test.
 func sandbox(t *testing.T) Sandbox {

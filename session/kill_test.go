@@ -185,6 +185,9 @@ func killed(t *testing.T, env environment.Config, prompt string, check func(t *t
 		ctx := context.WithoutCancel(t.Context())
 		left, err := environment.List(ctx, env.Sandbox)
 		for _, info := range left {
+			if info.Type == "docker" && !testdocker.Made(t, info.ID) {
+				continue
+			}
 			t.Errorf("a sandbox is left: %s", info.ID)
 			err = errors.Join(err, environment.Remove(ctx, env.Sandbox, info.ID))
 		}

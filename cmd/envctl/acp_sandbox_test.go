@@ -85,7 +85,7 @@ func TestAContainerHasTheEditorsFolderAtItsPath(t *testing.T) {
 		t.Fatal(err)
 	}
 	if slices.ContainsFunc(left, func(i environment.SandboxInfo) bool {
-		return i.InUse && i.Image == testdocker.Busybox(t) && madeBy(t, i.ID)
+		return i.InUse && i.Image == testdocker.Busybox(t) && testdocker.Made(t, i.ID)
 	}) {
 		t.Errorf("containers are left: %+v", left)
 	}
@@ -147,21 +147,6 @@ func TestAnEditorsFolderThatBecomesALinkIsNotFollowed(t *testing.T) {
 	if err := e.end(); err != nil {
 		t.Error(err)
 	}
-}
-
-// madeBy reports whether this test binary created a container.
-func madeBy(t *testing.T, id string) bool {
-	t.Helper()
-	c, err := testdocker.Engine(t).ContainerInspect(t.Context(), id)
-	if err != nil {
-		return false // the container is gone
-	}
-	for key, value := range testdocker.Labels() {
-		if c.Config.Labels[key] != value {
-			return false
-		}
-	}
-	return true
 }
 
 func TestASandboxAtModalHasACopyOfTheEditorsFolder(t *testing.T) {

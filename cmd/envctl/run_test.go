@@ -27,6 +27,7 @@ func alone(t *testing.T) {
 	home := t.TempDir()
 	t.Setenv("HOME", home)
 	t.Setenv("XDG_CACHE_HOME", filepath.Join(home, ".cache"))
+	t.Setenv("XDG_STATE_HOME", filepath.Join(home, ".local", "state"))
 	t.Setenv(bundle.ExplicitVariable, runner)
 	t.Cleanup(func() { checkNothingLeft(t, home) })
 }

@@ -23,16 +23,28 @@ import (
 // Scratch returns the name of an empty image.
 func Scratch(t testing.TB) string {
 	t.Helper()
-	return ensure(t, "scratch", nil)
+	ref, err := ensure(t.Context(), Engine(t), "scratch", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ref
 }
 
 // Busybox returns the name of an image with a static busybox and its commands in /bin, with
 // /tmp, and with the users root and tester (1000:1000).
 func Busybox(t testing.TB) string {
 	t.Helper()
+	ref, err := ensureBusybox(t.Context(), Engine(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ref
+}
+
+func ensureBusybox(ctx context.Context, eng *client.Client) (string, error) {
 	binary, err := os.ReadFile("/bin/busybox")
 	if err != nil {
-		t.Fatalf("%s: %v", instruction, err)
+		return "", fmt.Errorf("%s: %w", instruction, err)
 	}
 	entries := []entry{
 		{tar.Header{Name: "bin/", Mode: 0o755, Typeflag: tar.TypeDir}, nil},
@@ -48,7 +60,7 @@ func Busybox(t testing.TB) string {
 	} {
 		entries = append(entries, entry{tar.Header{Name: "bin/" + name, Linkname: "busybox", Typeflag: tar.TypeSymlink}, nil})
 	}
-	return ensure(t, "busybox", entries)
+	return ensure(ctx, eng, "busybox", entries)
 }
 
 //go:embed debian.sh
@@ -97,76 +109,72 @@ type entry struct {
 	content []byte
 }
 
-// ensure imports an image unless the engine has it.
-func ensure(t testing.TB, name string, entries []entry) string {
-	t.Helper()
-	archive := pack(t, entries)
+// ensure imports an image unless the engine has it, and returns its name.
+func ensure(ctx context.Context, eng *client.Client, name string, entries []entry) (string, error) {
+	archive, err := pack(entries)
+	if err != nil {
+		return "", err
+	}
 	ref := reference(name, archive)
-	eng := Engine(t)
-	if has(t, eng, ref) {
-		return ref
+	if found, err := has(ctx, eng, ref); found || err != nil {
+		return ref, err
 	}
 	// The tests of several packages start at the same time. Every import would create another
 	// image and move the name to it.
-	defer lockImages(t)()
-	if has(t, eng, ref) {
-		return ref
+	unlock, err := lockImages(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer unlock()
+	if found, err := has(ctx, eng, ref); found || err != nil {
+		return ref, err
 	}
 	source := image.ImportSource{Source: bytes.NewReader(archive), SourceName: "-"}
-	body, err := eng.ImageImport(t.Context(), source, ref, image.ImportOptions{Changes: []string{"ENV IMAGE_MARK=from-image"}})
+	body, err := eng.ImageImport(ctx, source, ref, image.ImportOptions{Changes: []string{"ENV IMAGE_MARK=from-image"}})
 	if err == nil {
 		_, err = io.Copy(io.Discard, body)
 		_ = body.Close()
 	}
 	if err != nil {
-		t.Fatalf("import the image %s: %v", ref, err)
+		return "", fmt.Errorf("import the image %s: %w", ref, err)
 	}
-	return ref
+	return ref, nil
 }
 
 // has reports whether the engine has an image.
-func has(t testing.TB, eng *client.Client, ref string) bool {
-	t.Helper()
-	_, err := eng.ImageInspect(t.Context(), ref)
-	if err != nil && !cerrdefs.IsNotFound(err) {
-		t.Fatal(err)
+func has(ctx context.Context, eng *client.Client, ref string) (bool, error) {
+	_, err := eng.ImageInspect(ctx, ref)
+	if cerrdefs.IsNotFound(err) {
+		return false, nil
 	}
-	return err == nil
+	return err == nil, err
 }
 
 // lockImages prevents other tests, also of other programs, from importing images.
-func lockImages(t testing.TB) (unlock func()) {
-	t.Helper()
+func lockImages(ctx context.Context) (unlock func(), err error) {
 	dir, err := os.UserCacheDir()
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	dir = filepath.Join(dir, "agentenv")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	unlock, err = flock.Lock(t.Context(), filepath.Join(dir, "lock-test-images"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return unlock
+	return flock.Lock(ctx, filepath.Join(dir, "lock-test-images"), nil)
 }
 
-func pack(t testing.TB, entries []entry) []byte {
-	t.Helper()
+func pack(entries []entry) ([]byte, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	for _, e := range entries {
 		e.header.Size = int64(len(e.content))
 		if err := w.WriteHeader(&e.header); err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 		if _, err := w.Write(e.content); err != nil {
-			t.Fatal(err)
+			return nil, err
 		}
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
+	err := w.Close()
+	return b.Bytes(), err
 }

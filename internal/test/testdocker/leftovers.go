@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"testing"
+	"slices"
 	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
@@ -17,43 +17,11 @@ import (
 	"github.com/docker/docker/client"
 )
 
-// runLabel is the label of all containers of tests. Its value is in the variable runVariable,
-// so that programs started by a test use the same.
-const (
-	runLabel    = "agentenv-test-run"
-	runVariable = "AGENTENV_TEST_RUN"
-)
-
-// Labels returns the labels of this run of the tests.
-func Labels() map[string]string { return map[string]string{runLabel: os.Getenv(runVariable)} }
-
-// Main runs the tests of a package and returns the exit status. It fails if they leave a
-// container, a volume or an image behind.
-func Main(m *testing.M) int {
-	if os.Getenv(runVariable) != "" {
-		return m.Run() // a program that a test started
-	}
-	if err := os.Setenv(runVariable, fmt.Sprintf("%d-%d", os.Getpid(), time.Now().UnixNano())); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	code := m.Run()
-	if err := leftovers(); err != nil {
-		fmt.Fprintln(os.Stderr, "after the tests:", err)
-		return 1
-	}
-	return code
-}
-
 // leftovers waits until no containers and volumes of this run exist. After a minute it removes
-// them and returns an error. The engine forgets a container before it removes its volumes.
-func leftovers() error {
-	eng, err := connect()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = eng.Close() }()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute) //nolint:forbidigo // TestMain has no context
+// them and returns an error. The engine forgets a container before it removes its volumes. The
+// networks are those that were there before the run.
+func leftovers(ctx context.Context, eng *client.Client, networks []string) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	patience := time.NewTimer(time.Minute)
 	defer patience.Stop()
@@ -71,7 +39,7 @@ func leftovers() error {
 			return err
 		}
 		if len(left)+len(volumes) == 0 {
-			return errors.Join(leftNetworks(ctx, eng), leftImages(ctx, eng))
+			return errors.Join(leftNetworks(ctx, eng, networks), leftImages(ctx, eng))
 		}
 		select {
 		case <-tick.C:
@@ -111,14 +79,30 @@ func leftVolumes(ctx context.Context, eng *client.Client) error {
 	return err
 }
 
-// leftNetworks removes the engine's one network for sandboxes, unless other tests use it.
-func leftNetworks(ctx context.Context, eng *client.Client) error {
-	left, err := eng.NetworkList(ctx, network.ListOptions{Filters: filters.NewArgs(filters.Arg("label", "dev.agentenv.network"))})
-	if err == nil && len(left) > 1 {
-		err = fmt.Errorf("%d networks of sandboxes were made", len(left))
+// networksOfSandboxes returns the IDs of the engine's networks for sandboxes.
+func networksOfSandboxes(ctx context.Context, eng *client.Client) ([]string, error) {
+	found, err := eng.NetworkList(ctx, network.ListOptions{Filters: filters.NewArgs(filters.Arg("label", "dev.agentenv.network"))})
+	var ids []string
+	for _, n := range found {
+		ids = append(ids, n.ID)
 	}
-	for _, n := range left {
-		rerr := eng.NetworkRemove(ctx, n.ID)
+	return ids, err
+}
+
+// leftNetworks removes the engine's one network for sandboxes, unless it was there before or a
+// container uses it. An ended container uses it, too, but the engine would remove the network.
+func leftNetworks(ctx context.Context, eng *client.Client, before []string) error {
+	left, err := networksOfSandboxes(ctx, eng)
+	left = slices.DeleteFunc(left, func(id string) bool { return slices.Contains(before, id) })
+	if len(left) > 1 {
+		err = errors.Join(err, fmt.Errorf("%d networks of sandboxes were made", len(left)))
+	}
+	for _, id := range left {
+		using, lerr := eng.ContainerList(ctx, container.ListOptions{All: true, Limit: 1, Filters: filters.NewArgs(filters.Arg("network", id))})
+		if err = errors.Join(err, lerr); lerr != nil || len(using) > 0 {
+			continue
+		}
+		rerr := eng.NetworkRemove(ctx, id)
 		if rerr != nil && !cerrdefs.IsNotFound(rerr) && !cerrdefs.IsPermissionDenied(rerr) {
 			err = errors.Join(err, rerr)
 		}

@@ -5,9 +5,11 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"os"
 	"testing"
 	"time"
 
+	cerrdefs "github.com/containerd/errdefs"
 	"github.com/docker/docker/client"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
@@ -20,7 +22,7 @@ const instruction = "run the set-up first, which installs and starts what the te
 // Engine returns a client of the engine. The client is closed with the test.
 func Engine(t testing.TB) *client.Client {
 	t.Helper()
-	eng, err := connect()
+	eng, err := connect(context.WithoutCancel(t.Context()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,12 +34,23 @@ func Engine(t testing.TB) *client.Client {
 	return eng
 }
 
-func connect() (*client.Client, error) {
+// Made reports whether this run of the tests has made a container. Others may be the user's own, or
+// of the tests of other packages.
+func Made(t testing.TB, id string) bool {
+	t.Helper()
+	c, err := Engine(t).ContainerInspect(context.WithoutCancel(t.Context()), id)
+	if err != nil && !cerrdefs.IsNotFound(err) {
+		t.Fatal(err)
+	}
+	return err == nil && c.Config.Labels[runLabel] == os.Getenv(runVariable)
+}
+
+func connect(ctx context.Context) (*client.Client, error) {
 	eng, err := client.NewClientWithOpts(client.FromEnv, client.WithAPIVersionNegotiation(), withoutIdle)
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) //nolint:forbidigo // used by TestMain, too, which has no context
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	if _, err := eng.Ping(ctx); err != nil {
 		return nil, fmt.Errorf("no Docker engine answers; %s: %w", instruction, err)
