@@ -107,7 +107,7 @@ func (a *testAgent) Authenticate(_ context.Context, r acpsdk.AuthenticateRequest
 	return acpsdk.AuthenticateResponse{}, nil
 }
 
-func (a *testAgent) NewSession(_ context.Context, q acpsdk.NewSessionRequest) (acpsdk.NewSessionResponse, error) {
+func (a *testAgent) NewSession(ctx context.Context, q acpsdk.NewSessionRequest) (acpsdk.NewSessionResponse, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.servers = q.McpServers
@@ -116,7 +116,21 @@ func (a *testAgent) NewSession(_ context.Context, q acpsdk.NewSessionRequest) (a
 	}
 	r := acpsdk.NewSessionResponse{SessionId: acpsdk.SessionId(fmt.Sprintf("session-%d", os.Getpid()))}
 	r.Modes, r.Models, r.ConfigOptions = a.options()
-	return r, a.keep(r.SessionId, nil)
+	err := a.keep(r.SessionId, nil)
+	if a.has("offers-first") {
+		err = errors.Join(err, a.offer(ctx, r.SessionId))
+	}
+	if a.has("mode-first") {
+		mode := acpsdk.SessionCurrentModeUpdate{CurrentModeId: r.Modes.CurrentModeId}
+		err = errors.Join(err, a.update(ctx, r.SessionId, acpsdk.SessionUpdate{CurrentModeUpdate: &mode}))
+	}
+	return r, err
+}
+
+// offer reports the agent's commands.
+func (a *testAgent) offer(ctx context.Context, id acpsdk.SessionId) error {
+	commands := acpsdk.SessionAvailableCommandsUpdate{AvailableCommands: []acpsdk.AvailableCommand{{Name: "go"}}}
+	return a.update(ctx, id, acpsdk.SessionUpdate{AvailableCommandsUpdate: &commands})
 }
 
 func (a *testAgent) options() (*acpsdk.SessionModeState, *acpsdk.SessionModelState, []acpsdk.SessionConfigOption) {
@@ -159,10 +173,13 @@ func (a *testAgent) options() (*acpsdk.SessionModeState, *acpsdk.SessionModelSta
 	}
 }
 
-func (a *testAgent) SetSessionMode(_ context.Context, r acpsdk.SetSessionModeRequest) (acpsdk.SetSessionModeResponse, error) {
+func (a *testAgent) SetSessionMode(ctx context.Context, r acpsdk.SetSessionModeRequest) (acpsdk.SetSessionModeResponse, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.mode = string(r.ModeId)
+	if a.has("offers-with-mode") {
+		return acpsdk.SetSessionModeResponse{}, a.offer(ctx, r.SessionId)
+	}
 	return acpsdk.SetSessionModeResponse{}, nil
 }
 

@@ -50,6 +50,9 @@ type Config struct {
 	// call, for its kind, because the agent does not.
 	KeepsAlways func(call runnerscripts.ToolCall) bool
 
+	// Offers says that the agent reports its commands after each start. The start waits for them, so
+	// that they come before the first prompt.
+	Offers bool
 	// Translate may modify an update of the agent.
 	Translate func(Update) Update
 	// Usage returns the usage of a query, for agents whose reply does not report it as ACP

@@ -32,6 +32,7 @@ const (
 type conversation struct {
 	cfg       Config
 	translate *translator
+	updates   updates
 
 	starting sync.Mutex // held while a process is started
 	life     agent.Life
@@ -46,6 +47,7 @@ type conversation struct {
 	over     bool // no process may be started any more
 	loading  bool // the agent repeats the old conversation
 	repeated int  // number of repeated updates
+	offered  bool // the agent has reported its commands
 	progress chan struct{}
 	query    *query
 	stopped  []*question                     // rejected by an interrupt that must be sent before the answer
@@ -76,6 +78,7 @@ func Start(ctx context.Context, cfg Config) (agent.Conversation, error) {
 		mode:        cfg.Query.Agent.PermissionMode,
 		model:       cfg.Query.Agent.Model,
 	}
+	c.updates.report = c.said
 	p, resumed, err := c.start(ctx)
 	if err != nil {
 		return nil, err
@@ -88,6 +91,7 @@ func Start(ctx context.Context, cfg Config) (agent.Conversation, error) {
 		Agent: cfg.Query.Agent.Name, AgentVersion: p.version,
 		Model: cmp.Or(model, p.options.model()), Mode: cmp.Or(mode, p.options.mode()), Models: p.options.modelList(), Resumed: resumed,
 	})
+	c.updates.release()
 	return c, nil
 }
 

@@ -147,6 +147,7 @@ func (c *conversation) applyOptions(ctx context.Context, p *peer) error {
 		if err := c.applyMode(ctx, p, mode); err != nil {
 			return err
 		}
+		c.updates.dropModes()
 	}
 	if model != "" && !c.cfg.ModelAtLaunch && model != p.options.model() {
 		return c.applyModel(ctx, p, model)

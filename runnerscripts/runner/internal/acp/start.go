@@ -16,8 +16,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/jsonrpc"
 )
 
-// repeatTime is how long the agent may pause while it repeats the old conversation.
-const repeatTime = 3 * time.Second
+// pauseTime is how long the agent may pause while the start waits for its updates.
+const pauseTime = 3 * time.Second
 
 // running returns the peer, and restarts it if it has ended.
 func (c *conversation) running(ctx context.Context) (*peer, error) {
@@ -34,10 +34,14 @@ func (c *conversation) running(ctx context.Context) (*peer, error) {
 	}
 	p.Kill()
 	p, _, err := c.start(ctx)
+	if err == nil {
+		c.updates.release()
+	}
 	return p, err
 }
 
-// start starts the program and its session, and waits until it can take a prompt.
+// start starts the program and its session, and waits until it can take a prompt. The caller must
+// release c.updates.
 func (c *conversation) start(ctx context.Context) (p *peer, resumed bool, err error) {
 	c.mu.Lock()
 	model := c.model
@@ -53,6 +57,7 @@ func (c *conversation) start(ctx context.Context) (p *peer, resumed bool, err er
 		}
 	}
 	c.translate.resume(h)
+	c.updates.restart()
 	c.mu.Lock()
 	if c.over {
 		c.mu.Unlock()
@@ -63,7 +68,7 @@ func (c *conversation) start(ctx context.Context) (p *peer, resumed bool, err er
 		c.mu.Unlock()
 		return nil, false, c.startFailure(err)
 	}
-	c.peer, c.loading, c.repeated = p, h.SessionID != "", 0
+	c.peer, c.loading, c.repeated, c.offered = p, h.SessionID != "", 0, false
 	c.mu.Unlock()
 	late := c.startFailure(fmt.Errorf("it was not ready within %v", c.cfg.StartTime))
 	ctx, cancel := context.WithTimeoutCause(ctx, c.cfg.StartTime, late)
@@ -118,7 +123,10 @@ func (c *conversation) open(ctx context.Context, p *peer, h History, env []strin
 	if err != nil {
 		return err
 	}
-	return c.applyOptions(ctx, p)
+	if err := c.applyOptions(ctx, p); err != nil || !c.cfg.Offers {
+		return err
+	}
+	return c.await(ctx, p.Done(), func() bool { return c.offered })
 }
 
 // newSession creates a session.
@@ -158,7 +166,7 @@ func (c *conversation) loadSession(ctx context.Context, p *peer, h History) erro
 			return c.sessionNotFound(err, format)
 		}
 		p.options = options{modes: s.Modes, models: s.Models, config: s.ConfigOptions}
-		if err := c.awaitRepetition(ctx, p, h.Updates); err != nil {
+		if err := c.await(ctx, p.Done(), func() bool { return c.repeated >= h.Updates }); err != nil {
 			return err
 		}
 	default:
@@ -171,24 +179,24 @@ func (c *conversation) loadSession(ctx context.Context, p *peer, h History) erro
 	return nil
 }
 
-// awaitRepetition waits until the agent has repeated the given number of updates, or pauses:
-// some versions repeat fewer.
-func (c *conversation) awaitRepetition(ctx context.Context, p *peer, updates int) error {
-	timer := time.NewTimer(repeatTime)
+// await waits until the agent has sent the updates that it sends after a start, or pauses: some
+// versions send fewer. It calls enough with c.mu held.
+func (c *conversation) await(ctx context.Context, ended <-chan struct{}, enough func() bool) error {
+	timer := time.NewTimer(pauseTime)
 	defer timer.Stop()
 	for {
 		c.mu.Lock()
-		enough := c.repeated >= updates
+		complete := enough()
 		c.mu.Unlock()
-		if enough {
+		if complete {
 			return nil
 		}
 		select {
 		case <-c.progress:
-			timer.Reset(repeatTime)
+			timer.Reset(pauseTime)
 		case <-timer.C:
 			return nil
-		case <-p.Done():
+		case <-ended:
 			return jsonrpc.ErrEnded
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -258,8 +266,12 @@ func (c *conversation) notified(method string, params json.RawMessage) {
 	if c.cfg.Translate != nil {
 		u = c.cfg.Translate(u)
 	}
-	if err := c.said(u); err != nil {
-		c.unreadable(n.Update, err)
+	c.updates.take(u)
+	if u.Kind == string(runnerscripts.TypeCommands) {
+		c.mu.Lock()
+		c.offered = true
+		c.progressedLocked()
+		c.mu.Unlock()
 	}
 }
 
@@ -276,17 +288,28 @@ func isRunners(kind string) bool {
 	return slices.Contains([]string{"query", "environment", "file", "transcript", "subagent"}, family)
 }
 
-// said handles an update of the session.
-func (c *conversation) said(u Update) error {
-	if runnerscripts.EventType(u.Kind) != runnerscripts.TypeModeUpdate {
-		return c.translate.update(u)
+// said reports an update of the session.
+func (c *conversation) said(u Update) {
+	var err error
+	if runnerscripts.EventType(u.Kind) == runnerscripts.TypeModeUpdate {
+		var m runnerscripts.ModeUpdate
+		if err = json.Unmarshal(u.Raw, &m); err == nil {
+			c.agentMode(m.CurrentModeID)
+		}
+	} else {
+		err = c.translate.update(u)
 	}
-	var m runnerscripts.ModeUpdate
-	if err := json.Unmarshal(u.Raw, &m); err != nil {
-		return err
+	if err != nil {
+		c.unreadable(u.Raw, err)
 	}
-	c.agentMode(m.CurrentModeID)
-	return nil
+}
+
+// progressedLocked tells await that the agent has sent an update.
+func (c *conversation) progressedLocked() {
+	select {
+	case c.progress <- struct{}{}:
+	default:
+	}
 }
 
 // repeats reports whether an update belongs to the old conversation of a loading session.
@@ -301,10 +324,7 @@ func (c *conversation) repeats(u Update) bool {
 	defer c.mu.Unlock()
 	if c.loading {
 		c.repeated++
-		select {
-		case c.progress <- struct{}{}:
-		default:
-		}
+		c.progressedLocked()
 	}
 	return c.loading
 }

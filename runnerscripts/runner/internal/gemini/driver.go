@@ -105,6 +105,7 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 		Guard:         agent.NewGuard(req.Session, skillsPath, extensionPath),
 		History:       live.history,
 		Began:         live.began,
+		Offers:        true,
 		Translate: func(u acp.Update) acp.Update {
 			if u.Kind == string(runnerscripts.TypeCommands) {
 				return withCommands(u, req.Profile.Commands)

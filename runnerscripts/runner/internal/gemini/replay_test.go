@@ -26,8 +26,8 @@ type rpcLine struct {
 
 // runReplay plays the program: it writes the session's file and prints the lines of a recorded run.
 // It prints a reply after it has read the request. It prints a notification after it has read the
-// request of the next reply in the run. After it prints a request to the client, it waits for the
-// answer.
+// request of the next reply in the run, but the commands at once: the driver waits for them. After it
+// prints a request to the client, it waits for the answer.
 func runReplay(in io.Reader, out io.Writer, run string) error {
 	folder := filepath.Dir(os.Getenv("HOME"))
 	lines := strings.Split(strings.TrimSpace(recordedFile(run+".lines.jsonl", folder)), "\n")
@@ -68,7 +68,8 @@ func runReplay(in io.Reader, out io.Writer, run string) error {
 		if err := json.Unmarshal([]byte(line), &l); err != nil {
 			return err
 		}
-		if key := nextReply(lines[i:]); key != "" {
+		key := nextReply(lines[i:])
+		if key != "" && !strings.Contains(line, string(runnerscripts.TypeCommands)) {
 			if err := await(key); err != nil {
 				return err
 			}

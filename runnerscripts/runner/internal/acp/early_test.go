@@ -1,0 +1,93 @@
+package acp
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+func TestUpdatesOfAStartComeAfterSessionInitialized(t *testing.T) {
+	t.Parallel()
+	// Before the reply to session/new, and between the replies to session/new and session/set_mode.
+	for _, offers := range []string{"modes,offers-first", "modes,offers-with-mode"} {
+		t.Run(offers, func(t *testing.T) {
+			t.Parallel()
+			f := newFixture(t, offers)
+			f.Session.Agent.PermissionMode = "code"
+			f.Start()
+			var types []runnerscripts.EventType
+			for _, e := range f.Out.All() {
+				types = append(types, e.Type)
+			}
+			if !slices.Equal(types, []runnerscripts.EventType{runnerscripts.TypeSessionInitialized, runnerscripts.TypeCommands}) {
+				t.Errorf("events: %q", types)
+			}
+		})
+	}
+}
+
+// TestTheAgentsOwnModeIsNotChosen has an agent that reports its mode, in which it does not ask,
+// before the driver sets one.
+func TestTheAgentsOwnModeIsNotChosen(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "modes,starts-auto,mode-first")
+	c := f.Start()
+	f.Prompt(c, "options")
+	if got := f.Said(); got != "ask small\n" {
+		t.Errorf("the options were %q", got)
+	}
+	init := agenttest.Payloads[runnerscripts.SessionInitialized](t, f.Out.All(), runnerscripts.TypeSessionInitialized)
+	modes := agenttest.Payloads[runnerscripts.ModeUpdate](t, f.Out.All(), runnerscripts.TypeModeUpdate)
+	if len(init) != 1 || init[0].Mode != "ask" || len(modes) != 0 {
+		t.Errorf("session_initialized: %+v, modes: %+v", init, modes)
+	}
+
+	again := newFixture(t, "modes,starts-auto,mode-first")
+	c = again.Start()
+	inner(c).peer.Kill()
+	again.Prompt(c, "options") // in a new process
+	if got := again.Said(); got != "ask small\n" {
+		t.Errorf("after a restart the options were %q", got)
+	}
+}
+
+func TestTooManyUpdatesOfAStartAreNotHeld(t *testing.T) {
+	t.Parallel()
+	n := 0
+	s := updates{report: func(Update) { n++ }}
+	for range 3 {
+		s.take(Update{Raw: make([]byte, mostEarly/2)})
+	}
+	if s.release(); n != 3 || len(s.early) != 0 {
+		t.Errorf("%d updates were reported, %d are held", n, len(s.early))
+	}
+}
+
+func TestAStartWaitsForTheUpdatesThatFollowIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &conversation{progress: make(chan struct{}, 1)}
+		start := func() <-chan error {
+			started := make(chan error, 1)
+			go func() { started <- c.await(t.Context(), nil, func() bool { return c.offered }) }()
+			return started
+		}
+		first := start()
+		synctest.Wait()
+		if len(first) != 0 {
+			t.Error("the start has not waited for the commands")
+		}
+		c.notified("session/update", []byte(`{"update":{"sessionUpdate":"available_commands_update","availableCommands":[]}}`))
+		synctest.Wait()
+		if len(first) != 1 {
+			t.Error("the start still waits for the commands")
+		}
+		c.offered = false
+		if err := <-start(); err != nil { // an agent that reports none
+			t.Error(err)
+		}
+	})
+}
