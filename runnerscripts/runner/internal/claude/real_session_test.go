@@ -1,8 +1,6 @@
 package claude
 
 import (
-	"context"
-	"errors"
 	"strings"
 	"testing"
 
@@ -12,42 +10,6 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
 )
-
-func TestResumeInAnotherFolderWithTheTranscriptRestored(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	f.Session.Agent.PermissionMode = bypassMode
-	c := f.Start()
-	f.Prompt(c, "subagent")
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
-	before, events := f.Transcript()
-
-	f.Session.Paths = agenttest.NewSession(t, agent.NewUUID(), programName).Paths
-	f.Out = agenttest.NewRecorder()
-	setup := runnerscripts.SetupRequest{Session: f.Session, Transcript: &before}
-	for range 2 { // a second call is allowed
-		data, err := Driver{}.Setup(t.Context(), setup)
-		if err != nil || !strings.HasPrefix(data.AgentVersion, "2.") {
-			t.Fatalf("setup: %+v, %v", data, err)
-		}
-	}
-	restored, again := f.Transcript()
-	if agenttest.Show(t, restored) != agenttest.Show(t, before) {
-		t.Error("the restored transcript is another one")
-	}
-	agenttest.SameConversation(t, events.All(), again.All())
-
-	f.Prompt(f.Start(), "remember")
-	if last := f.LastRequest(); len(last.Texts) != 2 || last.Texts[0] != "subagent" {
-		t.Errorf("the model was sent %q", last.Texts)
-	}
-	after, _ := f.Transcript()
-	if !strings.HasPrefix(after.Main, before.Main) {
-		t.Error("the resumed session does not go on with the restored transcript")
-	}
-}
 
 func TestFileTruncatedByACrashDoesNotBreakTheSession(t *testing.T) {
 	t.Parallel()
@@ -117,57 +79,6 @@ func TestWorkspaceIsTrustedOnlyWhenAsked(t *testing.T) {
 				t.Errorf("the profile's hook ran: %v; its server got %v", f.Exists("profile-hook-ran"), own.Requests())
 			}
 		})
-	}
-}
-
-func TestPermissionRequestOfASubagentIsInItsConversation(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	c := f.Start()
-	wait := f.PromptAsync(c, "subagent `touch asked`")
-	e := f.Out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypePermissionRequest))
-	req := agenttest.Payload[runnerscripts.PermissionRequest](t, e)
-	subs := agenttest.Fold(t, f.Out.All()).Subagents
-	if len(subs) != 1 || e.ConversationID != subs[0].ToolCallID || req.ToolCall.Title != "touch asked" {
-		t.Errorf("request in %q: %s", e.ConversationID, agenttest.Show(t, req))
-	}
-	if err := c.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := wait(); err != nil {
-		t.Fatal(err)
-	}
-	if !f.Exists("asked") {
-		t.Error("the command did not run")
-	}
-	for _, e := range f.Out.All() {
-		if e.Type == runnerscripts.TypePermissionResolved && e.ConversationID != subs[0].ToolCallID {
-			t.Errorf("resolved in %q", e.ConversationID)
-		}
-	}
-}
-
-func TestEndOfThePromptsContextEndsItAndTheNextOneGoesOn(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	c := f.Start()
-	f.Prompt(c, "first plain-text")
-	ctx, cancel := context.WithCancel(t.Context())
-	wait := make(chan error, 1)
-	go func() {
-		_, err := c.Prompt(ctx, "q", "slow-stream")
-		wait <- err
-	}()
-	if err := f.API.WaitHeld(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	cancel()
-	if err := <-wait; !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v", err)
-	}
-	f.Prompt(c, "remember")
-	if got := f.LastRequest().Texts; got[0] != "first plain-text" {
-		t.Errorf("the model was sent %q", got)
 	}
 }
 

@@ -47,27 +47,6 @@ func TestReasonOfARejectionReachesTheModelAsTheUsersWords(t *testing.T) {
 	f.SameAsTranscript()
 }
 
-func TestAnotherInputThanTheOneThatIsAskedForIsRefused(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	c := f.start()
-	wait := f.PromptAsync(c, "run-command `touch asked`")
-	req := f.Asked()
-	err := c.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{
-		Kind: runnerscripts.AllowOnce, UpdatedInput: json.RawMessage(`{"command":"touch rewritten"}`),
-	})
-	if !agenttest.HasCode(err, runnerscripts.FailUnsupported) || !strings.Contains(err.Error(), "updated_input") {
-		t.Errorf("error %v", err)
-	}
-	// The permission request is still pending.
-	if err := c.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce}); err != nil {
-		t.Error(err)
-	}
-	if _, err := wait(); err != nil {
-		t.Error(err)
-	}
-}
-
 func TestQuestionOfTheAgentIsAnswered(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -1,8 +1,6 @@
 package codex
 
 import (
-	"context"
-	"errors"
 	"os"
 	"strings"
 	"testing"
@@ -23,36 +21,6 @@ func (f *fixture) move(tr runnerscripts.Transcript) {
 		if err != nil || data.AgentVersion != testedVersion {
 			f.Fatalf("setup: %+v, %v", data, err)
 		}
-	}
-}
-
-func TestResumeInAnotherFolderWithTheTranscriptRestored(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	f.Session.Agent.PermissionMode = "full-access"
-	c := f.start()
-	f.Prompt(c, "subagent")
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
-	before, events := f.Transcript()
-	f.move(before)
-	restored, again := f.Transcript()
-	if agenttest.Show(t, restored) != agenttest.Show(t, before) || len(before.Subagents) != 1 {
-		t.Error("the restored transcript is another one")
-	}
-	agenttest.SameConversation(t, events.All(), again.All())
-
-	f.Prompt(f.start(), "remember")
-	if last := f.LastRequest(); len(last.Texts) != 2 || last.Texts[0] != "subagent" {
-		t.Errorf("the model was sent %q", last.Texts)
-	}
-	if body := string(f.LastRequest().Body); !strings.Contains(body, f.Session.Paths.Workspace) {
-		t.Error("the model is not told the new workspace")
-	}
-	after, _ := f.Transcript()
-	if !strings.HasPrefix(after.Main, before.Main) {
-		t.Error("the resumed session does not go on with the restored transcript")
 	}
 }
 
@@ -138,58 +106,6 @@ func TestFileTruncatedByACrashDoesNotBreakTheSession(t *testing.T) {
 				t.Errorf("prompts in the transcript: %v", users)
 			}
 		})
-	}
-}
-
-func TestPermissionRequestOfASubagentIsInItsConversation(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	c := f.start()
-	wait := f.PromptAsync(c, "subagent `touch asked`")
-	e := f.Out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypePermissionRequest))
-	req := agenttest.Payload[runnerscripts.PermissionRequest](t, e)
-	subs := agenttest.Fold(t, f.Out.All()).Subagents
-	if len(subs) != 1 || e.ConversationID != subs[0].ToolCallID || req.ToolCall.Title != "touch asked" {
-		t.Errorf("request in %q: %s", e.ConversationID, agenttest.Show(t, req))
-	}
-	if err := c.Respond(t.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := wait(); err != nil {
-		t.Fatal(err)
-	}
-	if !f.Exists("asked") {
-		t.Error("the command did not run")
-	}
-	for _, e := range f.Out.All() {
-		if e.Type == runnerscripts.TypePermissionResolved && e.ConversationID != subs[0].ToolCallID {
-			t.Errorf("resolved in %q", e.ConversationID)
-		}
-	}
-	f.SameAsTranscript()
-}
-
-func TestEndOfThePromptsContextEndsItAndTheNextOneGoesOn(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	c := f.start()
-	f.Prompt(c, "first plain-text")
-	ctx, cancel := context.WithCancel(t.Context())
-	wait := make(chan error, 1)
-	go func() {
-		_, err := c.Prompt(ctx, "q", "slow-stream")
-		wait <- err
-	}()
-	if err := f.API.WaitHeld(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	cancel()
-	if err := <-wait; !errors.Is(err, context.Canceled) {
-		t.Errorf("error %v", err)
-	}
-	f.Prompt(c, "remember")
-	if got := f.LastRequest().Texts; got[0] != "first plain-text" {
-		t.Errorf("the model was sent %q", got)
 	}
 }
 

@@ -45,6 +45,9 @@ type subject struct {
 	hidesAPI bool
 	// subagents means that the agent has subagents that report their work.
 	subagents bool
+	// imports means that Setup imports a transcript with the program, which may write it in another
+	// form.
+	imports bool
 	// terse means that the agent reports neither the content of a new file, nor that a command failed,
 	// nor the usage of any request but the last one.
 	terse bool
@@ -132,7 +135,7 @@ func scriptedProvider(url string) string {
 
 func opencodeSubject() subject {
 	return subject{
-		name: "opencode", driver: opencode.Driver{}, find: testagents.OpenCode, mode: "build", silent: "acceptEdits", subagents: true,
+		name: "opencode", driver: opencode.Driver{}, find: testagents.OpenCode, mode: "build", silent: "acceptEdits", subagents: true, imports: true,
 		other: "scripted/large", otherSent: "large",
 		pin: "opencode-linux-x64", npm: "opencode-linux-x64", packed: "bin/opencode",
 		model: func(t testing.TB, s *runnerscripts.Session, url string) {

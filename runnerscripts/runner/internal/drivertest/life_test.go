@@ -3,6 +3,7 @@ package drivertest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -97,7 +98,8 @@ func crash(r *rig) {
 	r.prompt(c, "first plain-text")
 	query := r.begin(c, "run-command `touch asked`")
 	req := r.asked(0)
-	if err := syscall.Kill(r.pids()[0], syscall.SIGKILL); err != nil {
+	starts := len(r.pids())
+	if err := syscall.Kill(r.pid(), syscall.SIGKILL); err != nil {
 		r.Fatal(err)
 	}
 	if e := r.await(query); !agenttest.HasCode(e.err, runnerscripts.FailAgent) || !strings.Contains(e.err.Error(), "killed") {
@@ -107,11 +109,28 @@ func crash(r *rig) {
 		r.Errorf("resolved: %+v", got)
 	}
 	r.prompt(c, "remember")
-	if n := len(r.pids()); n != 2 {
+	if n := len(r.pids()) - starts; n != 1 {
 		r.Errorf("the program was started %d times", n)
 	}
 	if text := agenttest.Said(r, r.Out.All()); !strings.Contains(text, "You said before: first plain-text") {
 		r.Errorf("the agent said %q", text)
+	}
+}
+
+func endOfPromptsContext(r *rig) {
+	c := r.talk()
+	r.prompt(c, "before it plain-text")
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	query := r.beginWith(ctx, c, "slow-stream")
+	r.held()
+	cancel()
+	if e := r.await(query); !errors.Is(e.err, context.Canceled) {
+		r.Fatalf("ended with %q, %v", e.done.StopReason, e.err)
+	}
+	r.prompt(c, "remember")
+	if texts := r.lastRequest().Texts; !slices.Contains(texts, "before it plain-text") {
+		r.Errorf("the model was sent %q", texts)
 	}
 }
 
@@ -125,25 +144,23 @@ func closeRunning(r *rig) {
 		}
 	}
 	if e := r.await(query); !agenttest.HasCode(e.err, runnerscripts.FailAgent) {
-		r.Errorf("error %v", e.err)
+		r.Fatalf("the closed query ended with %q, %v", e.done.StopReason, e.err)
 	}
-	r.gone(r.pids()[0])
+	r.gone(r.pid())
 	if _, err := c.Prompt(r.Context(), "q", "plain-text"); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) {
 		r.Errorf("a prompt after close: %v", err)
 	}
 }
 
 func endOfContext(r *rig) {
-	r.setUp()
-	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel()
-	c, err := r.Driver.Start(ctx, runnerscripts.QueryRequest{Session: r.Session}, r.Out)
-	if err != nil {
-		r.Fatal(err)
+	c := r.talk()
+	query := r.begin(c, "slow-stream")
+	r.held()
+	r.cancel()
+	if e := r.await(query); e.err == nil {
+		r.Fatalf("the query goes on, and ended with %q", e.done.StopReason)
 	}
-	r.Cleanup(func() { _ = c.Close() })
-	cancel()
-	r.gone(r.pids()[0])
+	r.gone(r.pid())
 	if err := c.Close(); err != nil {
 		r.Error(err)
 	}
@@ -155,7 +172,8 @@ func newProcess(r *rig) {
 	if err := c.Close(); err != nil {
 		r.Fatal(err)
 	}
-	done := r.prompt(r.Start(), "remember")
+	r.shared = r.Start()
+	done := r.prompt(r.shared, "remember")
 	all := r.API.Requests()
 	last := all[len(all)-1]
 	if len(last.Texts) != 2 || last.Texts[0] != "the secret word is plum" {
@@ -174,37 +192,68 @@ func newProcess(r *rig) {
 func restored(r *rig) {
 	c := r.talk()
 	r.prompt(c, "the secret word is plum")
+	prompts := []string{"two-tools"}
+	if r.subagents {
+		prompts = append(prompts, "subagent")
+	}
+	for _, prompt := range prompts {
+		if e, _ := r.unasked(c, prompt); e.err != nil {
+			r.Fatal(e.err)
+		}
+	}
 	if err := c.Close(); err != nil {
 		r.Fatal(err)
 	}
-	stored, err := r.Driver.Transcript(r.Context(), runnerscripts.TranscriptRequest{Session: r.Session}, r.Out)
-	if err != nil {
-		r.Fatal(err)
-	}
-	elsewhere := newRig(r, r.subject, r.stepTimeout)
+	before, events := r.Transcript()
+	elsewhere := newRig(r, r.subject)
 	elsewhere.Session.SessionID = r.Session.SessionID
 	elsewhere.real()
-	if _, err := r.Driver.Setup(r.Context(), runnerscripts.SetupRequest{Session: elsewhere.Session, Transcript: &stored}); err != nil {
-		r.Fatal(err)
+	setUp := func() {
+		data, err := r.Driver.Setup(r.Context(), runnerscripts.SetupRequest{Session: elsewhere.Session, Transcript: &before})
+		if err != nil || data.AgentVersion != r.Driver.Recipe().Version {
+			r.Fatalf("set up: %+v, %v", data, err)
+		}
+	}
+	setUp()
+	if !r.imports {
+		setUp() // a second one must work, too
+		again, stored := elsewhere.Transcript()
+		// The blocks have the paths of their session.
+		if a, b := len(agenttest.Fold(r, events.All()).Blocks), len(agenttest.Fold(r, stored.All()).Blocks); a != b {
+			r.Errorf("%d blocks, and %d after the restore", a, b)
+		}
+		if agenttest.Show(r, again) != agenttest.Show(r, before) {
+			r.Error("the restored transcript is another one")
+		}
 	}
 	elsewhere.prompt(elsewhere.Start(), "remember")
-	if texts := elsewhere.lastRequest().Texts; len(texts) != 2 || texts[0] != "the secret word is plum" {
-		r.Errorf("the model was sent %q", texts)
+	// The rule before may have added to the conversation.
+	last := elsewhere.lastRequest()
+	if len(last.Texts) < 2 || last.Texts[0] != "the secret word is plum" {
+		r.Errorf("the model was sent %q", last.Texts)
+	}
+	if workspace := elsewhere.Session.Paths.Workspace; !strings.Contains(string(last.Body), workspace) {
+		r.Errorf("the model was not sent the new workspace %s", workspace)
+	}
+	if r.imports {
+		return
+	}
+	if after, _ := elsewhere.Transcript(); !strings.HasPrefix(after.Main, before.Main) {
+		r.Error("the session does not go on with the restored transcript")
 	}
 }
 
 // unreachable closes the port of the API.
 func unreachable(r *rig) {
-	r.setUp()
+	c := r.talk()
 	if err := r.API.Close(); err != nil {
 		r.Fatal(err)
 	}
-	c := r.Start()
 	query := r.begin(c, "plain-text")
 	if r.hidesAPI {
-		r.wait(agenttest.OfType(runnerscripts.TypeUserMessage))
+		r.wait("the prompt is reported", agenttest.OfType(runnerscripts.TypeUserMessage))
 	} else {
-		r.wait(func(e runnerscripts.Event) bool {
+		r.wait("a warning", func(e runnerscripts.Event) bool {
 			l, ok := e.Value().(*runnerscripts.Log)
 			return ok && l.Level == "warn" && strings.Contains(l.Message, "the model's API")
 		})
@@ -215,11 +264,6 @@ func unreachable(r *rig) {
 	if e := r.await(query); e.err != nil || e.done.StopReason != runnerscripts.StopCancelled {
 		r.Errorf("ended with %q, %v", e.done.StopReason, e.err)
 	}
-}
-
-func maxTurns(r *rig) {
-	r.Session.Agent.MaxTurns = 2
-	endsEarly(r)
 }
 
 func budget(r *rig) {

@@ -29,6 +29,9 @@ type broken struct {
 	talk       func(brokenConversation) brokenConversation
 
 	oneConversation bool // all events are of the main conversation
+	askInMain       bool // permission requests are of the main conversation
+
+	rig *rig // of the mutant's run
 }
 
 func (b broken) Recipe() runnerscripts.Recipe {
@@ -66,20 +69,21 @@ func (b broken) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 		b.profile(&req.Session, &req.Profile)
 	}
 	if b.detach {
+		context.AfterFunc(ctx, func() { _ = b.rig.API.Release(b.rig.whole.Context()) }) // the query goes on
 		ctx = context.WithoutCancel(ctx)
 	}
 	if b.sink != nil {
 		out = brokenSink{out, b.sink}
 	}
-	if b.oneConversation {
-		out = mainSink{out}
+	if b.oneConversation || b.askInMain {
+		out = mainSink{out, b.askInMain}
 	}
 	c, err := b.Driver.Start(ctx, req, out)
 	if err != nil || b.talk == nil {
 		return c, b.fail(err)
 	}
 	again := func() (agent.Conversation, error) { return b.Driver.Start(ctx, req, out) }
-	return b.talk(brokenConversation{Conversation: c, again: again}), nil
+	return b.talk(brokenConversation{Conversation: c, again: again, rig: b.rig}), nil
 }
 
 func (b broken) Transcript(ctx context.Context, req runnerscripts.TranscriptRequest, out agent.Sink) (runnerscripts.Transcript, error) {
@@ -105,20 +109,27 @@ func (s brokenSink) EmitAt(at time.Time, conv string, typ runnerscripts.EventTyp
 	}
 }
 
-// mainSink puts all events into the main conversation.
-type mainSink struct{ agent.Sink }
-
-func (s mainSink) Emit(_ string, typ runnerscripts.EventType, payload any) {
-	s.Sink.Emit(runnerscripts.MainConversation, typ, payload)
+// mainSink puts all events, or only the permission requests, into the main conversation.
+type mainSink struct {
+	agent.Sink
+	requests bool
 }
 
-func (s mainSink) EmitAt(at time.Time, _ string, typ runnerscripts.EventType, payload any) {
-	s.Sink.EmitAt(at, runnerscripts.MainConversation, typ, payload)
+func (s mainSink) Emit(conv string, typ runnerscripts.EventType, payload any) {
+	s.EmitAt(time.Now(), conv, typ, payload)
+}
+
+func (s mainSink) EmitAt(at time.Time, conv string, typ runnerscripts.EventType, payload any) {
+	if !s.requests || typ == runnerscripts.TypePermissionRequest {
+		conv = runnerscripts.MainConversation
+	}
+	s.Sink.EmitAt(at, conv, typ, payload)
 }
 
 type brokenConversation struct {
 	agent.Conversation
 	again     func() (agent.Conversation, error) // starts another conversation of the session
+	rig       *rig
 	prompt    func(context.Context, string) (runnerscripts.QueryCompleted, error)
 	interrupt func(context.Context) error
 	respond   func(context.Context, string, runnerscripts.PermissionDecision) error
@@ -169,11 +180,20 @@ func (c brokenConversation) Close() error {
 	return c.Conversation.Close()
 }
 
-// mutant is a driver with one fault, and the rule that must detect it.
+// mutant is a driver with one fault, and the rule that must detect it. The rule must say why, as its
+// first failure: a query that ends, or a message that comes, too early shows what is missing. A time
+// limit shows nothing on a slow machine, so it is as long as in the other tests.
 type mutant struct {
 	name, rule string
+	says       string // a part of that failure
 	broken     broken
 	subject    func() subject // nil: codexSubject
+}
+
+// lostInterrupt is a fault that ignores interrupts. The model goes on with its answer.
+func lostInterrupt(c brokenConversation) brokenConversation {
+	c.interrupt = func(ctx context.Context) error { return c.rig.API.Release(ctx) }
+	return c
 }
 
 func withdrawalUntold(typ runnerscripts.EventType, payload any) (any, bool) {
@@ -183,28 +203,28 @@ func withdrawalUntold(typ runnerscripts.EventType, payload any) (any, bool) {
 
 func mutants() []mutant {
 	return slices.Concat([]mutant{
-		{name: "the recipe installs another version", rule: "the recipe installs what the tests run", broken: broken{recipe: func(r runnerscripts.Recipe) runnerscripts.Recipe {
+		{name: "the recipe installs another version", rule: "the recipe installs what the tests run", says: "the recipe installs", broken: broken{recipe: func(r runnerscripts.Recipe) runnerscripts.Recipe {
 			r.Version = "0.0.1"
 			return r
 		}}},
-		{name: "the setup starts the program", rule: "a program in an npm package is not started for its version", broken: broken{setup: func(req runnerscripts.SetupRequest) error {
+		{name: "the setup starts the program", rule: "a program in an npm package is not started for its version", says: "the program was started", broken: broken{setup: func(req runnerscripts.SetupRequest) error {
 			return exec.Command(req.Agent.Command[0], "--version").Run()
 		}}},
-		{name: "a missing program is an internal error", rule: "a missing program says how to install it", broken: broken{err: func(err error) error {
+		{name: "a missing program is an internal error", rule: "a missing program says how to install it", says: "start: start:", broken: broken{err: func(err error) error {
 			return fmt.Errorf("start: %s", err.Error())
 		}}},
-		{name: "an empty transcript has a line", rule: "no transcript yet is an empty one", broken: broken{transcript: func(t runnerscripts.Transcript) runnerscripts.Transcript {
+		{name: "an empty transcript has a line", rule: "no transcript yet is an empty one", says: "events:", broken: broken{transcript: func(t runnerscripts.Transcript) runnerscripts.Transcript {
 			t.Main += "\n"
 			return t
 		}}},
-		{name: "white space of pieces is cut off", rule: "text arrives in pieces with all its white space", broken: broken{sink: func(_ runnerscripts.EventType, payload any) (any, bool) {
+		{name: "white space of pieces is cut off", rule: "text arrives in pieces with all its white space", says: "pieces:", broken: broken{sink: func(_ runnerscripts.EventType, payload any) (any, bool) {
 			if p, ok := payload.(runnerscripts.ContentChunk); ok {
 				p.Content.Text = strings.TrimSpace(p.Content.Text)
 				payload = p
 			}
 			return payload, true
 		}}},
-		{name: "each prompt starts the program", rule: "two prompts share a process", broken: broken{talk: func(c brokenConversation) brokenConversation {
+		{name: "each prompt starts the program", rule: "two prompts share a process", says: "the program was started 3 times", broken: broken{talk: func(c brokenConversation) brokenConversation {
 			current := c.Conversation
 			c.close = func() error { return current.Close() }
 			c.prompt = func(ctx context.Context, text string) (runnerscripts.QueryCompleted, error) {
@@ -216,15 +236,15 @@ func mutants() []mutant {
 			}
 			return c
 		}}},
-		{name: "a second answer is taken", rule: "a decision counts once", broken: broken{talk: func(c brokenConversation) brokenConversation {
+		{name: "a second answer is taken", rule: "a decision counts once", says: "a second answer: <nil>", broken: broken{talk: func(c brokenConversation) brokenConversation {
 			c.respond = func(ctx context.Context, id string, d runnerscripts.PermissionDecision) error {
 				_ = c.Conversation.Respond(ctx, id, d)
 				return nil
 			}
 			return c
 		}}},
-		{name: "the end of a request of a program that crashed is not told", rule: "a crash withdraws the permission request and the next prompt goes on", broken: broken{sink: withdrawalUntold}},
-		{name: "a crash is an ordinary failure", rule: "a crash withdraws the permission request and the next prompt goes on", broken: broken{talk: func(c brokenConversation) brokenConversation {
+		{name: "the end of a request of a program that crashed is not told", rule: "a crash withdraws the permission request and the next prompt goes on", says: "resolved: []", broken: broken{sink: withdrawalUntold}},
+		{name: "a crash is an ordinary failure", rule: "a crash withdraws the permission request and the next prompt goes on", says: "error ", broken: broken{talk: func(c brokenConversation) brokenConversation {
 			c.prompt = func(ctx context.Context, text string) (runnerscripts.QueryCompleted, error) {
 				done, err := c.Conversation.Prompt(ctx, "q", text)
 				if err != nil {
@@ -234,8 +254,8 @@ func mutants() []mutant {
 			}
 			return c
 		}}},
-		{name: "the end of an interrupted request is not told", rule: "an interrupt withdraws the permission request of a command", broken: broken{sink: withdrawalUntold}},
-		{name: "an interrupt ends the query as if it were done", rule: "an interrupt withdraws the permission request of a file", broken: broken{talk: func(c brokenConversation) brokenConversation {
+		{name: "the end of an interrupted request is not told", rule: "an interrupt withdraws the permission request of a command", says: "resolved: []", broken: broken{sink: withdrawalUntold}},
+		{name: "an interrupt ends the query as if it were done", rule: "an interrupt withdraws the permission request of a file", says: `ended with "end_turn"`, broken: broken{talk: func(c brokenConversation) brokenConversation {
 			c.prompt = func(ctx context.Context, text string) (runnerscripts.QueryCompleted, error) {
 				done, err := c.Conversation.Prompt(ctx, "q", text)
 				done.StopReason = runnerscripts.StopEndTurn
@@ -243,50 +263,57 @@ func mutants() []mutant {
 			}
 			return c
 		}}},
-		{name: "an interrupt is lost", rule: "an interrupt right after the prompt is not lost", broken: broken{talk: func(c brokenConversation) brokenConversation {
-			c.interrupt = func(context.Context) error { return nil }
+		{name: "an interrupt is lost", rule: "an interrupt right after the prompt is not lost", says: `ended with "end_turn"`, broken: broken{talk: lostInterrupt}},
+		{name: "the end of the prompt's context is ignored", rule: "the end of the prompt's context ends the query and the next prompt goes on", says: `ended with "end_turn"`, broken: broken{talk: func(c brokenConversation) brokenConversation {
+			c.prompt = func(ctx context.Context, text string) (runnerscripts.QueryCompleted, error) {
+				context.AfterFunc(ctx, func() { _ = c.rig.API.Release(c.rig.whole.Context()) }) // the query goes on
+				return c.Conversation.Prompt(context.WithoutCancel(ctx), "q", text)
+			}
 			return c
 		}}},
-		{name: "close leaves the program", rule: "closing ends a running query and the program", broken: broken{talk: func(c brokenConversation) brokenConversation {
+		{name: "close leaves the program", rule: "closing ends a running query and the program", says: `the closed query ended with "end_turn"`, broken: broken{talk: func(c brokenConversation) brokenConversation {
 			n := 0
 			c.close = func() error { // the case calls Close twice, and the cleanup once
-				if n++; n < 3 {
+				switch n++; n {
+				case 1:
+					return c.rig.API.Release(c.rig.Context()) // the query goes on
+				case 2:
 					return nil
 				}
 				return c.Conversation.Close()
 			}
 			return c
 		}}},
-		{name: "the context does not reach the program", rule: "the end of the context ends the program", broken: broken{detach: true}},
-		{name: "each start is a new conversation", rule: "a new process remembers the conversation", broken: broken{started: func(req *runnerscripts.QueryRequest) {
+		{name: "the context does not reach the program", rule: "the end of the context ends the program", says: "the query goes on", broken: broken{detach: true}},
+		{name: "each start is a new conversation", rule: "a new process remembers the conversation", says: "the model was sent", broken: broken{started: func(req *runnerscripts.QueryRequest) {
 			req.SessionID = agent.NewUUID()
 			req.Paths.Home += "/" + req.SessionID
 		}}},
-		{name: "retries are not reported", rule: "an API that cannot be reached is reported while the agent tries again", broken: broken{sink: without(runnerscripts.TypeLog)}},
-		{name: "usage is that of the session", rule: "the tokens of a query are its own", broken: broken{talk: completed(func(d *runnerscripts.QueryCompleted) {
+		{name: "retries are not reported", rule: "an API that cannot be reached is reported while the agent tries again", says: "the query ended before a warning", broken: broken{sink: without(runnerscripts.TypeLog)}},
+		{name: "usage is that of the session", rule: "the tokens of a query are its own", says: "usage", broken: broken{talk: completed(func(d *runnerscripts.QueryCompleted) {
 			d.Usage.InputTokens++
 		})}},
-		{name: "the cost is forgotten", rule: "a query reports its cost", subject: claudeSubject, broken: broken{talk: completed(func(d *runnerscripts.QueryCompleted) {
+		{name: "the cost is forgotten", rule: "a query reports its cost", says: "usage", subject: claudeSubject, broken: broken{talk: completed(func(d *runnerscripts.QueryCompleted) {
 			d.Usage.CostUSD = 0
 		})}},
-		{name: "thoughts are kept back", rule: "thoughts are reported", broken: broken{sink: without(runnerscripts.TypeAgentThought)}},
-		{name: "every decision allows", rule: "a rejected tool does not run", broken: broken{talk: decided(runnerscripts.AllowOnce)}},
-		{name: "always is once", rule: "what is allowed for the session is not asked again", broken: broken{talk: decided(runnerscripts.AllowOnce)}},
-		{name: "the mode does not change", rule: "the mode changes between prompts", broken: broken{talk: func(c brokenConversation) brokenConversation {
+		{name: "thoughts are kept back", rule: "thoughts are reported", says: "blocks:", broken: broken{sink: without(runnerscripts.TypeAgentThought)}},
+		{name: "every decision allows", rule: "a rejected tool does not run", says: "the command ran: true", broken: broken{talk: decided(runnerscripts.AllowOnce)}},
+		{name: "always is once", rule: "what is allowed for the session is not asked again", says: "asked again: true", broken: broken{talk: decided(runnerscripts.AllowOnce)}},
+		{name: "the mode does not change", rule: "the mode changes between prompts", says: "asked: true", broken: broken{talk: func(c brokenConversation) brokenConversation {
 			c.setMode = func(context.Context, string) error { return nil }
 			return c
 		}}},
-		{name: "the model does not change", rule: "the model changes between prompts", broken: broken{talk: func(c brokenConversation) brokenConversation {
+		{name: "the model does not change", rule: "the model changes between prompts", says: "the model was ", broken: broken{talk: func(c brokenConversation) brokenConversation {
 			c.setModel = func(context.Context, string) error { return nil }
 			return c
 		}}},
-		{name: "a transcript is not restored", rule: "a restored session remembers the conversation", broken: broken{transcript: func(runnerscripts.Transcript) runnerscripts.Transcript {
+		{name: "a transcript is not restored", rule: "a restored session remembers the conversation", says: "and 0 after the restore", broken: broken{transcript: func(runnerscripts.Transcript) runnerscripts.Transcript {
 			return runnerscripts.Transcript{}
 		}}},
-		{name: "turns are not limited", rule: "a limit of turns ends the query", subject: claudeSubject, broken: broken{profile: func(s *runnerscripts.Session, _ *runnerscripts.Profile) {
+		{name: "turns are not limited", rule: "a limit of turns ends the query", says: "after 21 requests", subject: claudeSubject, broken: broken{profile: func(s *runnerscripts.Session, _ *runnerscripts.Profile) {
 			s.Agent.MaxTurns = 0
 		}}},
-		{name: "there is no budget", rule: "a budget ends the query", subject: claudeSubject, broken: broken{profile: func(_ *runnerscripts.Session, p *runnerscripts.Profile) {
+		{name: "there is no budget", rule: "a budget ends the query", says: "after 21 requests", subject: claudeSubject, broken: broken{profile: func(_ *runnerscripts.Session, p *runnerscripts.Profile) {
 			p.BudgetUSD = 0
 		}}},
 	}, toolMutants(), profileMutants())
@@ -294,25 +321,25 @@ func mutants() []mutant {
 
 // profileMutants returns mutants that ignore one field each.
 func profileMutants() []mutant {
-	forgets := func(rule string, forget func(*runnerscripts.Session, *runnerscripts.Profile)) mutant {
-		return mutant{name: "not so: " + rule, rule: rule, broken: broken{profile: forget}}
+	forgets := func(rule, says string, forget func(*runnerscripts.Session, *runnerscripts.Profile)) mutant {
+		return mutant{name: "not so: " + rule, rule: rule, says: says, broken: broken{profile: forget}}
 	}
 	type session = runnerscripts.Session
 	type profile = runnerscripts.Profile
-	plugins := forgets("plugins reach the model", func(_ *session, p *profile) { p.Plugins = nil })
+	plugins := forgets("plugins reach the model", "not sent "+pluginText, func(_ *session, p *profile) { p.Plugins = nil })
 	plugins.subject = claudeSubject
 	return []mutant{
-		forgets("a system prompt reaches the model", func(s *session, _ *profile) { s.Agent.SystemPrompt = "" }),
-		forgets("rules reach the model", func(_ *session, p *profile) { p.Rules = nil }),
-		forgets("skills are offered to the model", func(_ *session, p *profile) { p.Skills = nil }),
+		forgets("a system prompt reaches the model", "not sent SYSTEM-PROMPT", func(s *session, _ *profile) { s.Agent.SystemPrompt = "" }),
+		forgets("rules reach the model", "not sent TEXT-OF-A-RULE", func(_ *session, p *profile) { p.Rules = nil }),
+		forgets("skills are offered to the model", "not sent USE-OF-A-SKILL", func(_ *session, p *profile) { p.Skills = nil }),
 		plugins,
-		forgets("subagents are offered to the model", func(_ *session, p *profile) { p.Subagents = nil }),
-		forgets("commands are expanded", func(_ *session, p *profile) { p.Commands = nil }),
-		forgets("denied tools are not on offer", func(_ *session, p *profile) { p.DeniedTools = nil }),
-		forgets("a server with a command is called", func(_ *session, p *profile) { p.MCPServers = p.MCPServers[1:] }),
-		forgets("a server with a URL is called", func(_ *session, p *profile) { p.MCPServers = p.MCPServers[:1] }),
-		forgets("allowed tools are not asked for", func(_ *session, p *profile) { p.AllowedTools = nil }),
-		forgets("hooks run", func(_ *session, p *profile) { p.Hooks = nil }),
+		forgets("subagents are offered to the model", "not sent USE-OF-A-SUBAGENT", func(_ *session, p *profile) { p.Subagents = nil }),
+		forgets("commands are expanded", "not sent the command", func(_ *session, p *profile) { p.Commands = nil }),
+		forgets("denied tools are not on offer", "tools on offer", func(_ *session, p *profile) { p.DeniedTools = nil }),
+		forgets("a server with a command is called", "0 calls", func(_ *session, p *profile) { p.MCPServers, p.AllowedTools = p.MCPServers[1:], nil }),
+		forgets("a server with a URL is called", "0 calls", func(_ *session, p *profile) { p.MCPServers, p.AllowedTools = p.MCPServers[:1], nil }),
+		forgets("allowed tools are not asked for", "asked: true", func(_ *session, p *profile) { p.AllowedTools = nil }),
+		forgets("hooks run", "the hook ran: false", func(_ *session, p *profile) { p.Hooks = nil }),
 	}
 }
 
@@ -395,13 +422,18 @@ func TestMutants(t *testing.T) {
 			if m.subject != nil {
 				s = m.subject()
 			}
-			m.broken.Driver = s.driver
-			s.driver = m.broken
-			log := attempt(t, func(t testing.TB) { r.check(newRig(t, s, 3*time.Second)) })
+			b := m.broken
+			b.Driver, s.driver = s.driver, &b
+			log := attempt(t, func(t testing.TB) {
+				b.rig = newRig(t, s)
+				r.check(b.rig)
+			})
 			if len(log) == 0 {
 				t.Fatalf("%q passes", m.rule)
 			}
-			t.Logf("%q says: %.200s", m.rule, log[0])
+			if m.says == "" || !strings.Contains(log[0], m.says) {
+				t.Errorf("%q says %.300q, want %q", m.rule, log[0], m.says)
+			}
 		})
 	}
 }

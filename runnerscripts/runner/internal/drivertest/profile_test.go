@@ -10,8 +10,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// profileRules returns the rules about the fields of a profile, each with the feature that it
-// shows.
+// profileRules returns the rules about the fields of a profile and an agent, each with the feature
+// that it shows.
 func profileRules() []rule {
 	list := []rule{
 		{name: "a system prompt reaches the model", group: profiled, features: []runnerscripts.Feature{runnerscripts.FeatureSystemPrompt}, check: reaches("SYSTEM-PROMPT")},
@@ -25,6 +25,7 @@ func profileRules() []rule {
 		{name: "a server with a URL is called", group: profiled, features: []runnerscripts.Feature{runnerscripts.FeatureMCPHTTP}, check: func(r *rig) { called(r, 1) }},
 		{name: "allowed tools are not asked for", group: profiled, features: []runnerscripts.Feature{runnerscripts.FeatureAllowedTools}, check: allowed},
 		{name: "hooks run", group: profiled, features: []runnerscripts.Feature{runnerscripts.FeatureHooks}, check: hooks},
+		{name: "a limit of turns ends the query", group: profiled, features: []runnerscripts.Feature{runnerscripts.FeatureMaxTurns}, check: endsEarly},
 	}
 	for i, rule := range list {
 		list[i].check = func(r *rig) {
@@ -43,6 +44,9 @@ func (r *rig) everything() {
 	r.real()
 	if r.supports(runnerscripts.FeatureSystemPrompt) {
 		r.Session.Agent.SystemPrompt = "SYSTEM-PROMPT"
+	}
+	if r.supports(runnerscripts.FeatureMaxTurns) {
+		r.Session.Agent.MaxTurns = 8 // no other rule needs so many
 	}
 	r.servers = []*agenttest.MCP{agenttest.StdioMCP(r.whole, "calc"), agenttest.HTTPMCP(r.whole, "web")}
 	for _, field := range r.fields() {

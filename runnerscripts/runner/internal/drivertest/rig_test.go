@@ -19,6 +19,9 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
+// patience is how long one step of a case may take.
+const patience = 10 * time.Minute
+
 // update makes TestDrivers write the table of agents.
 var update = flag.Bool("update", false, "write the table of docs/agents.md from what the suite shows")
 
@@ -34,15 +37,16 @@ func TestMain(m *testing.M) {
 type rig struct {
 	*Fixture
 	subject
-	stepTimeout time.Duration      // how long one step may take
-	servers     []*agenttest.MCP   // of the profile
-	starts      string             // a file with the process id of each start of the program, one a line
-	shared      agent.Conversation // the conversation of the group; nil before its first case
+	servers []*agenttest.MCP   // of the profile
+	starts  string             // a file with the process id of each start of the program, one a line
+	shared  agent.Conversation // the conversation of the group; nil before its first case
+	cancel  context.CancelFunc // ends the context of shared
+	running *query             // the last query of begin
 }
 
-func newRig(t testing.TB, s subject, patience time.Duration) *rig {
+func newRig(t testing.TB, s subject) *rig {
 	t.Helper()
-	return &rig{Fixture: New(t, s.driver, s.name), subject: s, stepTimeout: patience}
+	return &rig{Fixture: New(t, s.driver, s.name), subject: s}
 }
 
 // in runs a case of a group.
@@ -70,19 +74,18 @@ func (r *rig) real() {
 	r.StartModel()
 	r.starts = filepath.Join(r.whole.TempDir(), "starts")
 	r.model(r.whole, &r.Session, r.API.URL)
-	r.Session.Agent.Command = append([]string{"/bin/sh", "-c", `echo $$ >>` + r.starts + `; exec "$@"`, "sh", r.find(r)}, r.args...)
+	r.Session.Agent.Command = append([]string{r.find(r)}, r.args...)
 }
 
-// setUp calls real unless it was called, and the Setup of the driver.
+// setUp calls real unless it was called, and the Setup of the driver. Each later start of the program
+// is recorded.
 func (r *rig) setUp() {
 	r.Helper()
 	if r.API == nil {
 		r.real()
 	}
 	r.SetUp()
-	if err := os.Remove(r.starts); err != nil && !os.IsNotExist(err) { // Setup may run it for its version
-		r.Fatal(err)
-	}
+	r.Session.Agent.Command = append([]string{"/bin/sh", "-c", `echo $$ >>` + r.starts + `; exec "$@"`, "sh"}, r.Session.Agent.Command...)
 }
 
 // talk returns the conversation of the group, and starts it for the first case.
@@ -90,7 +93,10 @@ func (r *rig) talk() agent.Conversation {
 	r.Helper()
 	if r.shared == nil {
 		r.setUp()
-		r.shared = r.Start()
+		var ctx context.Context
+		ctx, r.cancel = context.WithCancel(r.whole.Context())
+		r.whole.Cleanup(r.cancel)
+		r.shared = r.StartWith(ctx, r.Out)
 	}
 	return r.shared
 }
@@ -112,41 +118,96 @@ func (r *rig) pids() (list []int) {
 	return list
 }
 
+// pid returns the process id of the last start of the program.
+func (r *rig) pid() int {
+	r.Helper()
+	list := r.pids()
+	return list[len(list)-1]
+}
+
 // ended is how a query ended.
 type ended struct {
 	done runnerscripts.QueryCompleted
 	err  error
 }
 
-// begin runs a query on a goroutine of its own.
-func (r *rig) begin(c agent.Conversation, text string) <-chan ended {
-	result := make(chan ended, 1)
-	ctx := r.Context()
+// query is a query that runs on a goroutine of its own.
+type query struct {
+	over chan struct{} // closed when ended is set
+	ended
+}
+
+// begin starts a query.
+func (r *rig) begin(c agent.Conversation, text string) *query {
+	return r.beginWith(r.Context(), c, text)
+}
+
+// beginWith starts a query that ends with ctx.
+func (r *rig) beginWith(ctx context.Context, c agent.Conversation, text string) *query {
+	q := &query{over: make(chan struct{})}
+	r.running = q
 	go func() {
-		done, err := c.Prompt(ctx, "query", text)
-		result <- ended{done, err}
+		defer close(q.over)
+		q.done, q.err = c.Prompt(ctx, "query", text)
 	}()
-	return result
+	return q
+}
+
+// isOver reports whether a query has ended.
+func (q *query) isOver() bool {
+	select {
+	case <-q.over:
+		return true
+	default:
+		return false
+	}
 }
 
 // await waits for the end of a query.
-func (r *rig) await(query <-chan ended) ended {
+func (r *rig) await(q *query) ended {
 	r.Helper()
-	timer := time.NewTimer(r.stepTimeout)
+	timer := time.NewTimer(patience)
 	defer timer.Stop()
 	select {
-	case e := <-query:
-		return e
+	case <-q.over:
+		return q.ended
 	case <-timer.C:
 		r.Fatalf("the query has not ended; there were:\n%s", agenttest.Describe(r.Out.All()))
 		return ended{}
 	}
 }
 
+// until waits until ready returns true.
+func (r *rig) until(what string, ready func() bool) {
+	r.Helper()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patience); !ready(); <-tick.C {
+		if time.Now().After(end) {
+			r.Fatalf("there is still not %s; there were:\n%s", what, agenttest.Describe(r.Events()))
+		}
+	}
+}
+
+// during waits until ready returns true. It fails when the last query has ended before that.
+func (r *rig) during(what string, ready func() bool) {
+	r.Helper()
+	r.until(what, func() bool {
+		over := r.running.isOver()
+		if ready() {
+			return true
+		}
+		if over {
+			r.Fatalf("the query ended before %s, with %q, %v; there were:\n%s", what, r.running.done.StopReason, r.running.err, agenttest.Describe(r.Events()))
+		}
+		return false
+	})
+}
+
 // held waits until the model pauses in the middle of an answer.
 func (r *rig) held() {
 	r.Helper()
-	ctx, cancel := context.WithTimeout(r.Context(), r.stepTimeout)
+	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
 	if err := r.API.WaitHeld(ctx); err != nil {
 		r.Fatal(err)
@@ -163,18 +224,16 @@ func (r *rig) prompt(c agent.Conversation, text string) runnerscripts.QueryCompl
 	return e.done
 }
 
-// wait waits for an event of this case.
-func (r *rig) wait(fits func(runnerscripts.Event) bool) runnerscripts.Event {
+// wait waits for an event of this case while a query runs.
+func (r *rig) wait(what string, fits func(runnerscripts.Event) bool) {
 	r.Helper()
-	ctx, cancel := context.WithTimeout(r.Context(), r.stepTimeout)
-	defer cancel()
-	return r.Wait(ctx, fits)
+	r.during(what, func() bool { return slices.ContainsFunc(r.Events(), fits) })
 }
 
 // asked returns the permission request of this case with the index n, and waits for it.
 func (r *rig) asked(n int) runnerscripts.PermissionRequest {
 	r.Helper()
-	r.wait(func(runnerscripts.Event) bool { return len(r.Requests()) > n })
+	r.during("a permission request", func() bool { return len(r.Requests()) > n })
 	return r.Requests()[n]
 }
 

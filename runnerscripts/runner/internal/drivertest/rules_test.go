@@ -3,7 +3,6 @@ package drivertest
 import (
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -13,9 +12,11 @@ import (
 type group int
 
 const (
-	alone    group = iota // the rule has a session of its own
-	talking               // the rules share a conversation
-	profiled              // the rules share a session with everything supported in its profile
+	alone     group = iota // the rule has a session of its own
+	talking                // the rules share a conversation
+	profiled               // the rules share a session with everything supported in its profile
+	ending                 // the rules end programs of one session
+	returning              // the rules continue one session
 )
 
 // rule is a requirement for every driver whose agent has the features. Its name is unique. The
@@ -38,13 +39,11 @@ func rules() []rule {
 		{name: "a program in an npm package is not started for its version", check: packagedVersion},
 		{name: "a missing program says how to install it", check: missingProgram},
 		{name: "no transcript yet is an empty one", check: noTranscript},
-		{name: "a crash withdraws the permission request and the next prompt goes on", check: crash},
-		{name: "closing ends a running query and the program", check: closeRunning},
-		{name: "the end of the context ends the program", check: endOfContext},
-		{name: "a new process remembers the conversation", check: newProcess},
-		{name: "a restored session remembers the conversation", group: alone, features: []runnerscripts.Feature{runnerscripts.FeatureResume}, check: restored},
-		{name: "an API that cannot be reached is reported while the agent tries again", check: unreachable},
-		{name: "a limit of turns ends the query", group: alone, features: []runnerscripts.Feature{runnerscripts.FeatureMaxTurns}, check: maxTurns},
+		{name: "a crash withdraws the permission request and the next prompt goes on", group: ending, check: crash},
+		{name: "the end of the prompt's context ends the query and the next prompt goes on", group: ending, check: endOfPromptsContext},
+		{name: "closing ends a running query and the program", group: ending, check: closeRunning},
+		{name: "a new process remembers the conversation", group: returning, check: newProcess},
+		{name: "a restored session remembers the conversation", group: returning, features: []runnerscripts.Feature{runnerscripts.FeatureResume}, check: restored},
 		{name: "a budget ends the query", group: alone, features: []runnerscripts.Feature{runnerscripts.FeatureBudget}, check: budget},
 
 		{name: "text arrives in pieces with all its white space", group: talking, check: pieces},
@@ -59,6 +58,7 @@ func rules() []rule {
 		{name: "a failed command shows its output", group: talking, check: failingCommand},
 		{name: "two tools of one message are two calls", group: talking, check: twoTools},
 		{name: "a subagent has a conversation of its own", group: talking, only: func(s subject) bool { return s.subagents }, check: subagent},
+		{name: "a subagent asks for permission in its conversation", group: talking, features: []runnerscripts.Feature{permissions}, only: func(s subject) bool { return s.subagents }, check: subagentAsks},
 		{name: "a failure of the API fails the query and the next prompt goes on", group: talking, check: failingAPI},
 		// After these rules a transcript may lack a call or its input (see subject.forgets).
 		{name: "a rejected tool does not run", group: talking, features: []runnerscripts.Feature{permissions}, check: rejected},
@@ -74,7 +74,10 @@ func rules() []rule {
 		{name: "another input of a tool runs or is refused", group: talking, features: []runnerscripts.Feature{permissions}, check: anotherInput},
 		{name: "what is allowed for the session is not asked again", group: talking, features: []runnerscripts.Feature{runnerscripts.FeatureAllowAlways}, check: allowedAlways},
 		{name: "the model changes between prompts", group: talking, features: []runnerscripts.Feature{runnerscripts.FeatureModel, runnerscripts.FeatureSetModel}, check: changedModel},
-	}, profileRules())
+		{name: "the end of the context ends the program", group: talking, check: endOfContext},
+	}, profileRules(), []rule{
+		{name: "an API that cannot be reached is reported while the agent tries again", group: profiled, check: unreachable},
+	})
 }
 
 // TestDrivers checks every rule with every agent, and compares the table of agents with the
@@ -85,10 +88,10 @@ func TestDrivers(t *testing.T) {
 	for _, s := range subjects() {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
-			for _, g := range []group{talking, profiled} {
-				t.Run(map[group]string{talking: "talking", profiled: "profiled"}[g], func(t *testing.T) {
+			for g, name := range map[group]string{talking: "talking", profiled: "profiled", ending: "ending", returning: "returning"} {
+				t.Run(name, func(t *testing.T) {
 					t.Parallel()
-					shared := newRig(t, s, 10*time.Minute)
+					shared := newRig(t, s)
 					for _, rule := range rules() {
 						if rule.group == g && s.keeps(rule) {
 							t.Run(rule.name, func(t *testing.T) { table.run(t, s, rule, func() { shared.in(t, rule.check) }) })
@@ -100,7 +103,7 @@ func TestDrivers(t *testing.T) {
 				if rule.group == alone && s.keeps(rule) {
 					t.Run(rule.name, func(t *testing.T) {
 						t.Parallel()
-						table.run(t, s, rule, func() { rule.check(newRig(t, s, 10*time.Minute)) })
+						table.run(t, s, rule, func() { rule.check(newRig(t, s)) })
 					})
 				}
 			}

@@ -4,7 +4,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -187,6 +186,7 @@ func changedMode(r *rig) {
 
 func changedModel(r *rig) {
 	c := r.talk()
+	r.prompt(c, "plain-text")
 	before := r.lastRequest().Model
 	if err := c.SetModel(r.Context(), r.other); err != nil {
 		r.Fatal(err)
@@ -231,7 +231,7 @@ func interruptWithdraws(r *rig, prompt string) {
 func earlyInterrupt(r *rig) {
 	c := r.talk()
 	query := r.begin(c, "slow-stream")
-	r.wait(agenttest.OfType(runnerscripts.TypeUserMessage))
+	r.wait("the prompt is reported", agenttest.OfType(runnerscripts.TypeUserMessage))
 	if err := c.Interrupt(r.Context()); err != nil {
 		r.Fatal(err)
 	}
@@ -241,26 +241,24 @@ func earlyInterrupt(r *rig) {
 	r.prompt(c, "plain-text")
 }
 
+// mostRequests is more than a query sends to the model unless the model calls tools forever.
+const mostRequests = 20
+
 // unasked runs a query. It allows what the agent asks for, and reports whether the agent asked.
 func (r *rig) unasked(c agent.Conversation, prompt string) (end ended, asked bool) {
 	r.Helper()
-	before := len(r.Requests())
+	before, sent := len(r.Requests()), len(r.API.Requests())
 	query := r.begin(c, prompt)
-	late := time.NewTimer(r.stepTimeout)
-	defer late.Stop()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for n := before; ; {
-		select {
-		case e := <-query:
-			return e, len(r.Requests()) > before
-		case <-tick.C:
-		case <-late.C:
-			r.Fatalf("the query has not ended; there were:\n%s", agenttest.Describe(r.Events()))
-		}
+	n := before
+	r.until("the end of the query", func() bool {
 		for all := r.Requests(); n < len(all); n++ {
 			// A request that is no longer pending needs no answer.
 			_ = c.Respond(r.Context(), all[n].ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
 		}
-	}
+		if n := len(r.API.Requests()) - sent; n > mostRequests {
+			r.Fatalf("after %d requests to the model the query still runs", n)
+		}
+		return query.isOver()
+	})
+	return query.ended, len(r.Requests()) > before
 }

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -127,6 +126,28 @@ func subagent(r *rig) {
 	}
 }
 
+func subagentAsks(r *rig) {
+	c := r.talk()
+	query := r.begin(c, "subagent `touch by-subagent`")
+	req := r.asked(0)
+	subs := agenttest.Fold(r, r.Events()).Subagents
+	if len(subs) != 1 || req.ToolCall.Title != "touch by-subagent" {
+		r.Fatalf("subagents: %s, request: %s", agenttest.Show(r, subs), agenttest.Show(r, req))
+	}
+	if err := c.Respond(r.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); err != nil {
+		r.Fatal(err)
+	}
+	if e := r.await(query); e.err != nil || !r.Exists("by-subagent") {
+		r.Errorf("error %v; the command ran: %v", e.err, r.Exists("by-subagent"))
+	}
+	for _, e := range r.Events() {
+		if (e.Type == runnerscripts.TypePermissionRequest || e.Type == runnerscripts.TypePermissionResolved) && e.ConversationID != subs[0].ToolCallID {
+			r.Errorf("%s in %q", e.Type, e.ConversationID)
+		}
+	}
+	r.SameAsTranscript()
+}
+
 // anotherInput answers with another input for the tool, which an agent may be unable to take.
 func anotherInput(r *rig) {
 	c := r.talk()
@@ -136,7 +157,7 @@ func anotherInput(r *rig) {
 	ran, not := "another", "first"
 	err := c.Respond(r.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce, UpdatedInput: []byte(input)})
 	if !r.rewrites {
-		if !agenttest.HasCode(err, runnerscripts.FailUnsupported) {
+		if !agenttest.HasCode(err, runnerscripts.FailUnsupported) || !strings.Contains(err.Error(), "updated_input") {
 			r.Errorf("another input: %v", err)
 		}
 		ran, not = not, ran // the request is still pending
@@ -197,16 +218,12 @@ func interruptedAnswer(r *rig) {
 		before := len(r.Events())
 		query := r.begin(c, scenario)
 		r.held()
-		n := 0
-		r.wait(func(e runnerscripts.Event) bool {
-			n++
-			return n > before && e.Type == typ
-		})
+		r.during("the beginning of the answer", func() bool { return slices.ContainsFunc(r.Events()[before:], agenttest.OfType(typ)) })
 		if err := c.Interrupt(r.Context()); err != nil {
 			r.Fatal(err)
 		}
 		if e := r.await(query); e.err != nil || e.done.StopReason != runnerscripts.StopCancelled {
-			r.Errorf("%s: ended with %q, %v", scenario, e.done.StopReason, e.err)
+			r.Fatalf("%s: ended with %q, %v", scenario, e.done.StopReason, e.err)
 		}
 		for range 2 { // a late end of the query must not end the next one
 			if done := r.prompt(c, "plain-text"); done.StopReason != runnerscripts.StopEndTurn {
@@ -227,7 +244,7 @@ func interruptedAnswer(r *rig) {
 
 func interruptedCommand(r *rig) {
 	c := r.talk()
-	query := r.begin(c, "run-command `exec sh -c 'echo $$ > started; exec sleep 600'`")
+	query := r.begin(c, "run-command `exec sh -c 'echo $$ > started; until test -e released; do sleep 0.1; done'`")
 	if err := c.Respond(r.Context(), r.asked(0).ID, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); err != nil {
 		r.Fatal(err)
 	}
@@ -245,24 +262,12 @@ func interruptedCommand(r *rig) {
 // line waits for a line in a file of the workspace.
 func (r *rig) line(name string) (text string) {
 	r.Helper()
-	r.until("a line in "+name, func() bool {
+	r.during("there is a line in "+name, func() bool {
 		data, err := os.ReadFile(r.WorkspaceFile(name))
 		text = strings.TrimSuffix(string(data), "\n")
 		return err == nil && len(text) < len(data)
 	})
 	return text
-}
-
-// until waits until ready returns true.
-func (r *rig) until(what string, ready func() bool) {
-	r.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(r.stepTimeout); !ready(); <-tick.C {
-		if time.Now().After(end) {
-			r.Fatalf("there is still not %s; there were:\n%s", what, agenttest.Describe(r.Events()))
-		}
-	}
 }
 
 func failingAPI(r *rig) {
@@ -298,52 +303,52 @@ func toolMutants() []mutant {
 		midway      = "an interrupt in the middle of an answer leaves the session usable"
 	)
 	return []mutant{
-		{name: "the limit of turns is another one", rule: "a limit of turns ends the query", subject: claudeSubject, broken: broken{profile: func(s *runnerscripts.Session, _ *runnerscripts.Profile) { s.Agent.MaxTurns += 3 }}},
-		{name: "a rejection is resolved as an allowance", rule: "a rejected tool does not run", broken: broken{sink: func(_ runnerscripts.EventType, payload any) (any, bool) {
+		{name: "the limit of turns is another one", rule: "a limit of turns ends the query", says: "11 requests with a limit of 8", subject: claudeSubject, broken: broken{profile: func(s *runnerscripts.Session, _ *runnerscripts.Profile) { s.Agent.MaxTurns += 3 }}},
+		{name: "a rejection is resolved as an allowance", rule: "a rejected tool does not run", says: "resolved:", broken: broken{sink: func(_ runnerscripts.EventType, payload any) (any, bool) {
 			if p, ok := payload.(runnerscripts.PermissionResolved); ok {
 				p.Kind = runnerscripts.AllowOnce
 				payload = p
 			}
 			return payload, true
 		}}},
-		{name: "another input is ignored", rule: "another input of a tool runs or is refused", broken: broken{talk: changedDecision(func(d *runnerscripts.PermissionDecision) { d.UpdatedInput = nil })}, subject: claudeSubject},
-		{name: "subagents talk in the main conversation", rule: "a subagent has a conversation of its own", broken: broken{oneConversation: true}},
-		{name: "options are not known", rule: chosen, broken: broken{talk: changedDecision(func(d *runnerscripts.PermissionDecision) {
+		{name: "another input is ignored", rule: "another input of a tool runs or is refused", says: "another ran: false", broken: broken{talk: changedDecision(func(d *runnerscripts.PermissionDecision) { d.UpdatedInput = nil })}, subject: claudeSubject},
+		{name: "subagents talk in the main conversation", rule: "a subagent has a conversation of its own", says: "its conversation: null", broken: broken{oneConversation: true}},
+		{name: "subagents ask in the main conversation", rule: "a subagent asks for permission in its conversation", says: `request_permission in "main"`, broken: broken{askInMain: true}},
+		{name: "options are not known", rule: chosen, says: "the command ran: false", broken: broken{talk: changedDecision(func(d *runnerscripts.PermissionDecision) {
 			if d.OptionID != "" {
 				*d = runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce}
 			}
 		})}},
-		{name: "a rejection only rejects", rule: interrupted, broken: broken{talk: changedDecision(func(d *runnerscripts.PermissionDecision) { d.Interrupt = false })}},
-		{name: "a new file has no diff", rule: "a file that is written is a diff", broken: broken{sink: changedCall(func(c *runnerscripts.ToolCall) { c.Content = nil })}},
-		{name: "a new file is nowhere", rule: "a file that is written is a diff", broken: broken{sink: changedCall(func(c *runnerscripts.ToolCall) { c.Locations = nil })}},
-		{name: "a diff lacks the text before", rule: "a file that is changed is a diff", broken: broken{sink: changedCall(func(c *runnerscripts.ToolCall) {
+		{name: "a rejection only rejects", rule: interrupted, says: `ended with "end_turn"`, broken: broken{talk: changedDecision(func(d *runnerscripts.PermissionDecision) { d.Interrupt = false })}},
+		{name: "a new file has no diff", rule: "a file that is written is a diff", says: "content:", broken: broken{sink: changedCall(func(c *runnerscripts.ToolCall) { c.Content = nil })}},
+		{name: "a new file is nowhere", rule: "a file that is written is a diff", says: "locations:", broken: broken{sink: changedCall(func(c *runnerscripts.ToolCall) { c.Locations = nil })}},
+		{name: "a diff lacks the text before", rule: "a file that is changed is a diff", says: "content:", broken: broken{sink: changedCall(func(c *runnerscripts.ToolCall) {
 			c.Content = slices.Clone(c.Content)
 			for i := range c.Content {
 				c.Content[i].OldText = nil
 			}
 		})}},
-		{name: "a failed command is completed", rule: "a failed command shows its output", broken: broken{sink: changedCall(func(c *runnerscripts.ToolCall) {
+		{name: "a failed command is completed", rule: "a failed command shows its output", says: "the call:", broken: broken{sink: changedCall(func(c *runnerscripts.ToolCall) {
 			if c.Status == runnerscripts.ToolFailed {
 				c.Status = runnerscripts.ToolCompleted
 			}
 		})}},
-		{name: "all calls have one ID", rule: "two tools of one message are two calls", broken: broken{sink: changedCall(func(c *runnerscripts.ToolCall) { c.ToolCallID = "call" })}},
-		{name: "a failure of the API has no status", rule: failure, broken: broken{talk: failed(func(err error) error {
+		{name: "all calls have one ID", rule: "two tools of one message are two calls", says: "the calls are", broken: broken{sink: changedCall(func(c *runnerscripts.ToolCall) { c.ToolCallID = "call" })}},
+		{name: "a failure of the API has no status", rule: failure, says: "400: ", broken: broken{talk: failed(func(err error) error {
 			if f, ok := errors.AsType[*runnerscripts.ScriptFailure](err); ok {
 				f.HTTPStatus = 0
 			}
 			return err
 		})}},
-		{name: "a failure of the API is the end of the turn", rule: failure, broken: broken{talk: failed(func(error) error { return nil })}},
-		{name: "an interrupt of a command is lost", rule: "an interrupt ends a running command", broken: broken{talk: func(c brokenConversation) brokenConversation {
-			c.interrupt = func(context.Context) error { return nil }
+		{name: "a failure of the API is the end of the turn", rule: failure, says: "400: error <nil>", broken: broken{talk: failed(func(error) error { return nil })}},
+		{name: "an interrupt of a command is lost", rule: "an interrupt ends a running command", says: `ended with "end_turn"`, broken: broken{talk: func(c brokenConversation) brokenConversation {
+			c.interrupt = func(context.Context) error { // the command goes on
+				return os.WriteFile(c.rig.WorkspaceFile("released"), nil, 0o600)
+			}
 			return c
 		}}},
-		{name: "an interrupt in the middle is lost", rule: midway, broken: broken{talk: func(c brokenConversation) brokenConversation {
-			c.interrupt = func(context.Context) error { return nil }
-			return c
-		}}},
-		{name: "an interrupt without a query is an error", rule: midway, broken: broken{talk: func(c brokenConversation) brokenConversation {
+		{name: "an interrupt in the middle is lost", rule: midway, says: `ended with "end_turn"`, broken: broken{talk: lostInterrupt}},
+		{name: "an interrupt without a query is an error", rule: midway, says: "without a query: no query", broken: broken{talk: func(c brokenConversation) brokenConversation {
 			running := &atomic.Bool{}
 			c.prompt = func(ctx context.Context, text string) (runnerscripts.QueryCompleted, error) {
 				running.Store(true)
