@@ -17,35 +17,32 @@ import (
 
 func TestInterruptedAnswerIsTakenBack(t *testing.T) {
 	t.Parallel()
-	for name, typ := range map[string]runnerscripts.EventType{
-		"slow-stream": runnerscripts.TypeAgentMessage, "slow-think": runnerscripts.TypeAgentThought,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			f := newFixture(t)
-			c := f.Start()
-			f.Prompt(c, "first plain-text")
-			step := f.In(t)
-			wait := f.PromptAsync(c, name)
-			if err := f.API.WaitHeld(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			step.Wait(t.Context(), agenttest.OfType(typ))
-			if err := c.Interrupt(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			done, err := wait()
-			if err != nil || done.StopReason != runnerscripts.StopCancelled {
-				t.Fatalf("ended with %q, %v", done.StopReason, err)
-			}
-			f.Prompt(c, "remember")
-			// The program forgets the interrupted prompt and its answer.
-			if got := agenttest.Said(t, f.Out.All()); strings.Contains(got, "One") || !strings.Contains(got, "before: first plain-text") {
-				t.Errorf("the agent said %q", got)
-			}
-			f.SameAsTranscript()
-		})
+	f := newFixture(t)
+	c := f.Start()
+	f.Prompt(c, "first plain-text")
+	for _, tt := range []struct {
+		prompt string
+		typ    runnerscripts.EventType
+	}{{"slow-stream", runnerscripts.TypeAgentMessage}, {"slow-think", runnerscripts.TypeAgentThought}} {
+		step := f.In(t)
+		wait := step.PromptAsync(c, tt.prompt)
+		if err := f.API.WaitHeld(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		step.Wait(t.Context(), agenttest.OfType(tt.typ))
+		if err := c.Interrupt(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if done, err := wait(); err != nil || done.StopReason != runnerscripts.StopCancelled {
+			t.Fatalf("%s: ended with %q, %v", tt.prompt, done.StopReason, err)
+		}
+		f.Prompt(c, "remember")
+		// The program forgets the interrupted prompt and its answer.
+		if got := step.Said(); strings.Contains(got, "One") || !strings.Contains(got, "before: first plain-text") {
+			t.Errorf("%s: the agent said %q", tt.prompt, got)
+		}
 	}
+	f.SameAsTranscript()
 }
 
 func TestModesDecideWhatIsAsked(t *testing.T) {

@@ -23,7 +23,7 @@ func TestAnswerThatTheProgramThrowsAwayFailsTheQuery(t *testing.T) {
 	f.SameAsTranscript()
 }
 
-func TestCommandShowsItsOutputAndItsFailure(t *testing.T) {
+func TestToolCalls(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.Session.Agent.PermissionMode = modeYOLO
@@ -37,6 +37,10 @@ func TestCommandShowsItsOutputAndItsFailure(t *testing.T) {
 		if call.Status != want || len(call.Content) != 1 || call.Content[0].Content == nil || call.Content[0].Content.Text != "one\ntwo" {
 			t.Errorf("%s: %s", command, agenttest.Show(t, call))
 		}
+	}
+	f.Prompt(c, "please write-file `notes.txt`")
+	if call := f.lastCall(); call.Title != "Writing to notes.txt" || call.Name != "write_file" || !strings.Contains(string(call.RawInput), `"notes.txt"`) {
+		t.Errorf("of a file: %s", agenttest.Show(t, call))
 	}
 	f.SameAsTranscript()
 	f.Prompt(c, "call-tool `no_such_tool {}`")
