@@ -100,7 +100,7 @@ var programs = sync.OnceValues(func() (string, error) {
 
 // build runs go build. All programs here are built with the same flags, so that they share packages.
 func build(args ...string) error {
-	cmd := exec.Command("go", append([]string{"build", "-trimpath", "-buildvcs=false"}, args...)...)
+	cmd := exec.Command("go", append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w"}, args...)...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
