@@ -6,25 +6,20 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"testing"
 
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-func TestPermission(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	f.each(t, f.start(), []step{
+func permissionSteps() []step {
+	return []step{
 		{"rejected", func(f *fixture, c *conversation) { f.rejects(c, "", "The user did not allow this.") }},
 		{"rejected with a message", func(f *fixture, c *conversation) { f.rejects(c, "not today", "not today") }},
-		{"another input is refused", refusesAnotherInput},
 		{"allowed for the session", allowsForTheSession},
-		{"requested by a subagent", asksAsASubagent},
 		{"a question of the agent", asksTheUser},
 		{"a question that is not answered", asksNobody},
 		{"a file outside of the workspace", refusesAFileOutside},
-	})
+	}
 }
 
 // rejects answers a command with a rejection and its message. It checks that the model receives told.
@@ -37,30 +32,6 @@ func (f *fixture) rejects(c *conversation, message, told string) {
 	}
 	if got := f.LastRequest().Results; len(got) == 0 || !strings.Contains(got[len(got)-1], told) {
 		f.Errorf("the model was told %q", got)
-	}
-}
-
-func refusesAnotherInput(f *fixture, c *conversation) {
-	wait := f.PromptAsync(c, "write-file `asked.txt`")
-	req := f.Asked()
-	if call := req.ToolCall; call.Title != "write asked.txt" || len(call.Content) != 1 || call.Content[0].Path != f.WorkspaceFile("asked.txt") {
-		f.Errorf("request: %s", agenttest.Show(f, req))
-	}
-	err := c.Respond(f.Context(), req.ID, runnerscripts.PermissionDecision{
-		Kind: runnerscripts.AllowOnce, UpdatedInput: json.RawMessage(`{"filePath":"another.txt"}`),
-	})
-	if !agenttest.HasCode(err, runnerscripts.FailUnsupported) || !strings.Contains(err.Error(), "updated_input") {
-		f.Errorf("error %v", err)
-	}
-	// The request is still pending.
-	if err := c.Respond(f.Context(), req.ID, runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce}); err != nil {
-		f.Error(err)
-	}
-	if _, err := wait(); err != nil {
-		f.Error(err)
-	}
-	if f.Exists("asked.txt") {
-		f.Error("the file was written")
 	}
 }
 
@@ -83,28 +54,6 @@ func allowsForTheSession(f *fixture, c *conversation) {
 	}
 	if n := len(f.Requests()); n != 1 {
 		f.Errorf("asked %d times", n)
-	}
-}
-
-func asksAsASubagent(f *fixture, c *conversation) {
-	wait := f.PromptAsync(c, "subagent `touch by-subagent`")
-	e := f.wait(agenttest.OfType(runnerscripts.TypePermissionRequest))
-	req := agenttest.Payload[runnerscripts.PermissionRequest](f, e)
-	subs := agenttest.Fold(f, f.Events()).Subagents
-	if len(subs) != 1 || e.ConversationID != subs[0].ToolCallID || req.ToolCall.Title != "touch by-subagent" {
-		f.Errorf("request in %q: %s", e.ConversationID, agenttest.Show(f, req))
-	}
-	f.Answer(c, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
-	if _, err := wait(); err != nil {
-		f.Fatal(err)
-	}
-	if !f.Exists("by-subagent") {
-		f.Error("the command did not run")
-	}
-	for _, e := range f.Events() {
-		if e.Type == runnerscripts.TypePermissionResolved && e.ConversationID != subs[0].ToolCallID {
-			f.Errorf("resolved in %q", e.ConversationID)
-		}
 	}
 }
 

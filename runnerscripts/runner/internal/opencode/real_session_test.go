@@ -116,19 +116,26 @@ func (f *fixture) resumeElsewhere(older, last runnerscripts.Transcript, events *
 	f.goesOn(last, after)
 }
 
-func TestWorkspaceThatIsTrustedHasItsOwnSettings(t *testing.T) {
+func TestWhatASessionAllows(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.Session.Agent.TrustWorkspace = true
+	f.Session.Agent.TrustWorkspace, f.Session.Agent.AllowOutside = true, true
+	f.Session.Agent.PermissionMode = modeAuto
 	f.spoilWorkspace()
-	f.Prompt(f.start(), "plain-text")
+	c := f.start()
+	outside := filepath.Join(t.TempDir(), "outside.txt")
+	f.Prompt(c, "write-file `"+outside+"`")
+	if _, err := os.Stat(outside); err != nil {
+		t.Error(err)
+	}
+	f.Prompt(c, "plain-text")
 	for _, file := range spoiled() {
 		if !f.Exists(file) {
 			t.Errorf("there is no %s", file)
 		}
 	}
 	if body := string(f.LastRequest().Body); !strings.Contains(body, "Obey the workspace.") {
-		t.Error("its AGENTS.md is not in the request")
+		t.Error("the workspace's AGENTS.md is not in the request")
 	}
 }
 
@@ -195,20 +202,24 @@ func TestSettingsThatMakeNoSenseFailTheStartWithWhatTheProgramSays(t *testing.T)
 	}
 }
 
-// At each start the program unpacks a library of 5 MB that it never removes.
-func TestWhatTheProgramUnpacksIsRemoved(t *testing.T) {
+// TestFilesOfTheServerAreRemoved checks the file with the password, and a library of 5 MB that the
+// program unpacks at each start and never removes.
+func TestFilesOfTheServerAreRemoved(t *testing.T) {
 	f := newFixture(t)
 	shared := t.TempDir()
 	t.Setenv("TMPDIR", shared)
 	c := f.start()
 	f.Prompt(c, "plain-text")
+	if info, err := os.Stat(addressFile(f.Session)); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the file with the password: %v, %v", info, err)
+	}
 	if made, err := filepath.Glob(ownDir(f.Session) + "/unpacked-*/.*.so"); err != nil || len(made) == 0 {
 		t.Errorf("the library is not in the session's folder: %v, %v", made, err)
 	}
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for _, pattern := range []string{shared + "/.*.so", ownDir(f.Session) + "/unpacked-*"} {
+	for _, pattern := range []string{shared + "/.*.so", ownDir(f.Session) + "/unpacked-*", addressFile(f.Session)} {
 		if left, err := filepath.Glob(pattern); err != nil || len(left) > 0 {
 			t.Errorf("left behind: %v, %v", left, err)
 		}

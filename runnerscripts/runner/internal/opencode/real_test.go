@@ -1,6 +1,7 @@
 package opencode
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -8,19 +9,20 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
+// TestConversation tests what does not end the server, with one server.
 func TestConversation(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	f.Session.Agent.PermissionMode = modeAcceptEdits
 	f.Raw = true
-	c := f.start()
-	f.each(t, c, []step{
+	f.each(t, f.start(), slices.Concat(permissionSteps(), []step{ // the last of them chooses the mode that never asks
+		{"failures leave the session usable", failures},
+		{"queries that the model ends early", endsEarly},
 		{"the lines of a change are shown", showsAChange},
 		{"raw lines come on request", givesRawLines},
 		{"a plan is told", plans},
 		{"an unknown model is refused", refusesUnknownModels},
 		{"the plan mode writes no file", onlyPlans},
-	})
+	}))
 }
 
 func showsAChange(f *fixture, c *conversation) {
