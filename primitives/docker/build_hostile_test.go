@@ -24,6 +24,7 @@ cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory.swap.max /sys/fs/cgroup/pids
 cat /proc/self/limits`
 
 func TestABuildHasTheRightsAndTheLimitsOfASandbox(t *testing.T) {
+	t.Parallel()
 	for _, network := range []string{"none", "bridge"} {
 		t.Run(network, func(t *testing.T) {
 			rights := rights
@@ -56,6 +57,7 @@ func TestABuildHasTheRightsAndTheLimitsOfASandbox(t *testing.T) {
 
 // What a build installs comes from a network, and no agent runs in it yet.
 func TestABuildForASandboxWithoutANetworkHasOne(t *testing.T) {
+	t.Parallel()
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Network = "none"
 	cfg.Image = build(t, cfg, testBuild(t, "ls /sys/class/net >/networks")).Ref
@@ -69,6 +71,7 @@ func TestABuildForASandboxWithoutANetworkHasOne(t *testing.T) {
 }
 
 func TestABuildDoesNotDoWhatItsBaseOrders(t *testing.T) {
+	t.Parallel()
 	var asked atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { asked.Add(1) }))
 	defer server.Close()
@@ -94,6 +97,7 @@ func TestABuildDoesNotDoWhatItsBaseOrders(t *testing.T) {
 }
 
 func TestTheUserOfABaseIsNoInstruction(t *testing.T) {
+	t.Parallel()
 	eng := testdocker.Engine(t)
 	made, err := eng.ContainerCreate(t.Context(), &container.Config{Image: testdocker.Busybox(t), Cmd: []string{"true"}, Labels: testdocker.Labels()}, nil, nil, nil, "")
 	if err != nil {
@@ -117,6 +121,7 @@ func TestTheUserOfABaseIsNoInstruction(t *testing.T) {
 }
 
 func TestABuildDoesNotGetWhatIsForTheSandboxes(t *testing.T) {
+	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

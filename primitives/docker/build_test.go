@@ -15,6 +15,7 @@ import (
 	"github.com/docker/docker/api/types/filters"
 	"github.com/docker/docker/api/types/image"
 	"github.com/docker/docker/api/types/volume"
+	"github.com/docker/docker/client"
 
 	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -44,10 +45,9 @@ func build(t *testing.T, cfg docker.Config, b primitives.Install) primitives.Ima
 	return img
 }
 
-// onEngine returns what this run of the tests has made on the engine.
-func onEngine(t *testing.T) (images []image.Summary, containers []container.Summary, volumes []*volume.Volume) {
+// onEngine returns what this run of the tests has made on an engine.
+func onEngine(t *testing.T, eng *client.Client) (images []image.Summary, containers []container.Summary, volumes []*volume.Volume) {
 	t.Helper()
-	eng := testdocker.Engine(t)
 	args := filters.NewArgs()
 	for key, value := range testdocker.Labels() {
 		args.Add("label", key+"="+value)
@@ -68,12 +68,13 @@ func onEngine(t *testing.T) (images []image.Summary, containers []container.Summ
 
 func noneBuilt(t *testing.T) {
 	t.Helper()
-	if images, containers, volumes := onEngine(t); len(images)+len(containers)+len(volumes) > 0 {
+	if images, containers, volumes := onEngine(t, testdocker.Engine(t)); len(images)+len(containers)+len(volumes) > 0 {
 		t.Errorf("left behind: %+v %+v %+v", images, containers, volumes)
 	}
 }
 
 func TestAnImageIsBuiltByRootAndKeepsTheUserOfItsBase(t *testing.T) {
+	t.Parallel()
 	cfg := config(t, committed(t, testdocker.Busybox(t), "USER tester", "WORKDIR /tmp", `CMD ["own"]`, "HEALTHCHECK CMD own"))
 	b := testBuild(t)
 	b.Labels["note"] = `quoted "$HOME" \` + "\nRUN true"
@@ -121,6 +122,7 @@ func TestAnImageIsBuiltByRootAndKeepsTheUserOfItsBase(t *testing.T) {
 }
 
 func TestAnImageThatIsBuiltOnASnapshotIsNone(t *testing.T) {
+	t.Parallel()
 	cfg := config(t, testdocker.Busybox(t))
 	s := open(t, cfg)
 	output(t, s, "sh", "-c", "echo here >file")
@@ -250,6 +252,7 @@ func TestABuildThatIsCancelledEndsAndLeavesNothing(t *testing.T) {
 }
 
 func TestBuildImageRefusesWhatMakesNoSense(t *testing.T) {
+	t.Parallel()
 	cfg := config(t, testdocker.Busybox(t))
 	for name, c := range map[string]struct {
 		build primitives.Install

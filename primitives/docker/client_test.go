@@ -12,6 +12,7 @@ import (
 )
 
 func TestASandboxThatIsClosedTakesNoClientFromOthers(t *testing.T) {
+	t.Parallel()
 	cfg := Config{Spec: primitives.Spec{Image: testdocker.Busybox(t), Network: "none", Labels: testdocker.Labels(), Grace: 10 * time.Second}, Provider: Provider{Pull: PullNever}, Runner: testdocker.Runner(t)}
 	first, err := New(t.Context(), cfg)
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 )
 
 func TestAWrongConfigurationSaysWhere(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
 	writeFile(t, file, `{"syscalls": []}`)
@@ -144,6 +145,7 @@ func TestAWrongConfigurationSaysWhere(t *testing.T) {
 }
 
 func TestADiskLimitHoldsOrIsRefused(t *testing.T) {
+	t.Parallel()
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Disk = 64 << 20
 	s, err := docker.New(t.Context(), cfg)

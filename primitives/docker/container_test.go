@@ -103,6 +103,7 @@ const (
 )
 
 func TestALimitThatTheEngineDropsIsAnErrorIfItWasAskedFor(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		says   string
 		change func(*docker.Config)
@@ -138,6 +139,7 @@ func TestALimitThatTheEngineDropsIsAnErrorIfItWasAskedFor(t *testing.T) {
 }
 
 func TestADroppedDefaultLimitIsReported(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		says   string
 		memory primitives.Size
@@ -184,6 +186,7 @@ func TestADroppedDefaultLimitIsReported(t *testing.T) {
 }
 
 func TestADiskLimitIsRefusedOnAStoreThatIgnoresIt(t *testing.T) {
+	t.Parallel()
 	e := &retouched{answer: func(_, path string, _ int, answer map[string]any) {
 		if strings.HasSuffix(path, "/info") {
 			answer["Driver"] = "overlayfs"

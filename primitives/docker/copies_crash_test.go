@@ -206,16 +206,18 @@ func buildForEver(ctx context.Context, config string, reached func(string, ...an
 }
 
 func TestAProgramThatIsKilledWhileItBuildsLeavesNothing(t *testing.T) {
-	v := newVictim(t, config(t, testdocker.Busybox(t)), insteadVariable+"=build")
+	t.Parallel()
+	cfg, eng := ownNetworks(t)
+	v := newVictim(t, cfg, insteadVariable+"=build")
 	if _, ok := v.until("building"); !ok {
 		t.Fatal(v.log.String())
 	}
 	gone := func() bool {
 		t.Helper()
-		if _, err := (docker.Config{}).GC(t.Context(), primitives.GCOptions{NoGrace: true}); err != nil {
+		if _, err := cfg.GC(t.Context(), primitives.GCOptions{NoGrace: true}); err != nil {
 			t.Fatal(err)
 		}
-		images, containers, volumes := onEngine(t)
+		images, containers, volumes := onEngine(t, eng)
 		return len(images)+len(containers)+len(volumes) == 0
 	}
 	if gone() {

@@ -153,6 +153,7 @@ func ofThisRun() filters.Args {
 }
 
 func TestWhatAnImageDoesNotHoldCannotBeCopied(t *testing.T) {
+	t.Parallel()
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Workspace = t.TempDir()
 	s := open(t, cfg)
@@ -231,6 +232,7 @@ func TestASnapshotIsListedUntilItIsRemoved(t *testing.T) {
 }
 
 func TestASandboxPausedByAnotherProgram(t *testing.T) {
+	t.Parallel()
 	s := open(t, config(t, testdocker.Busybox(t)))
 	p, err := s.Exec(t.Context(), primitives.Command{Args: []string{"cat"}, Stdin: true})
 	if err != nil {
@@ -305,6 +307,7 @@ func insist(t *testing.T, do func(ctx context.Context, container string) error, 
 // The engine may still learn of a pause when it has been over for a while. Here another handle
 // makes it report one.
 func TestPollIsNotMisledRightAfterResume(t *testing.T) {
+	t.Parallel()
 	s := open(t, config(t, testdocker.Busybox(t)))
 	eng := testdocker.Engine(t)
 	for range 5 {
@@ -332,6 +335,7 @@ func TestPollIsNotMisledRightAfterResume(t *testing.T) {
 }
 
 func TestASnapshotDoesNotSayWhatIsNotTrueOfIt(t *testing.T) {
+	t.Parallel()
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Keep, cfg.Expires = true, time.Second
 	s := open(t, cfg)

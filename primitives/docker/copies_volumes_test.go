@@ -48,6 +48,7 @@ func committedFrom(t *testing.T, id string, changes ...string) string {
 }
 
 func TestFilesInAVolumeOfTheImageAreNotLostInACopy(t *testing.T) {
+	t.Parallel()
 	s := open(t, config(t, committed(t, testdocker.Busybox(t), "VOLUME /data/")))
 	output(t, s, "sh", "-c", "echo precious >/data/x")
 	again, err := docker.Attach(t.Context(), docker.Config{}, s.ID())
@@ -84,6 +85,7 @@ func TestFilesInAVolumeOfTheImageAreNotLostInACopy(t *testing.T) {
 
 // A mounted folder replaces the image's volume, and is shared.
 func TestAVolumeOfTheImageThatIsMountedOverIsNoneAndShared(t *testing.T) {
+	t.Parallel()
 	cfg := config(t, committed(t, testdocker.Busybox(t), "VOLUME /data"))
 	cfg.Mounts = []docker.Mount{{Source: t.TempDir(), Target: "/data/"}}
 	s := open(t, cfg)

@@ -228,6 +228,7 @@ func (v *victim) left(ctx context.Context) error {
 // TestAProgramThatIsKilledLeavesNothing kills the program when the engine gets a request, and
 // between requests.
 func TestAProgramThatIsKilledLeavesNothing(t *testing.T) {
+	t.Parallel()
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.ReadOnly = true // so that there is a volume
 	cfg.Grace = 1 * time.Second
@@ -321,6 +322,7 @@ func killedAt(t *testing.T, cfg docker.Config, after, request string, env ...str
 }
 
 func TestADurableCommandOutlivesItsProgram(t *testing.T) {
+	t.Parallel()
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Grace = 60 * time.Second
 	v := newVictim(t, cfg)

@@ -20,6 +20,7 @@ import (
 )
 
 func TestASandboxLeavesTheEngineAProcessor(t *testing.T) {
+	t.Parallel()
 	eng := testdocker.Engine(t)
 	info, err := eng.Info(t.Context())
 	if err != nil {
@@ -50,6 +51,7 @@ func TestASandboxLeavesTheEngineAProcessor(t *testing.T) {
 
 // An engine on XFS may have quotas without reporting them. This one has none.
 func TestADefaultLimitOfTheDiskIsOneThatTheEngineMayRefuse(t *testing.T) {
+	t.Parallel()
 	e := &retouched{answer: func(_, path string, _ int, answer map[string]any) {
 		if strings.HasSuffix(path, "/info") {
 			answer["Driver"], answer["DriverStatus"] = "overlay2", [][]string{{"Backing Filesystem", "xfs"}}
@@ -73,6 +75,7 @@ func TestADefaultLimitOfTheDiskIsOneThatTheEngineMayRefuse(t *testing.T) {
 }
 
 func TestADefaultLimitThatTheEngineCannotSetIsLogged(t *testing.T) {
+	t.Parallel()
 	e := &retouched{answer: func(_, path string, _ int, answer map[string]any) {
 		if strings.HasSuffix(path, "/info") {
 			answer["CpuCfsQuota"], answer["Driver"] = false, "vfs"
@@ -113,6 +116,7 @@ func TestADefaultLimitThatTheEngineCannotSetIsLogged(t *testing.T) {
 }
 
 func TestACommandMayHaveTheOpenFilesThatTheEngineGrants(t *testing.T) {
+	t.Parallel()
 	d := testdocker.NewDaemon(t, nil, "--default-ulimit", "nofile=1024:2000")
 	cfg := config(t, testdocker.Busybox(t))
 	d.Load(t, cfg.Image)
@@ -123,6 +127,7 @@ func TestACommandMayHaveTheOpenFilesThatTheEngineGrants(t *testing.T) {
 }
 
 func TestARuntimeThatTheEngineDoesNotHave(t *testing.T) {
+	t.Parallel()
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Runtime = "no-such-runtime"
 	s, err := docker.New(t.Context(), cfg)

@@ -53,6 +53,7 @@ func writeFile(t *testing.T, file, content string) {
 }
 
 func TestBusyboxAsRootWithABoundWorkspace(t *testing.T) {
+	t.Parallel()
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Workspace = t.TempDir()
 	cfg.Env = map[string]string{"MINE": "yes"}
@@ -75,6 +76,7 @@ func TestBusyboxAsRootWithABoundWorkspace(t *testing.T) {
 }
 
 func TestABoundWorkspaceIsWhereItIsWanted(t *testing.T) {
+	t.Parallel()
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Workspace = t.TempDir()
 	cfg.WorkspacePath = cfg.Workspace
@@ -88,6 +90,7 @@ func TestABoundWorkspaceIsWhereItIsWanted(t *testing.T) {
 }
 
 func TestAContainerThatIsKilledFromOutsideIsNoExitStatus(t *testing.T) {
+	t.Parallel()
 	s := open(t, config(t, testdocker.Busybox(t)))
 	p, err := s.Exec(t.Context(), primitives.Command{Args: []string{"sleep", "1000"}})
 	if err != nil {
@@ -112,6 +115,7 @@ func TestAContainerThatIsKilledFromOutsideIsNoExitStatus(t *testing.T) {
 }
 
 func TestNewSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
 	busybox := testdocker.Busybox(t)
 	taken := open(t, config(t, busybox))
 	for name, c := range map[string]struct {
@@ -151,6 +155,7 @@ func TestNewSaysWhatIsWrong(t *testing.T) {
 }
 
 func TestAttachRefusesForeignContainers(t *testing.T) {
+	t.Parallel()
 	eng := testdocker.Engine(t)
 	made, err := eng.ContainerCreate(t.Context(), &container.Config{
 		Image: testdocker.Busybox(t), Cmd: []string{"true"}, Labels: testdocker.Labels(),

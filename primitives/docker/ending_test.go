@@ -31,6 +31,7 @@ func advisesAnEngine(err error) bool {
 
 // TestAttachToASandboxThatIsJustEnding ends the sandbox between the requests of Attach.
 func TestAttachToASandboxThatIsJustEnding(t *testing.T) {
+	t.Parallel()
 	for _, at := range []string{"/exec", "/start"} {
 		for _, keep := range []bool{false, true} {
 			name := "before " + at
@@ -142,6 +143,7 @@ func endNow(t *testing.T, eng *client.Client, id string) {
 }
 
 func TestARunnerThatIsNoGuest(t *testing.T) {
+	t.Parallel()
 	busybox, err := exec.LookPath("busybox")
 	if err != nil {
 		t.Fatal(err)
@@ -160,6 +162,7 @@ func TestARunnerThatIsNoGuest(t *testing.T) {
 // TestRemoveEndsASandboxThatRefusesGuests fills the sandbox with processes, so that no second guest
 // can start.
 func TestRemoveEndsASandboxThatRefusesGuests(t *testing.T) {
+	t.Parallel()
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Pids = 64
 	s := open(t, cfg)
@@ -183,6 +186,7 @@ func TestRemoveEndsASandboxThatRefusesGuests(t *testing.T) {
 
 // The guest can hardly start anything, not even a thread of its own, but must keep running.
 func TestASandboxThatIsFullOfProcessesStaysUsable(t *testing.T) {
+	t.Parallel()
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Pids = 64
 	s := open(t, cfg)
@@ -226,6 +230,7 @@ func TestASandboxThatIsFullOfProcessesStaysUsable(t *testing.T) {
 
 // While a container is paused the engine accepts no exec for it.
 func TestTheEndOfASandboxPausedByAnotherProgramIsKnown(t *testing.T) {
+	t.Parallel()
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Keep = true
 	s := open(t, cfg)
@@ -250,6 +255,7 @@ func TestTheEndOfASandboxPausedByAnotherProgramIsKnown(t *testing.T) {
 // A guest that ends by itself is faster than a kill by the engine. The engine still kills it if
 // something is open that could be cut off.
 func TestTerminateHasTheGuestEndByItself(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name         string
 		keep, socket bool

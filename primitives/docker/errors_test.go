@@ -57,6 +57,7 @@ func imageFor(t *testing.T, name, user string) string {
 // TestWhatTheEngineRefusesIsTyped also uses existing users: errors with another cause must not name
 // them, even if the container and its files are already gone.
 func TestWhatTheEngineRefusesIsTyped(t *testing.T) {
+	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -121,6 +122,7 @@ func TestWhatTheEngineRefusesIsTyped(t *testing.T) {
 
 // A failure to start with an unknown cause counts as one of the engine, whatever user is set.
 func TestAFailureToStartThatNothingIsKnownOf(t *testing.T) {
+	t.Parallel()
 	e := &retouched{answer: func(method, path string, status int, answer map[string]any) {
 		if status >= 400 && strings.HasSuffix(path, "/start") {
 			answer["message"] = "something else"

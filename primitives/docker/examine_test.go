@@ -23,6 +23,7 @@ func finding(t *testing.T, p Provider, image, subject string) primitives.Finding
 }
 
 func TestExamineFindsWhetherTheEngineHasTheImage(t *testing.T) {
+	t.Parallel()
 	const absent = "agentenv.example/nosuch:1"
 	for _, c := range []struct {
 		image  string
@@ -43,6 +44,7 @@ func TestExamineFindsWhetherTheEngineHasTheImage(t *testing.T) {
 }
 
 func TestExamineWithoutAnEngineFails(t *testing.T) {
+	t.Parallel()
 	found := Provider{Host: "unix:///nosuch/docker.sock"}.Examine(t.Context(), primitives.Spec{})
 	if len(found) != 1 || found[0].Subject != "engine" || found[0].Status != primitives.FindingFailed ||
 		!errors.Is(found[0].Err, primitives.ErrUnavailable) {
@@ -51,6 +53,7 @@ func TestExamineWithoutAnEngineFails(t *testing.T) {
 }
 
 func TestExamineFindsTheRunnerOfTheEngine(t *testing.T) {
+	t.Parallel()
 	ask := func(err error) Provider {
 		return Provider{Runner: func(_ context.Context, goos, goarch string) (string, error) { return goos + " " + goarch, err }}
 	}

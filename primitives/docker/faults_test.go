@@ -22,6 +22,7 @@ import (
 )
 
 func TestASandboxThatIsEndedFromOutside(t *testing.T) {
+	t.Parallel()
 	eng := testdocker.Engine(t)
 	for name, c := range map[string]struct {
 		socket bool
@@ -73,6 +74,7 @@ func killed(s primitives.State) bool {
 }
 
 func TestAStreamThatIsCut(t *testing.T) {
+	t.Parallel()
 	p := testdocker.NewProxy(t)
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Host, cfg.NoSocket = p.Host(), true
@@ -225,6 +227,7 @@ func TestAnEngineThatHangsLater(t *testing.T) {
 }
 
 func TestTheFirstProcessCannotBeKilledFromInside(t *testing.T) {
+	t.Parallel()
 	s := open(t, config(t, testdocker.Busybox(t)))
 	script(t, s, "kill -9 1; kill -STOP 1")
 	if got := output(t, s, "echo", "alive"); got != "alive\n" {
@@ -233,6 +236,7 @@ func TestTheFirstProcessCannotBeKilledFromInside(t *testing.T) {
 }
 
 func TestMemoryThatNoKillFrees(t *testing.T) {
+	t.Parallel()
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Memory = 32 << 20
 	s := open(t, cfg)
@@ -261,6 +265,7 @@ func TestMemoryThatNoKillFrees(t *testing.T) {
 // If the processes are each smaller than the guest, the kernel must kill one of them, not the guest
 // or the supervisor of a durable command: the rest would be lost with it.
 func TestMemoryThatManyHave(t *testing.T) {
+	t.Parallel()
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Memory = 32 << 20
 	s := open(t, cfg)
@@ -288,6 +293,7 @@ func TestMemoryThatManyHave(t *testing.T) {
 }
 
 func TestADiskThatIsFull(t *testing.T) {
+	t.Parallel()
 	s := open(t, config(t, testdocker.Busybox(t)))
 	const dir = "/dev/shm/" // 64 MiB
 	if err := s.WriteFile(t.Context(), dir+"kept", strings.NewReader("before"), primitives.WriteOptions{}); err != nil {

@@ -13,6 +13,7 @@ import (
 )
 
 func TestAReadOnlyMountIsReadOnlyThroughout(t *testing.T) {
+	t.Parallel()
 	testneed.Root(t, "it mounts a file system")
 	dir := t.TempDir()
 	below := filepath.Join(dir, "below")

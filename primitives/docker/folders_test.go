@@ -67,6 +67,7 @@ func marked(t *testing.T, cfg docker.Config) docker.Config {
 }
 
 func TestAFolderThatIsExchangedWhileTheContainerIsMadeIsRefused(t *testing.T) {
+	t.Parallel()
 	for _, at := range []string{"/containers/create", "/start"} {
 		for name, with := range map[string]func(t *testing.T, other, place string){
 			"for a link":   symlink,
@@ -127,6 +128,7 @@ func exchangeable(t *testing.T, other, place string) {
 }
 
 func TestAForkOnlyMountsTheFoldersOfItsSandbox(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		change string // in the container, of /p/data, which is mounted at /data, too
 		ok     bool
@@ -202,6 +204,7 @@ func endForks(t *testing.T, of string) {
 }
 
 func TestAttachLooksAtWhatIsMounted(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	data := filepath.Join(dir, "data")
 	mkdirs(t, data)
@@ -223,6 +226,7 @@ func TestAttachLooksAtWhatIsMounted(t *testing.T) {
 }
 
 func TestAFolderIsNamedItself(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	mkdirs(t, filepath.Join(dir, "real", "sub"))
 	symlink(t, "real", filepath.Join(dir, "link"))
@@ -265,6 +269,7 @@ func imageAfter(t *testing.T, from, command string) string {
 }
 
 func TestAnImageCannotMakeTheEngineWriteIntoAFolder(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		image string // the command that makes the image
 		ok    bool
@@ -305,6 +310,7 @@ func TestAnImageCannotMakeTheEngineWriteIntoAFolder(t *testing.T) {
 }
 
 func TestAnImageCannotPutAVolumeIntoAFolder(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		links  string // the command that makes the links
 		volume string
@@ -346,6 +352,7 @@ func TestAnImageCannotPutAVolumeIntoAFolder(t *testing.T) {
 }
 
 func TestAnImageIsNoSnapshotBecauseItSaysSo(t *testing.T) {
+	t.Parallel()
 	s := open(t, config(t, testdocker.Busybox(t)))
 	snapshot, err := s.Snapshot(t.Context())
 	if err != nil {

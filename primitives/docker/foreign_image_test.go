@@ -19,6 +19,7 @@ import (
 
 // A container has the labels of its image, which may come from anyone, or from a sandbox.
 func TestWhatTheLabelsOfAnImageSayIsNotTakenForTheSandboxs(t *testing.T) {
+	t.Parallel()
 	for _, label := range []string{
 		"dev.agentenv.link=/tmp", "dev.agentenv.mounted=x",
 	} {
@@ -43,6 +44,7 @@ func TestWhatTheLabelsOfAnImageSayIsNotTakenForTheSandboxs(t *testing.T) {
 }
 
 func TestARunnerThatIsNoProgramIsNotAMissingEngine(t *testing.T) {
+	t.Parallel()
 	for name, content := range map[string]string{"empty": "", "short": "host\n", "text": strings.Repeat("text\n", 100)} {
 		cfg := config(t, testdocker.Busybox(t))
 		cfg.Runner = filepath.Join(t.TempDir(), "runner")
@@ -56,6 +58,7 @@ func TestARunnerThatIsNoProgramIsNotAMissingEngine(t *testing.T) {
 }
 
 func TestASnapshotIsNotStartedAsAnotherUser(t *testing.T) {
+	t.Parallel()
 	s := open(t, config(t, testdocker.Busybox(t)))
 	img, err := s.Snapshot(t.Context())
 	if err != nil {
@@ -74,6 +77,7 @@ func TestASnapshotIsNotStartedAsAnotherUser(t *testing.T) {
 }
 
 func TestAnImageThatHasTheSandboxsNameIsSaidToBeWrong(t *testing.T) {
+	t.Parallel()
 	eng := testdocker.Engine(t)
 	for _, script := range []string{"touch /agentenv", "mkdir -p /agentenv/envrunner"} {
 		made, err := eng.ContainerCreate(t.Context(), &container.Config{Image: testdocker.Busybox(t), Cmd: []string{"sh", "-c", script}, Labels: testdocker.Labels()}, nil, nil, nil, "")
@@ -103,6 +107,7 @@ func TestAnImageThatHasTheSandboxsNameIsSaidToBeWrong(t *testing.T) {
 }
 
 func TestANetworkThatDoesNotExistIsNamed(t *testing.T) {
+	t.Parallel()
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Network = "nowhere"
 	if _, err := docker.New(t.Context(), cfg); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), "choose one that 'docker network ls' shows") || !strings.Contains(err.Error(), "nowhere") {

@@ -14,6 +14,7 @@ import (
 
 // TestAProgramSweepsOnceForManySandboxes counts the last request of a sweep.
 func TestAProgramSweepsOnceForManySandboxes(t *testing.T) {
+	t.Parallel()
 	cfg := config(t, testdocker.Scratch(t))
 	proxy := testdocker.NewProxy(t)
 	cfg.Host = proxy.Host()
@@ -50,6 +51,7 @@ func TestAProgramSweepsOnceForManySandboxes(t *testing.T) {
 
 // The next start repeats a sweep that was interrupted.
 func TestAnInterruptedSweepIsRepeated(t *testing.T) {
+	t.Parallel()
 	cfg := config(t, testdocker.Scratch(t))
 	proxy := testdocker.NewProxy(t)
 	cfg.Host = proxy.Host()

@@ -50,6 +50,7 @@ func owners(t *testing.T, eng *client.Client, alive string) map[string]map[strin
 // TestWhatGCTakes makes everything that may be left on an engine. The engine is the test's own, so
 // no other program collects it.
 func TestWhatGCTakes(t *testing.T) {
+	t.Parallel()
 	daemon := testdocker.NewDaemon(t, nil)
 	busybox := testdocker.Busybox(t)
 	daemon.Load(t, busybox)
@@ -294,6 +295,7 @@ func loadImage(t *testing.T, eng *client.Client, ref string, created time.Time, 
 
 // TestTheNextStartRemovesImagesOfProgramsThatDied covers images that only their program could use.
 func TestTheNextStartRemovesImagesOfProgramsThatDied(t *testing.T) {
+	t.Parallel()
 	daemon := testdocker.NewDaemon(t, nil)
 	busybox := testdocker.Busybox(t)
 	daemon.Load(t, busybox)
@@ -335,6 +337,7 @@ func TestTheNextStartRemovesImagesOfProgramsThatDied(t *testing.T) {
 }
 
 func TestGCSaysOnceThatThereIsNoEngine(t *testing.T) {
+	t.Parallel()
 	_, err := (docker.Config{Provider: docker.Provider{Host: "unix:///no/such.sock"}}).GC(t.Context(), primitives.GCOptions{})
 	if !errors.Is(err, primitives.ErrUnavailable) || strings.Count(err.Error(), "start the Docker engine") != 1 {
 		t.Errorf("got %v", err)

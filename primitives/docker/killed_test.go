@@ -16,6 +16,7 @@ import (
 
 // A kill must not count as one for memory: a higher limit would not help.
 func TestAContainerThatIsKilledAfterACommandUsedUpTheMemory(t *testing.T) {
+	t.Parallel()
 	for _, keep := range []bool{false, true} {
 		t.Run(fmt.Sprintf("keep %v", keep), func(t *testing.T) {
 			t.Parallel()

@@ -59,6 +59,7 @@ func outlivesCommands(t *testing.T, s *guest.Sandbox) {
 }
 
 func TestLimitsHold(t *testing.T) {
+	t.Parallel()
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.CPUs, cfg.Memory, cfg.Pids, cfg.ReadOnly = 0.5, 64<<20, 64, true
 	cfg.Labels = maps.Clone(cfg.Labels)
@@ -125,6 +126,7 @@ func TestLimitsHold(t *testing.T) {
 }
 
 func TestWhatIsAddedWorks(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	writeFile(t, filepath.Join(dir, "profile.json"), `{
 		"defaultAction": "SCMP_ACT_ALLOW",
@@ -186,6 +188,7 @@ func TestWhatIsAddedWorks(t *testing.T) {
 }
 
 func TestUsersByName(t *testing.T) {
+	t.Parallel()
 	cfg := config(t, testdocker.Busybox(t))
 	for user, want := range map[string]string{"tester": "1000 1000\n", "tester:root": "1000 0\n", "1234:tester": "1234 1000\n"} {
 		t.Run(user, func(t *testing.T) {

@@ -78,6 +78,7 @@ func asks(t *testing.T, s *guest.Sandbox, address string) string {
 }
 
 func TestSandboxesReachEachOtherOnlyOnANetworkThatIsNamed(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct{ network, want string }{
 		"by default": {"", ""},
 		"on bridge":  {"bridge", aSecret},
@@ -134,6 +135,7 @@ func customNetworks(t *testing.T, eng *client.Client) []network.Summary {
 }
 
 func TestProgramsThatMakeTheNetworkAtOnceShareIt(t *testing.T) {
+	t.Parallel()
 	cfg, eng := ownNetworks(t)
 	var making sync.WaitGroup
 	for range 4 {
@@ -166,6 +168,7 @@ func TestProgramsThatMakeTheNetworkAtOnceShareIt(t *testing.T) {
 }
 
 func TestANetworkThatIsRemovedBeforeTheStartIsMadeAgain(t *testing.T) {
+	t.Parallel()
 	cfg, eng := ownNetworks(t)
 	var once sync.Once
 	e := &retouched{host: cfg.Host, answer: func(method, path string, status int, _ map[string]any) {
@@ -191,6 +194,7 @@ func TestANetworkThatIsRemovedBeforeTheStartIsMadeAgain(t *testing.T) {
 }
 
 func TestGCLeavesANetworkThatASandboxUses(t *testing.T) {
+	t.Parallel()
 	cfg, eng := ownNetworks(t)
 	s := open(t, cfg)
 	for _, opts := range []primitives.GCOptions{{NoGrace: true, DryRun: true}, {NoGrace: true}} {
@@ -205,6 +209,7 @@ func TestGCLeavesANetworkThatASandboxUses(t *testing.T) {
 }
 
 func TestAForeignNetworkWithTheNameOfTheSandboxesIsNotUsed(t *testing.T) {
+	t.Parallel()
 	cfg, eng := ownNetworks(t)
 	made, err := eng.NetworkCreate(t.Context(), "agentenv", network.CreateOptions{Driver: "bridge"})
 	if err != nil {
@@ -224,6 +229,7 @@ func TestAForeignNetworkWithTheNameOfTheSandboxesIsNotUsed(t *testing.T) {
 }
 
 func TestWhatKeepsFromTheEngineIsNotBlamedOnTheNetwork(t *testing.T) {
+	t.Parallel()
 	for name, stop := range map[string]func(cancel func(), p *testdocker.Proxy){
 		"given up":   func(cancel func(), _ *testdocker.Proxy) { cancel() },
 		"broken off": func(_ func(), p *testdocker.Proxy) { p.Cut() },

@@ -75,6 +75,7 @@ func (e *newerEngine) serve(t *testing.T) (host string) {
 }
 
 func TestANewerEngine(t *testing.T) {
+	t.Parallel()
 	e := &newerEngine{version: "1.51"}
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Host, cfg.NoSocket = e.serve(t), true

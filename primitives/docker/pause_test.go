@@ -13,6 +13,7 @@ import (
 // runc sometimes gives up on a control group of version 1 whose processes fork while it freezes.
 // Here the engine reports that twice.
 func TestABusySandboxCanBePaused(t *testing.T) {
+	t.Parallel()
 	proxy := toEngine(t, &httputil.ReverseProxy{})
 	var refused atomic.Int32
 	cfg := config(t, testdocker.Busybox(t))

@@ -28,6 +28,7 @@ func listAsNobody(host string) int {
 }
 
 func TestASocketThatThisUserMayNotUse(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Fatal("the test needs root, to run a program as another user")
 	}

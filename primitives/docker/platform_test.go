@@ -68,6 +68,7 @@ func archive(t *testing.T, files map[string]string) []byte {
 }
 
 func TestAGuestForTheEngineRunsInAnImageForAnotherPlatform(t *testing.T) {
+	t.Parallel()
 	s := open(t, config(t, foreign(t)))
 	c := s.Capabilities()
 	if c.Arch != "s390x" {
@@ -79,6 +80,7 @@ func TestAGuestForTheEngineRunsInAnImageForAnotherPlatform(t *testing.T) {
 }
 
 func TestARunnerForAnotherPlatformIsUnsupported(t *testing.T) {
+	t.Parallel()
 	program, err := os.ReadFile(testdocker.Runner(t))
 	if err != nil {
 		t.Fatal(err)

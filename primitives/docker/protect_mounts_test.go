@@ -16,6 +16,7 @@ import (
 )
 
 func TestNothingIsWritableBelowWhatIsReadOnly(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		config string // git's configuration
 		want   []string
@@ -61,6 +62,7 @@ func TestNothingIsWritableBelowWhatIsReadOnly(t *testing.T) {
 }
 
 func TestOnlyAnotherFolderIsAnExchangedOne(t *testing.T) {
+	t.Parallel()
 	for err, want := range map[error]bool{
 		fs.ErrNotExist: true, fs.ErrInvalid: true, primitives.ErrNotDirectory: true, syscall.ENOTDIR: true,
 		fs.ErrPermission: false, syscall.EMFILE: false, syscall.EIO: false, context.Canceled: false,
@@ -73,6 +75,7 @@ func TestOnlyAnotherFolderIsAnExchangedOne(t *testing.T) {
 }
 
 func TestAContainerOfAnotherVersionIsNoExchangedFolder(t *testing.T) {
+	t.Parallel()
 	_, err := foldersOf(map[string]string{})
 	if !errors.Is(err, errors.ErrUnsupported) || errors.Is(err, ErrFolderChanged) || !strings.HasSuffix(err.Error(), "remove it with Remove") {
 		t.Errorf("got %v", err)

@@ -117,6 +117,7 @@ func attacks() []string {
 }
 
 func TestASandboxCannotChangeWhatItsMachineExecutes(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"workspace", "mount", "fork", "attached"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
@@ -183,6 +184,7 @@ func TestASandboxCannotChangeWhatItsMachineExecutes(t *testing.T) {
 }
 
 func TestWritablePathsAreWritable(t *testing.T) {
+	t.Parallel()
 	dir := repository(t)
 	cfg := withGit(t)
 	cfg.Workspace, cfg.Writable = dir, []string{".git/hooks", ".vscode"}
@@ -198,6 +200,7 @@ func TestWritablePathsAreWritable(t *testing.T) {
 }
 
 func TestAWorktreesWayToItsRepositoryStays(t *testing.T) {
+	t.Parallel()
 	dir := repository(t)
 	link := filepath.Join(t.TempDir(), "other")
 	hostGit(t, dir, "worktree", "add", "--quiet", link)
@@ -217,6 +220,7 @@ func TestAWorktreesWayToItsRepositoryStays(t *testing.T) {
 }
 
 func TestARepositoryBesideItsFilesIsProtected(t *testing.T) {
+	t.Parallel()
 	for name, gitdir := range map[string]string{"relative": "./.bare", "absolute": "DIR/.bare"} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "repo")
@@ -241,6 +245,7 @@ func TestARepositoryBesideItsFilesIsProtected(t *testing.T) {
 }
 
 func TestLinksInAMountedFolderAreNotFollowed(t *testing.T) {
+	t.Parallel()
 	dir, victim := t.TempDir(), t.TempDir()
 	writeFile(t, filepath.Join(victim, "config"), "secret")
 	symlink(t, victim, filepath.Join(dir, ".git"))

@@ -32,6 +32,7 @@ func unshared(t *testing.T, runner string) string {
 }
 
 func TestASandboxOfAnotherReleaseGetsAGuestOfThisOne(t *testing.T) {
+	t.Parallel()
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Runner = unshared(t, cfg.Runner)
 	s := open(t, cfg)

@@ -16,6 +16,7 @@ import (
 // A container of an image that 'docker commit' made of a sandbox has the labels of the sandbox, but
 // is not a sandbox.
 func TestRemoveAndAttachRefuseAContainerOfACommittedImage(t *testing.T) {
+	t.Parallel()
 	s := open(t, config(t, testdocker.Busybox(t)))
 	eng := testdocker.Engine(t)
 	img, err := eng.ContainerCommit(t.Context(), s.ID(), container.CommitOptions{})

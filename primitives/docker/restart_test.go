@@ -10,6 +10,7 @@ import (
 )
 
 func TestAnEngineThatIsRestarted(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		args []string
 		test func(t *testing.T, d *testdocker.Daemon, cfg docker.Config)

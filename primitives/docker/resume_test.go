@@ -9,6 +9,7 @@ import (
 )
 
 func TestAnEngineMayTakeAResumedContainerForPausedOnceMore(t *testing.T) {
+	t.Parallel()
 	paused, broken := errors.Join(errors.New("is paused"), cerrdefs.ErrConflict), errors.New("broken")
 	for _, c := range []struct {
 		name    string

@@ -40,6 +40,7 @@ func calls(mode int) map[string]string {
 }
 
 func TestASandboxCannotMakeSetUserIDProgramsOfItsMachine(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
@@ -76,6 +77,7 @@ func TestASandboxCannotMakeSetUserIDProgramsOfItsMachine(t *testing.T) {
 }
 
 func TestCapabilitiesThatMakeDevicesOrPrivilegedProgramsNeedFoldersToStay(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"MKNOD", "cap_setfcap"} {
 		cfg := config(t, testdocker.Busybox(t))
 		cfg.CapAdd, cfg.Workspace = []string{name}, t.TempDir()

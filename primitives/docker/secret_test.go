@@ -13,6 +13,7 @@ import (
 
 // Every user of the machine sees command lines, and an image may be copied elsewhere.
 func TestVariablesAreOnNoCommandLine(t *testing.T) {
+	t.Parallel()
 	const secret = "hunter2"
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.Env = map[string]string{"TOKEN": secret, "MULTI": "a\nb"}

@@ -10,6 +10,7 @@ import (
 )
 
 func TestTheFateThatEventsTell(t *testing.T) {
+	t.Parallel()
 	at := time.Now()
 	event := func(ago time.Duration, action events.Action, attributes ...string) events.Message {
 		m := events.Message{Action: action, TimeNano: at.Add(-ago).UnixNano()}

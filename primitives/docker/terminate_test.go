@@ -14,6 +14,7 @@ import (
 // TestARemovalThatTheEngineForgetsToTellOf covers engines that do not answer a client that waits
 // for a removal at the moment it is complete.
 func TestARemovalThatTheEngineForgetsToTellOf(t *testing.T) {
+	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		switch {
