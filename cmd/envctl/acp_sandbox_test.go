@@ -18,7 +18,6 @@ import (
 	acp "github.com/coder/acp-go-sdk"
 
 	"github.com/agentenv-dev/agentenv/environment"
-	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 	"github.com/agentenv-dev/agentenv/internal/test/testagents"
 	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
 	"github.com/agentenv-dev/agentenv/internal/test/testneed"
@@ -175,19 +174,14 @@ func TestASandboxAtModalHasACopyOfTheEditorsFolder(t *testing.T) {
 	}
 }
 
-// claudeFlags returns the flags that run the real Claude Code against a scripted model. The key is
-// in the environment of envctl only, as docs/editors.md says.
-func claudeFlags(t *testing.T) []string {
-	t.Helper()
+// TestClaudeAsksTheEditor runs the real Claude Code against a scripted model. The key is in the
+// environment of envctl only, as docs/editors.md says.
+func TestClaudeAsksTheEditor(t *testing.T) {
+	alone(t)
 	t.Setenv("PATH", os.Getenv("PATH")+string(os.PathListSeparator)+filepath.Dir(testagents.Claude(t)))
 	t.Setenv("ANTHROPIC_API_KEY", "not-a-real-key")
 	t.Setenv("ANTHROPIC_BASE_URL", startModel(t, ""))
-	return []string{"--agent", "claude"}
-}
-
-func TestClaudeAsksTheEditor(t *testing.T) {
-	alone(t)
-	e := startEditor(t, claudeFlags(t)...)
+	e := startEditor(t, "--agent", "claude")
 	id, dir := e.session()
 	e.permit = choosing(acp.PermissionOptionKindRejectOnce)
 	if stop := e.say(id, "write-file `denied.txt`"); stop != acp.StopReasonEndTurn {
@@ -217,66 +211,6 @@ func TestClaudeAsksTheEditor(t *testing.T) {
 	if strings.Count(said, "denied.txt") != 1 || strings.Count(said, "made.txt") != 1 {
 		t.Errorf("Claude Code remembers %q", said)
 	}
-}
-
-func TestClaudeIsCancelledByTheEditor(t *testing.T) {
-	alone(t)
-	e := startEditor(t, claudeFlags(t)...)
-	id, _ := e.session()
-	ended := e.saying(id, "slow-stream")
-	e.await(id, "the first words", func(u acp.SessionUpdate) bool { return u.AgentMessageChunk != nil })
-	if err := e.Cancel(e.ctx(), acp.CancelNotification{SessionId: id}); err != nil {
-		t.Fatal(err)
-	}
-	if stop := ended(); stop != acp.StopReasonCancelled {
-		t.Errorf("stopped because of %s", stop)
-	}
-	if stop := e.say(id, "plain-text"); stop != acp.StopReasonEndTurn {
-		t.Errorf("stopped because of %s", stop)
-	}
-}
-
-func TestAnEditorsMCPServersReachTheAgent(t *testing.T) {
-	alone(t)
-	e := startEditor(t, claudeFlags(t)...)
-	stdio, web := agenttest.StdioMCP(t, "calc"), agenttest.HTTPMCP(t, "web")
-	var env []acp.EnvVariable
-	for name, value := range stdio.Server.Env {
-		env = append(env, acp.EnvVariable{Name: name, Value: value})
-	}
-	id := e.begin(e.folder(),
-		acp.McpServer{Stdio: &acp.McpServerStdio{Name: "calc", Command: stdio.Server.Command[0], Args: []string{}, Env: env}},
-		acp.McpServer{Http: &acp.McpServerHttpInline{
-			Type: "http", Name: "web", Url: web.Server.URL, Headers: []acp.HttpHeader{{Name: "X-Key", Value: "k"}},
-		}},
-	)
-	if !supports(t, "claude", runnerscripts.FeatureMCPStdio) {
-		_, err := e.Prompt(e.ctx(), acp.PromptRequest{SessionId: id, Prompt: []acp.ContentBlock{acp.TextBlock("plain-text")}})
-		checkRefused(t, err, codeInternal, "leave out profile.mcp_servers")
-		return
-	}
-	for _, name := range []string{"calc", "web"} {
-		if stop := e.say(id, "call-tool `mcp__"+name+"__add {\"a\":2,\"b\":3}`"); stop != acp.StopReasonEndTurn {
-			t.Errorf("stopped because of %s", stop)
-		}
-	}
-	if a, b := stdio.Calls(), web.Calls(); len(a) != 1 || len(b) != 1 || b[0].Header.Get("X-Key") != "k" {
-		t.Errorf("the servers were called %d and %d times: %+v", len(a), len(b), b)
-	}
-}
-
-// supports reports whether an agent can do something in this version.
-func supports(t *testing.T, agent string, f runnerscripts.Feature) bool {
-	t.Helper()
-	all, err := environment.Agents(t.Context(), environment.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	i := slices.IndexFunc(all, func(a environment.AgentInfo) bool { return a.Agent == agent })
-	if i < 0 {
-		t.Fatalf("there is no agent %s", agent)
-	}
-	return slices.Contains(all[i].Supports, f)
 }
 
 func TestAnEditorsMCPServersAreInTheProfile(t *testing.T) {

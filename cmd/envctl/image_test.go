@@ -16,7 +16,7 @@ import (
 )
 
 // TestClaudeInAContainer runs the Claude Code script of the local tests in a container, whose
-// image has the agent added.
+// image has the agent added, as a user that the image does not know.
 func TestClaudeInAContainer(t *testing.T) {
 	cfg := environment.Config{
 		Agent:   environment.Agent{Name: "claude"},
@@ -29,7 +29,7 @@ func TestClaudeInAContainer(t *testing.T) {
 	}
 	runScripts(t, testscript.Params{Files: []string{"testdata/script/claude.txtar"}}, map[string]string{
 		"ANTHROPIC_BASE_URL": startModel(t, testdocker.Gateway(t)+":0"),
-	}, fmt.Sprintf("sandbox: {type: docker, image: %q, grace: 10s, user: tester, labels: {%s}, docker: {pull: never}}\n",
+	}, fmt.Sprintf("sandbox: {type: docker, image: %q, grace: 10s, user: \"4321:4321\", labels: {%s}, docker: {pull: never}}\n",
 		testdocker.Node(t), yamlLabels()))
 }
 

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -17,8 +18,11 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// askingAgent is an ACP agent. It asks for the permission that its prompt describes, and prints
-// the answer.
+// answersFile is the end of the name of the asking agent's answers.
+const answersFile = ".answers"
+
+// askingAgent is an ACP agent. It asks for the permissions in the file that its prompt names, one
+// after the other, and writes the answers into a file beside it.
 func askingAgent() {
 	type message struct {
 		ID     json.RawMessage `json:"id,omitempty"`
@@ -37,6 +41,23 @@ func askingAgent() {
 		fmt.Printf("%s\n", line)
 	}
 	var prompt json.RawMessage // the id of the request
+	var name string
+	var requests, answers []json.RawMessage
+	ask := func() {
+		if len(requests) == 0 {
+			list, err := json.Marshal(answers)
+			if err == nil {
+				err = os.WriteFile(name+answersFile, list, 0o600)
+			}
+			if err != nil {
+				panic(err)
+			}
+			send(message{ID: prompt, Result: json.RawMessage(`{"stopReason":"end_turn"}`)})
+			return
+		}
+		send(message{ID: json.RawMessage(strconv.Itoa(len(requests))), Method: "session/request_permission", Params: requests[0]})
+		requests = requests[1:]
+	}
 	in := bufio.NewReader(os.Stdin)
 	for {
 		line, err := in.ReadBytes('\n')
@@ -62,25 +83,39 @@ func askingAgent() {
 			if err != nil {
 				panic(err)
 			}
-			params := strings.ReplaceAll(p.Prompt[0].Text, "WORKSPACE", dir)
-			send(message{ID: json.RawMessage("1"), Method: "session/request_permission", Params: json.RawMessage(params)})
-		case m.Method == "" && prompt != nil:
-			text, err := json.Marshal("chosen: " + string(m.Result))
+			name = p.Prompt[0].Text
+			list, err := os.ReadFile(name)
+			if err == nil {
+				err = json.Unmarshal(bytes.ReplaceAll(list, []byte("WORKSPACE"), []byte(dir)), &requests)
+			}
 			if err != nil {
 				panic(err)
 			}
-			send(message{Method: "session/update", Params: json.RawMessage(
-				`{"sessionId":"s","update":{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":` + string(text) + `}}}`)})
-			send(message{ID: prompt, Result: json.RawMessage(`{"stopReason":"end_turn"}`)})
+			ask()
+		case m.Method == "" && prompt != nil:
+			answers = append(answers, m.Result)
+			ask()
 		case m.ID != nil:
 			send(message{ID: m.ID, Result: json.RawMessage("{}")})
 		}
 	}
 }
 
-// asked runs an agent that asks on a terminal, and returns the terminal and the question that it
-// shows.
-func asked(t *testing.T, call runnerscripts.ToolCall, options ...runnerscripts.PermissionOption) (s *screen, question string) {
+// request is a permission request of the asking agent.
+type request struct {
+	Session string                           `json:"sessionId"`
+	Call    runnerscripts.ToolCall           `json:"toolCall"`
+	Options []runnerscripts.PermissionOption `json:"options"`
+}
+
+// asking is a terminal on which an agent asks.
+type asking struct {
+	*screen
+	requests string // the name of the file
+}
+
+// asked runs an agent on a terminal that makes these requests one after the other.
+func asked(t *testing.T, requests ...request) asking {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -90,21 +125,29 @@ func asked(t *testing.T, call runnerscripts.ToolCall, options ...runnerscripts.P
 	if err := os.Symlink(self, agent); err != nil {
 		t.Fatal(err)
 	}
-	call.ToolCallID = "call"
-	prompt, err := json.Marshal(map[string]any{"sessionId": "s", "toolCall": call, "options": options})
+	for i := range requests {
+		requests[i].Session, requests[i].Call.ToolCallID = "s", fmt.Sprint("call", i)
+	}
+	list, err := json.Marshal(requests)
 	if err != nil {
 		t.Fatal(err)
 	}
 	config := file(t, "asking.yaml", "sandbox: local\nagent: {name: acp, command: ["+agent+"]}\n")
-	s = startOnTerminal(t, "run", "-c", config, string(prompt))
+	name := file(t, "requests.json", string(list))
+	return asking{startOnTerminal(t, "run", "-c", config, name), name}
+}
+
+// question returns the next question on the terminal.
+func (s asking) question() string {
+	s.t.Helper()
 	s.wait("\nAllow?\r\n") // at the beginning of a line
-	question = s.until("instead: ")
+	question := s.until("instead: ")
 	for _, row := range strings.Split(question, "\n") {
 		if n := utf8.RuneCountInString(row); n > 100 {
-			t.Errorf("a row has %d characters: %q", n, row)
+			s.t.Errorf("a row has %d characters: %q", n, row)
 		}
 	}
-	return s, question
+	return question
 }
 
 // until is like wait, and returns the output before text, with plain line breaks.
@@ -124,16 +167,37 @@ func (s *screen) until(text string) string {
 	return strings.ReplaceAll(before.String(), "\r\n", "\n")
 }
 
-// answer types an answer and returns the answer that the agent got.
-func (s *screen) answer(text string) string {
+// answer types an answer.
+func (s asking) answer(text string) {
 	s.t.Helper()
 	s.typeIn(text + "\r")
-	code := s.end()
-	_, chosen, _ := strings.Cut(s.seen.String(), "chosen: ")
-	if code != exitOK || chosen == "" {
+}
+
+// chosen ends the program and fails the test unless the agent got answers with these texts.
+func (s asking) chosen(want ...string) {
+	s.t.Helper()
+	s.ends()
+	data, err := os.ReadFile(s.requests + answersFile)
+	var got []json.RawMessage
+	if err == nil {
+		err = json.Unmarshal(data, &got)
+	}
+	if err != nil || len(got) != len(want) {
+		s.t.Fatalf("the agent got %s, %v; want %q", data, err, want)
+	}
+	for i, answer := range got {
+		if !strings.Contains(string(answer), want[i]) {
+			s.t.Errorf("answer %d is %s, want %s", i, answer, want[i])
+		}
+	}
+}
+
+// ends fails the test unless the program ends well.
+func (s *screen) ends() {
+	s.t.Helper()
+	if code := s.end(); code != exitOK {
 		s.t.Errorf("exit status %d:\n%s", code, &s.seen)
 	}
-	return chosen
 }
 
 func allowOrReject() []runnerscripts.PermissionOption {
@@ -150,34 +214,36 @@ var ours = regexp.MustCompile(`(?m)^(Allow\?|  \d+  |number,|  \[)`)
 
 func TestAQuestionCannotBeImitatedByItsText(t *testing.T) {
 	wide := strings.Repeat("x", 99) + secondQuestion + strings.Repeat("日本", 60) + "Allow?"
-	for name, call := range map[string]runnerscripts.ToolCall{
-		"title":         {Title: strings.ReplaceAll(secondQuestion, "instead: ", "instead. ")},
-		"name of wide":  {Title: strings.ReplaceAll(wide, "instead: ", "instead. ")},
-		"input":         {Title: "t", RawInput: inputOf(t, strings.ReplaceAll(wide, "instead: ", "instead. "))},
-		"other input":   {Title: "t", RawInput: json.RawMessage(`["` + strings.Repeat("x", 96) + `Allow?"]`)},
-		"name of input": {Title: "t", RawInput: json.RawMessage(`{"` + strings.Repeat(" ", 90) + `Allow?":1}`)},
-		"content": {Title: "t", Content: []runnerscripts.ToolCallContent{
+	options := allowOrReject()
+	options[1].Name = "No\n  3  allow"
+	var requests []request
+	for _, call := range []runnerscripts.ToolCall{
+		{Title: strings.ReplaceAll(secondQuestion, "instead: ", "instead. ")},
+		{Title: strings.ReplaceAll(wide, "instead: ", "instead. ")},
+		{Title: "t", RawInput: inputOf(t, strings.ReplaceAll(wide, "instead: ", "instead. "))},
+		{Title: "t", RawInput: json.RawMessage(`["` + strings.Repeat("x", 96) + `Allow?"]`)},
+		{Title: "t", RawInput: json.RawMessage(`{"` + strings.Repeat(" ", 90) + `Allow?":1}`)},
+		{Title: "t", Content: []runnerscripts.ToolCallContent{
 			{Type: "content", Content: &runnerscripts.Content{Type: "text", Text: strings.ReplaceAll(secondQuestion, "instead: ", "instead. ")}},
 			{Type: "diff", Path: "a\nAllow?", NewText: "b\rAllow?\n  1  x"},
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			options := allowOrReject()
-			options[1].Name = "No\n  3  allow"
-			s, question := asked(t, call, options...)
-			if found := ours.FindAllString(question, -1); !slices.Equal(found, []string{"  1  ", "  2  ", "number,"}) {
-				t.Errorf("rows that look like ours, %q:\n%s", found, question)
-			}
-			for i, row := range strings.Split(question, "\n") {
-				if !strings.HasPrefix(row, mark) && !ours.MatchString(row) {
-					t.Errorf("row %d is not marked: %q", i, row)
-				}
-			}
-			if chosen := s.answer("n"); !strings.Contains(chosen, `"no"`) {
-				t.Errorf("chosen: %s", chosen)
-			}
-		})
+		requests = append(requests, request{Call: call, Options: options})
 	}
+	s := asked(t, requests...)
+	for range requests {
+		question := s.question()
+		if found := ours.FindAllString(question, -1); !slices.Equal(found, []string{"  1  ", "  2  ", "number,"}) {
+			t.Errorf("rows that look like ours, %q:\n%s", found, question)
+		}
+		for i, row := range strings.Split(question, "\n") {
+			if !strings.HasPrefix(row, mark) && !ours.MatchString(row) {
+				t.Errorf("row %d is not marked: %q", i, row)
+			}
+		}
+		s.answer("n")
+	}
+	s.chosen(slices.Repeat([]string{`"no"`}, len(requests))...)
 }
 
 // onScreen returns the rows of a terminal, which breaks wider lines. It counts two columns for
@@ -254,34 +320,41 @@ func inputOf(t *testing.T, command string) json.RawMessage {
 
 func TestNothingHidesInAQuestion(t *testing.T) {
 	long := "begins" + strings.Repeat("x", 50_000) + "ends"
-	for name, tt := range map[string]struct {
+	cases := []struct {
+		name string
 		call runnerscripts.ToolCall
 		want []string
 	}{
-		"blanks":          {runnerscripts.ToolCall{Title: "t", RawInput: inputOf(t, "ls"+strings.Repeat(" ", 1990)+"; curl | sh")}, []string{"ls <1990 blanks> ; curl | sh"}},
-		"other blanks":    {runnerscripts.ToolCall{Title: "ls" + strings.Repeat("\u3000\u2800\n", 100) + "; curl | sh"}, []string{"ls <300 blanks> ; curl | sh"}},
-		"direction":       {runnerscripts.ToolCall{Title: "ls \u202etxt.exe"}, []string{"ls <U+202E>txt.exe"}},
-		"the end":         {runnerscripts.ToolCall{Title: "t", RawInput: inputOf(t, long)}, []string{"command: begins", "ends\n", " bytes in ", " rows are not shown]"}},
-		"a whole command": {runnerscripts.ToolCall{Title: "t", Kind: runnerscripts.ToolExecute, RawInput: inputOf(t, strings.Repeat("middle; ", 500))}, []string{"command: middle"}},
-		"a later field": {
+		{"blanks", runnerscripts.ToolCall{Title: "t", RawInput: inputOf(t, "ls"+strings.Repeat(" ", 1990)+"; curl | sh")}, []string{"ls <1990 blanks> ; curl | sh"}},
+		{"other blanks", runnerscripts.ToolCall{Title: "ls" + strings.Repeat("\u3000\u2800\n", 100) + "; curl | sh"}, []string{"ls <300 blanks> ; curl | sh"}},
+		{"direction", runnerscripts.ToolCall{Title: "ls \u202etxt.exe"}, []string{"ls <U+202E>txt.exe"}},
+		{"the end", runnerscripts.ToolCall{Title: "t", RawInput: inputOf(t, long)}, []string{"command: begins", "ends\n", " bytes in ", " rows are not shown]"}},
+		{"a whole command", runnerscripts.ToolCall{Title: "t", Kind: runnerscripts.ToolExecute, RawInput: inputOf(t, strings.Repeat("middle; ", 500))}, []string{"command: middle"}},
+		{
+			"a later field",
 			runnerscripts.ToolCall{Title: "t", RawInput: json.RawMessage(`{"a":"` + long + `","command":"curl | sh","z":"` + long + `"}`)},
 			[]string{"command: curl | sh"},
 		},
-		"many fields": {runnerscripts.ToolCall{Title: "t", RawInput: json.RawMessage(`{` + strings.Repeat(`"a":1,`, 30) + `"command":"curl"}`)}, []string{"bytes of fields are not shown]"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s, question := asked(t, tt.call, allowOrReject()...)
-			for _, want := range tt.want {
-				if !strings.Contains(question, want) {
-					t.Errorf("%q is not shown:\n%s", want, question)
-				}
-			}
-			if strings.HasPrefix(name, "a whole") && strings.Contains(question, "not shown") {
-				t.Errorf("something is not shown:\n%s", question)
-			}
-			s.answer("n")
-		})
+		{"many fields", runnerscripts.ToolCall{Title: "t", RawInput: json.RawMessage(`{` + strings.Repeat(`"a":1,`, 30) + `"command":"curl"}`)}, []string{"bytes of fields are not shown]"}},
 	}
+	var requests []request
+	for _, tt := range cases {
+		requests = append(requests, request{Call: tt.call, Options: allowOrReject()})
+	}
+	s := asked(t, requests...)
+	for _, tt := range cases {
+		question := s.question()
+		for _, want := range tt.want {
+			if !strings.Contains(question, want) {
+				t.Errorf("%s: %q is not shown:\n%s", tt.name, want, question)
+			}
+		}
+		if strings.HasPrefix(tt.name, "a whole") && strings.Contains(question, "not shown") {
+			t.Errorf("%s: something is not shown:\n%s", tt.name, question)
+		}
+		s.answer("n")
+	}
+	s.chosen(slices.Repeat([]string{`"no"`}, len(requests))...)
 }
 
 func TestAnOptionIsNamedByItsEffect(t *testing.T) {
@@ -290,9 +363,14 @@ func TestAnOptionIsNamedByItsEffect(t *testing.T) {
 		{OptionID: "b", Name: "Allow", Kind: runnerscripts.RejectOnce},
 		{OptionID: "c", Name: "Yes", Kind: "yes"},
 	}
-	call := runnerscripts.ToolCall{Title: "rm -rf /"}
-	for answer, want := range map[string]string{"y": `"a"`, "n": `"b"`, "1": `"a"`, "do not": `"b"`} {
-		s, question := asked(t, call, options...)
+	answers := []string{"y", "n", "1", "do not"}
+	requests := make([]request, len(answers)+1)
+	for i := range requests {
+		requests[i] = request{Call: runnerscripts.ToolCall{Title: "rm -rf /"}, Options: options}
+	}
+	s := asked(t, requests...)
+	for _, answer := range answers {
+		question := s.question()
 		for _, row := range []string{
 			"  1  allow once\n" + mark + "the agent calls it \"Reject (do not run)\"\n",
 			"  2  reject once\n" + mark + "the agent calls it \"Allow\"\n",
@@ -302,17 +380,14 @@ func TestAnOptionIsNamedByItsEffect(t *testing.T) {
 				t.Errorf("%q is missing:\n%s", row, question)
 			}
 		}
-		if chosen := s.answer(answer); !strings.Contains(chosen, want) {
-			t.Errorf("%s chooses %s, want %s", answer, chosen, want)
-		}
+		s.answer(answer)
 	}
-	s, _ := asked(t, call, options...)
+	s.question()
 	s.typeIn("3\r")
 	s.wait("3 cannot be chosen")
 	s.wait("instead: ")
-	if chosen := s.answer("n"); !strings.Contains(chosen, `"b"`) {
-		t.Errorf("chosen: %s", chosen)
-	}
+	s.answer("n")
+	s.chosen(`"a"`, `"b"`, `"a"`, `"b"`, `"b"`)
 }
 
 func TestAPersonsAnswerIsUnderstood(t *testing.T) {

@@ -2,6 +2,8 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -15,6 +17,7 @@ import (
 
 	"github.com/creack/pty"
 
+	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
@@ -166,37 +169,42 @@ func TestInterruptReachesTheCommandOnATerminal(t *testing.T) {
 }
 
 func TestPermissionIsAskedOnATerminal(t *testing.T) {
-	scenario := filepath.Join(t.TempDir(), "ask.json")
-	const steps = `{"turns":[{"steps":[{"ask":{"write":{"path":"asked.txt","content":"really written\n"}}},{"text":"over"}]}]}`
-	if err := os.WriteFile(scenario, []byte(steps), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, tt := range []struct {
-		answer  string
+	answers := []struct {
+		line    string
 		written bool
 	}{
 		{"y", true},
 		{"1", true},
 		{"n", false},
 		{"write it in Latin", false},
-	} {
-		t.Run(tt.answer, func(t *testing.T) {
-			patch := filepath.Join(t.TempDir(), "patch")
-			s := startOnTerminal(t, "run", "--scenario", scenario, "--patch", patch, "go")
-			s.wait("Allow?")
-			s.typeIn(tt.answer + "\r")
-			s.wait("over")
-			if code := s.end(); code != 0 {
-				t.Errorf("exit status %d:\n%s", code, s.seen.String())
-			}
-			diff, err := os.ReadFile(patch)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := strings.Contains(string(diff), "really written"); got != tt.written {
-				t.Errorf("written: %v, want %v", got, tt.written)
-			}
-		})
+	}
+	var turn runnerscripts.ScenarioTurn
+	for i := range answers {
+		write := &runnerscripts.ScenarioWrite{Path: fmt.Sprint("asked", i), Content: "really written\n"}
+		turn.Steps = append(turn.Steps, runnerscripts.ScenarioStep{Ask: &runnerscripts.ScenarioStep{Write: write}})
+	}
+	turn.Steps = append(turn.Steps, runnerscripts.ScenarioStep{Text: "over"})
+	scenario, err := json.Marshal(runnerscripts.Scenario{Turns: []runnerscripts.ScenarioTurn{turn}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	patch := filepath.Join(t.TempDir(), "patch")
+	s := startOnTerminal(t, "run", "--scenario", file(t, "ask.json", string(scenario)), "--patch", patch, "go")
+	for _, answer := range answers {
+		s.wait("Allow?")
+		s.wait("instead: ")
+		s.typeIn(answer.line + "\r")
+	}
+	s.wait("over")
+	s.ends()
+	diff, err := os.ReadFile(patch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, answer := range answers {
+		if got := strings.Contains(string(diff), fmt.Sprintf("+++ b/asked%d\n", i)); got != answer.written {
+			t.Errorf("%s: written: %v, want %v", answer.line, got, answer.written)
+		}
 	}
 }
 
