@@ -19,7 +19,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
-// runnerBinary is the real runner, built from the present source.
+// runnerBinary is the path of the runner of the present source.
 var runnerBinary string
 
 func TestMain(m *testing.M) {
