@@ -37,7 +37,7 @@ func scenarios() []scenario {
 }
 
 // TestTheSameScenarioGivesTheSameConversation compares the events of each agent with one golden
-// file for all agents, both live and from their transcripts.
+// file for all agents, both live and from their transcripts. Then the API repeats the agent's key.
 func TestTheSameScenarioGivesTheSameConversation(t *testing.T) {
 	api := model(t, "")
 	for _, a := range realAgents(t) {
@@ -45,7 +45,7 @@ func TestTheSameScenarioGivesTheSameConversation(t *testing.T) {
 			t.Parallel()
 			cfg := a.config(api.URL)
 			cfg.Sandbox = environment.Sandbox{Type: "local", Local: local.Provider{Root: filepath.Join(t.TempDir(), "sandboxes")}}
-			cfg.OnPermission = environment.AnswerLater
+			cfg.OnPermission, cfg.Raw = environment.AnswerLater, true
 			env, err := environment.Create(t.Context(), cfg)
 			if err != nil {
 				t.Fatal(err)
@@ -71,6 +71,7 @@ func TestTheSameScenarioGivesTheSameConversation(t *testing.T) {
 			if a, b := normal(t, env, live), normal(t, env, stored); withoutEnds(a) != withoutEnds(b) {
 				t.Errorf("the transcript differs\nlive:\n%s\ntranscript:\n%s", a, b)
 			}
+			repeatsNoKey(t, env, a.name, api.URL)
 		})
 	}
 }

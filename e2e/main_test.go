@@ -43,18 +43,18 @@ func realAgents(t *testing.T) []realAgent {
 	}
 	return []realAgent{
 		{"claude", testagents.Claude(t), func(cfg *environment.Config, url string) {
-			env(cfg, "ANTHROPIC_BASE_URL", url, "ANTHROPIC_API_KEY", "test-key", "CLAUDE_CODE_MAX_RETRIES", "1")
+			env(cfg, "ANTHROPIC_BASE_URL", url, "ANTHROPIC_API_KEY", secret, "CLAUDE_CODE_MAX_RETRIES", "1")
 		}},
 		{"codex", testagents.Codex(t), func(cfg *environment.Config, url string) {
-			env(cfg, "OPENAI_BASE_URL", url+"/v1", "OPENAI_API_KEY", "test-key")
+			env(cfg, "OPENAI_BASE_URL", url+"/v1", "OPENAI_API_KEY", secret)
 			cfg.Agent.Model = "gpt-5.5"
 		}},
 		{"gemini", testagents.Gemini(t), func(cfg *environment.Config, url string) {
-			env(cfg, "GOOGLE_GEMINI_BASE_URL", url, "GEMINI_API_KEY", "test-key")
+			env(cfg, "GOOGLE_GEMINI_BASE_URL", url, "GEMINI_API_KEY", secret)
 			cfg.Agent.Model = "gemini-2.5-pro"
 		}},
 		{"opencode", testagents.OpenCode(t), func(cfg *environment.Config, url string) {
-			env(cfg, "SCRIPTED_KEY", "test-key")
+			env(cfg, "SCRIPTED_KEY", secret)
 			cfg.Agent.Model = "scripted/small"
 			cfg.Agent.Config = json.RawMessage(fmt.Sprintf(`{"provider":{"scripted":{"npm":"@ai-sdk/openai-compatible",`+
 				`"options":{"baseURL":"%s/v1","apiKey":"{env:SCRIPTED_KEY}"},"models":{"small":{"tool_call":true,"reasoning":true,`+
