@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -103,8 +104,8 @@ func TestAnAgentIsInstalledInALiveSandbox(t *testing.T) {
 	}
 }
 
-// TestTheRealNPMInstallsAgents installs two agents from the Debian and npm registries, which the
-// setup of the tests needs too. Other agents are installed the same way.
+// TestTheRealNPMInstallsAgents installs agents from the Debian and npm registries, which the setup
+// of the tests needs too. The tests of envctl do so with Claude Code, in an image.
 func TestTheRealNPMInstallsAgents(t *testing.T) {
 	t.Parallel()
 	cfg := inContainer(t, testdocker.Node(t))
@@ -116,7 +117,7 @@ func TestTheRealNPMInstallsAgents(t *testing.T) {
 	}
 	installed := 0
 	for _, a := range all {
-		if a.Agent != "gemini" && a.Agent != "opencode" {
+		if !slices.Contains([]string{"codex", "gemini", "opencode"}, a.Agent) {
 			continue
 		}
 		if err := env.InstallAgent(t.Context(), a); err != nil {
@@ -127,7 +128,7 @@ func TestTheRealNPMInstallsAgents(t *testing.T) {
 		}
 		installed++
 	}
-	if installed != 2 {
+	if installed != 3 {
 		t.Errorf("%d agents were installed", installed)
 	}
 }

@@ -3,7 +3,6 @@ package environment
 import (
 	"context"
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,48 +13,36 @@ import (
 // TestABudgetEndsAQuery checks that a query ends when the agent uses up a limit, and that the
 // error says how much the agent has used.
 func TestABudgetEndsAQuery(t *testing.T) {
-	t.Setenv("TEST_HOST_KEY", hostKey)
-	api := keyedModel(t)
-	prices := map[string]Price{}
-	for _, model := range []string{"gpt-5.5", "gemini-2.5-pro", "claude-sonnet-4-5"} {
-		prices[model] = Price{Input: 1, Output: 1}
+	t.Parallel()
+	cfg := otherAgents()[1].local(t, keyedModel(t))
+	cfg.Budget = Budget{Query: Limits{Tokens: 1}, Prices: prices()}
+	env := create(t, cfg)
+	events, err := collect(t.Context(), env, Query{Prompt: twoCalls})
+	limit, ok := errors.AsType[*BudgetError](err)
+	if !ok || limit.Scope != "query" || limit.Limit != "tokens" {
+		t.Fatalf("the error is %v", err)
 	}
-	for _, c := range keyedAgents() {
-		t.Run(c.agent.Name, func(t *testing.T) {
-			cfg := c.local(t, api)
-			cfg.Budget = Budget{Query: Limits{Tokens: 1}, Prices: prices}
-			env := create(t, cfg)
-			events, err := collect(t.Context(), env, Query{Prompt: "please write-file `notes.txt`"}) // two calls
-			limit, ok := errors.AsType[*BudgetError](err)
-			if !ok || limit.Scope != "query" || limit.Limit != "tokens" {
-				t.Fatalf("the error is %v", err)
-			}
-			failed, isFailed := events[len(events)-1].Value().(*runnerscripts.QueryFailed)
-			if !isFailed || failed.Code != runnerscripts.FailBudget || !strings.Contains(failed.Message, "budget.query.tokens") {
-				t.Fatalf("the last event is %+v", events[len(events)-1])
-			}
-			if used := env.Used(); used.TotalInput() == 0 || used.Requests == 0 || used.Time <= 0 || failed.Usage.TotalInput() == 0 || failed.Usage.CostUSD == 0 {
-				t.Errorf("the session has used %+v, the query %+v", used, failed.Usage)
-			}
-			again, err := loadHostRecord(cfg.Sandbox.Type, env.ID())
-			if err != nil || usedIn(cfg.Sandbox.Type, env.ID()) != env.Used() {
-				t.Errorf("what it has used is not remembered: %+v, %v", again, err)
-			}
-			list, err := List(t.Context(), cfg.Sandbox)
-			at := slices.IndexFunc(list, func(s SandboxInfo) bool { return s.ID == env.ID() })
-			if err != nil || at < 0 || list[at].Usage != failed.Usage {
-				t.Errorf("the list says %+v, %v; the query has used %+v", list, err, failed.Usage)
-			}
-		})
+	failed, isFailed := events[len(events)-1].Value().(*runnerscripts.QueryFailed)
+	if !isFailed || failed.Code != runnerscripts.FailBudget || !strings.Contains(failed.Message, "budget.query.tokens") {
+		t.Fatalf("the last event is %+v", events[len(events)-1])
+	}
+	if used := env.Used(); used.TotalInput() == 0 || used.Requests == 0 || used.Time <= 0 || failed.Usage.TotalInput() == 0 || failed.Usage.CostUSD == 0 {
+		t.Errorf("the session has used %+v, the query %+v", used, failed.Usage)
+	}
+	again, err := loadHostRecord(cfg.Sandbox.Type, env.ID())
+	if err != nil || usedIn(cfg.Sandbox.Type, env.ID()) != env.Used() {
+		t.Errorf("what it has used is not remembered: %+v, %v", again, err)
+	}
+	if got := listed(t, cfg.Sandbox, env.ID()); got.Usage != failed.Usage {
+		t.Errorf("the list says %+v; the query has used %+v", got, failed.Usage)
 	}
 }
 
 // TestTheUserMayRaiseABudget checks that the user is asked at the limit, and that the query
 // continues or ends.
 func TestTheUserMayRaiseABudget(t *testing.T) {
-	t.Setenv("TEST_HOST_KEY", hostKey)
-	c := keyedAgents()[1]
-	cfg := c.local(t, keyedModel(t))
+	t.Parallel()
+	cfg := otherAgents()[1].local(t, keyedModel(t))
 	cfg.Budget = Budget{Session: Limits{Requests: 2}, Ask: true} // what one query needs
 	var asked []PermissionRequest
 	cfg.OnPermission = func(_ context.Context, req PermissionRequest) PermissionDecision {
@@ -67,7 +54,7 @@ func TestTheUserMayRaiseABudget(t *testing.T) {
 	}
 	env := create(t, cfg)
 	for n, want := range []string{"", "answered allow_once", "answered reject_once"} {
-		events, err := collect(t.Context(), env, Query{Prompt: "please write-file `notes.txt`"})
+		events, err := collect(t.Context(), env, Query{Prompt: twoCalls})
 		if limit, ok := errors.AsType[*BudgetError](err); ok != (n == 2) || !ok && err != nil || ok && (limit.Limit != "requests" || limit.Used.Requests != 4) {
 			t.Fatalf("query %d: %v", n, err)
 		}

@@ -35,7 +35,6 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
-	"github.com/agentenv-dev/agentenv/primitives/local"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -360,40 +359,6 @@ func TestAllowHostsThatMakeNoSense(t *testing.T) {
 	}
 	if env := create(t, Config{}); env.ProxyEnv() != nil || !errors.Is(env.SetAllowHosts(nil), errors.ErrUnsupported) {
 		t.Errorf("without hosts: %q", env.ProxyEnv())
-	}
-}
-
-// TestRealAgentsBesideAProxy checks that the agents reach their models without the proxy, which
-// allows nothing.
-func TestRealAgentsBesideAProxy(t *testing.T) {
-	t.Setenv("TEST_HOST_KEY", hostKey)
-	api := keyedModel(t)
-	for _, c := range keyedAgents() {
-		t.Run(c.agent.Name, func(t *testing.T) {
-			cfg := c.local(t, api)
-			p, err := local.New(t.Context(), local.Config{Root: cfg.Sandbox.Local.Root})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer p.Close()
-			cfg.Sandbox = Sandbox{Type: "docker", Spec: primitives.Spec{Network: "none"}, AllowHosts: []string{}} // as far as the gateway knows
-			env, err := New(t.Context(), p, cfg)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer env.Close()
-			events, err := collect(t.Context(), env, Query{Prompt: "please write-file `notes.txt`"})
-			var text strings.Builder
-			for _, ev := range events {
-				text.WriteString(ev.Text())
-				if v, ok := ev.Value().(*runnerscripts.Log); ok {
-					t.Log(v.Message)
-				}
-			}
-			if err != nil || !strings.Contains(text.String(), "The file is written.") {
-				t.Errorf("it said %q, %v", text.String(), err)
-			}
-		})
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 // TestAnAPIThatFailsLeavesTheSessionUsable checks that the query reports the error, and that the
 // next query works.
 func TestAnAPIThatFailsLeavesTheSessionUsable(t *testing.T) {
-	t.Setenv("TEST_HOST_KEY", hostKey)
+	t.Parallel()
 	target, err := url.Parse(keyedModel(t))
 	if err != nil {
 		t.Fatal(err)

@@ -19,6 +19,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/testneed"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
 // keyedAgent is a real agent and the API that it needs.
@@ -97,49 +98,79 @@ func (k keyedAgent) credentials(api string) map[string]Credential {
 	return map[string]Credential{k.api: {Env: "TEST_HOST_KEY", URL: api + k.version}}
 }
 
-// TestKeysStayOutside checks that real agents work with a key that only the host has, also if
-// the sandbox has no network and its user is not the guest's. The key must be nowhere in the
-// sandbox.
+// TestKeysStayOutside checks that real agents work with a key that only the host has, in a
+// container without a network, as a user other than the guest's. The key must be nowhere in the
+// sandbox. The agents reach their model beside a proxy that allows nothing, the gateway counts
+// what they use, and each repeats its recorded session in another sandbox.
 func TestKeysStayOutside(t *testing.T) {
-	t.Setenv("TEST_HOST_KEY", hostKey)
+	t.Parallel()
 	api := keyedModel(t)
-	for _, c := range append(keyedAgents(), otherAgents()...) {
+	for _, c := range keyedAgents() {
 		t.Run("docker/"+c.name, func(t *testing.T) {
+			t.Parallel()
+			file := filepath.Join(t.TempDir(), "session.replay")
+			cfg := c.inContainer(t, api)
+			cfg.Record, cfg.Sandbox.AllowHosts = file, []string{}
+			cfg.Budget = Budget{Query: Limits{Tokens: 1 << 40}, Prices: prices()}
+			env, events := worksWithoutKey(t, cfg, "/")
+			if env.ProxyEnv() == nil {
+				t.Error("there is no proxy")
+			}
+			if used := env.Used(); used.Requests < 2 || used.TotalInput() == 0 || used.OutputTokens == 0 || used.CostUSD == 0 {
+				t.Errorf("the gateway has counted %+v", used)
+			}
+			recorded := same(events, env.Primitive().Paths())
+			if err := env.Close(); err != nil {
+				t.Fatal(err)
+			}
+			replays(t, c.local(t, api), file, env.gate.at.Token, recorded)
+		})
+	}
+	for _, c := range otherAgents() {
+		t.Run("docker/"+c.name, func(t *testing.T) {
+			t.Parallel()
 			worksWithoutKey(t, c.inContainer(t, api), "/")
 		})
-		// In other sandboxes the agents do the same and only the way to the gateway differs: one
-		// agent tests each way.
-		switch c.name {
-		case "claude":
-			t.Run("local/"+c.name, func(t *testing.T) {
-				cfg := c.local(t, api)
-				worksWithoutKey(t, cfg, cfg.Sandbox.Local.Root)
-			})
-		case "command":
-			t.Run("modal/"+c.name, func(t *testing.T) {
-				testneed.Root(t, "the server of the tests has no other user otherwise")
-				box := atModal(t)
-				box.Network, box.User = "none", "nobody"
-				worksWithoutKey(t, c.in(t, box, "", api), "/agentenv /etc /home /root /run /tmp /var")
-			})
-			fallthrough
-		case "codex":
-			t.Run("ssh/"+c.name, func(t *testing.T) {
-				box := onAnotherMachine(t)
-				worksWithoutKey(t, c.in(t, box, testagents.Folder(t), api), box.SSH.Root)
-			})
-		}
 	}
 }
 
+// TestKeysStayOutsideOfEverySandbox checks the way to the gateway from the other types of
+// sandboxes, each with one agent.
+func TestKeysStayOutsideOfEverySandbox(t *testing.T) {
+	api, executor, codex := keyedModel(t), otherAgents()[1], keyedAgents()[1]
+	t.Run("local", func(t *testing.T) {
+		cfg := executor.local(t, api)
+		worksWithoutKey(t, cfg, cfg.Sandbox.Local.Root)
+	})
+	t.Run("modal", func(t *testing.T) {
+		testneed.Root(t, "the server of the tests has no other user otherwise")
+		box := atModal(t)
+		box.Network, box.User = "none", "nobody"
+		worksWithoutKey(t, executor.in(t, box, "", api), "/agentenv /etc /home /root /run /tmp /var")
+	})
+	t.Run("ssh", func(t *testing.T) {
+		box := onAnotherMachine(t)
+		worksWithoutKey(t, codex.in(t, box, testagents.Folder(t), api), box.SSH.Root)
+	})
+}
+
+// prices returns prices for the models of the agents.
+func prices() map[string]Price {
+	all := map[string]Price{}
+	for _, model := range []string{"gpt-5.5", "gemini-2.5-pro", "claude-sonnet-4-5"} {
+		all[model] = Price{Input: 1, Output: 1}
+	}
+	return all
+}
+
 // worksWithoutKey runs a turn with a tool call and searches for the key, in these folders of the
-// sandbox and everywhere else.
-func worksWithoutKey(t *testing.T, cfg Config, folders string) {
+// sandbox and everywhere else. It returns the turn's events.
+func worksWithoutKey(t *testing.T, cfg Config, folders string) (*Environment, []runnerscripts.Event) {
 	t.Helper()
 	var logged syncBuffer
 	cfg.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Trace, Output: &logged})
 	env := create(t, cfg)
-	events, err := collect(t.Context(), env, Query{Prompt: "please write-file `notes.txt`"})
+	events, err := collect(t.Context(), env, Query{Prompt: twoCalls})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,6 +207,7 @@ func worksWithoutKey(t *testing.T, cfg Config, folders string) {
 	}
 	searchSandbox(t, env, cfg.Sandbox, folders)
 	searchMachine(t, env, cfg.Sandbox)
+	return env, events
 }
 
 // syncBuffer is a buffer for several goroutines.

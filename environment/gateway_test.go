@@ -13,9 +13,12 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/llmapi"
 )
 
-// hostKey is the key that only this machine has. The literal is split, so that a search for the
+// hostKey is the key that only this machine has, as TEST_HOST_KEY. The literal is split, so that a search for the
 // key does not find this file.
 const hostKey = "real-" + "key-of-the-host-4711"
+
+// twoCalls is a prompt for which an agent calls the model twice, and a tool in between.
+const twoCalls = "please write-file `notes.txt`"
 
 // keyedModel serves the scripted model to clients with the key, and returns its address.
 func keyedModel(t *testing.T) string {
@@ -63,7 +66,7 @@ func TestCredentialsThatCannotBeUsed(t *testing.T) {
 // TestTheGatewayIsWhereItWas checks that an agent that still runs in a kept sandbox uses the
 // address and token of the program that created the sandbox.
 func TestTheGatewayIsWhereItWas(t *testing.T) {
-	t.Setenv("TEST_HOST_KEY", hostKey)
+	t.Parallel()
 	box := sandbox(t)
 	cfg := Config{Sandbox: toKeep(box), Agent: Agent{Name: "script"}, Credentials: map[string]Credential{"anthropic": {Env: "TEST_HOST_KEY"}}}
 	env := create(t, cfg)

@@ -1,55 +1,37 @@
 package environment
 
 import (
+	"strings"
 	"testing"
 
-	"github.com/agentenv-dev/agentenv/internal/test/llmapi"
-	"github.com/agentenv-dev/agentenv/internal/test/testagents"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// An interrupt stops a real agent at any time, once, and the agent continues with the next
+// An interrupt stops an agent at any time, once, and the same process continues with the next
 // query.
-func TestRealAgentsStop(t *testing.T) {
-	agents := map[string]func(url string) Agent{
-		"claude": func(url string) Agent {
-			return Agent{Name: "claude", Command: []string{testagents.Claude(t)}, Env: claudeVariables(url)}
-		},
-		"codex": func(url string) Agent {
-			return Agent{
-				Name: "codex", Command: []string{testagents.Codex(t)}, Model: "gpt-5.5",
-				Env: map[string]string{"OPENAI_BASE_URL": url + "/v1", "OPENAI_API_KEY": "test-key"},
-			}
-		},
+func TestAnAgentStopsAtAnyTime(t *testing.T) {
+	t.Parallel()
+	slow := []runnerscripts.ScenarioStep{{DelayMS: 3_600_000}}
+	env := create(t, Config{OnPermission: AnswerLater, PermissionTimeout: -1, Agent: scenario(
+		t,
+		runnerscripts.ScenarioTurn{When: "think", Steps: slow},
+		runnerscripts.ScenarioTurn{When: "talk", Steps: append([]runnerscripts.ScenarioStep{{Text: "one"}}, slow...)},
+		runnerscripts.ScenarioTurn{When: "ask", Steps: []runnerscripts.ScenarioStep{{Ask: &runnerscripts.ScenarioStep{Write: write("f", "")}}}},
+		turn(runnerscripts.ScenarioStep{Text: "after: {{history}}"}),
+	)})
+	for _, c := range []struct {
+		name, prompt string
+		at           runnerscripts.EventType
+	}{
+		{"before it has begun", "think", runnerscripts.TypeQueryStarted},
+		{"while it answers", "talk", runnerscripts.TypeAgentMessage},
+		{"while it waits for permission", "ask", runnerscripts.TypePermissionRequest},
+	} {
+		stopsAt(t, env, c.name, c.prompt, c.at)
 	}
-	for name, agent := range agents {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			api, err := llmapi.Start(t.Context(), llmapi.Config{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() {
-				if err := api.Close(); err != nil {
-					t.Error(err)
-				}
-			})
-			env := create(t, Config{Sandbox: sandbox(t), Agent: agent(api.URL), OnPermission: AnswerLater, PermissionTimeout: -1})
-			for _, c := range []struct {
-				name, prompt string
-				at           runnerscripts.EventType
-			}{
-				{"before it has begun", "slow-stream", runnerscripts.TypeQueryStarted},
-				{"while it answers", "slow-stream", runnerscripts.TypeAgentMessage},
-				{"while it waits for permission", "run-command `touch f`", runnerscripts.TypePermissionRequest},
-			} {
-				stopsAt(t, env, c.name, c.prompt, c.at)
-			}
-			p := env.agent
-			if _, err := collect(t.Context(), env, Query{Prompt: "remember"}); err != nil || env.agent != p {
-				t.Errorf("the next query: %v, of the same process: %v", err, env.agent == p)
-			}
-		})
+	p := env.agent
+	if text := say(t, env, "remember"); !strings.Contains(text, "after: think\ntalk\nask") || env.agent != p {
+		t.Errorf("the next query: %q, of the same process: %v", text, env.agent == p)
 	}
 }
 

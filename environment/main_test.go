@@ -29,6 +29,10 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if err := os.Setenv("TEST_HOST_KEY", hostKey); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	goleak.VerifyTestMain(tests{m})
 }
 
@@ -69,11 +73,14 @@ func container(t *testing.T) Sandbox {
 	return Sandbox{Type: "docker", Spec: primitives.Spec{Image: testdocker.Busybox(t), Network: "none", Labels: testdocker.Labels(), Grace: 10 * time.Second}, Docker: docker.Provider{Pull: docker.PullNever}}
 }
 
-// everywhere runs a test in a sandbox of every type.
+// everywhere runs a test in a sandbox of every type, in parallel.
 func everywhere(t *testing.T, test func(t *testing.T, box Sandbox)) {
 	t.Helper()
 	for name, box := range boxes(t) {
-		t.Run(name, func(t *testing.T) { test(t, box) })
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, box)
+		})
 	}
 }
 

@@ -8,8 +8,6 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/agentenv-dev/agentenv/internal/test/llmapi"
-	"github.com/agentenv-dev/agentenv/internal/test/testagents"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -59,28 +57,5 @@ func TestRunSaysWhatTheAgentReportedLastWhenItsContextEnds(t *testing.T) {
 				t.Errorf("error %v, failure %+v", err, failure)
 			}
 		})
-	}
-}
-
-func TestRunSaysThatTheAPIOfARealAgentFailsWhenItsContextEnds(t *testing.T) {
-	api, err := llmapi.Start(t.Context(), llmapi.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := api.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	ctx, cancel := context.WithCancelCause(t.Context())
-	defer cancel(nil)
-	env := create(t, Config{
-		Agent:  Agent{Name: "claude", Command: []string{testagents.Claude(t)}, Env: map[string]string{"ANTHROPIC_BASE_URL": api.URL, "ANTHROPIC_API_KEY": "test-key"}},
-		Logger: hclog.New(&hclog.LoggerOptions{Output: onRecord{"API failed", func() { cancel(errEnough) }}}),
-	})
-	_, err = env.Run(ctx, "please http-529")
-	failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
-	if !errors.Is(err, errEnough) || !ok || failure.Code != runnerscripts.FailAPI || failure.HTTPStatus != 529 {
-		t.Errorf("error %v, failure %+v", err, failure)
 	}
 }

@@ -31,51 +31,30 @@ func same(events []runnerscripts.Event, paths primitives.Paths) []string {
 	return lines
 }
 
-// TestASessionIsReplayed checks that real agents repeat a session in another sandbox, without a
-// key, a network or a model.
-func TestASessionIsReplayed(t *testing.T) {
-	t.Setenv("TEST_HOST_KEY", hostKey)
-	api := keyedModel(t)
-	for _, c := range keyedAgents() {
-		t.Run(c.agent.Name, func(t *testing.T) {
-			file := filepath.Join(t.TempDir(), "session.replay")
-			cfg := c.local(t, api)
-			cfg.Record = file
-			const prompt = "please write-file `notes.txt`"
-			env := create(t, cfg)
-			events, err := collect(t.Context(), env, Query{Prompt: prompt})
-			if err != nil {
-				t.Fatal(err)
-			}
-			recorded := same(events, env.Primitive().Paths())
-			if err := env.Close(); err != nil {
-				t.Fatal(err)
-			}
-			data, err := os.ReadFile(file)
-			if err != nil || bytes.Contains(data, []byte(hostKey)) || bytes.Contains(data, []byte(env.gate.at.Token)) || bytes.Count(data, []byte("\n")) < 3 {
-				t.Fatalf("the recording has the key or the token, or too little: %v: %.2000s", err, data)
-			}
-
-			cfg = c.inContainer(t, api)
-			cfg.Credentials, cfg.Replay = nil, file
-			env = create(t, cfg)
-			events, err = collect(t.Context(), env, Query{Prompt: prompt})
-			if err != nil {
-				t.Fatal(err)
-			}
-			replayed := same(events, env.Primitive().Paths())
-			if got, want := strings.Join(replayed, "\n"), strings.Join(recorded, "\n"); got != want {
-				t.Errorf("the replay has\n%s\nand the session had\n%s", got, want)
-			}
-			if _, err := primitives.ReadFile(t.Context(), env.Primitive(), "notes.txt", 1<<10); err != nil {
-				t.Error(err)
-			}
-			_, err = collect(t.Context(), env, Query{Prompt: "please plain-text"})
-			missing, ok := errors.AsType[*NoMatchError](err)
-			if !ok || missing.Nearest == "" || !strings.Contains(missing.Error(), "nearest") {
-				t.Errorf("a prompt that was not recorded: %v", err)
-			}
-		})
+// replays checks that an agent repeats the recorded session of twoCalls without a key or a model.
+func replays(t *testing.T, cfg Config, file, token string, recorded []string) {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil || bytes.Contains(data, []byte(hostKey)) || bytes.Contains(data, []byte(token)) || bytes.Count(data, []byte("\n")) < 3 {
+		t.Fatalf("the recording has the key or the token, or too little: %v: %.2000s", err, data)
+	}
+	cfg.Credentials, cfg.Replay = nil, file
+	env := create(t, cfg)
+	events, err := collect(t.Context(), env, Query{Prompt: twoCalls})
+	if err != nil {
+		t.Fatal(err)
+	}
+	replayed := same(events, env.Primitive().Paths())
+	if got, want := strings.Join(replayed, "\n"), strings.Join(recorded, "\n"); got != want {
+		t.Errorf("the replay has\n%s\nand the session had\n%s", got, want)
+	}
+	if _, err := primitives.ReadFile(t.Context(), env.Primitive(), "notes.txt", 1<<10); err != nil {
+		t.Error(err)
+	}
+	_, err = collect(t.Context(), env, Query{Prompt: "please plain-text"})
+	missing, ok := errors.AsType[*NoMatchError](err)
+	if !ok || missing.Nearest == "" || !strings.Contains(missing.Error(), "nearest") {
+		t.Errorf("a prompt that was not recorded: %v", err)
 	}
 }
 

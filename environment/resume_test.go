@@ -37,7 +37,11 @@ func TestWhoHasSomeEventsOfAQueryGetsTheOthersOnce(t *testing.T) {
 				}
 			}
 			other := attach(t, env.ID(), box)
-			for after := 0; after <= len(all); after += 3 {
+			step := 3
+			if box.Type != "local" { // the way of the bytes differs, not the counting
+				step = len(all) / 2
+			}
+			for after := 0; after <= len(all); after += step {
 				for name, follow := range map[string]func() ([]runnerscripts.Event, error){
 					"follow": func() ([]runnerscripts.Event, error) { return followedAfter(t.Context(), other, after) },
 					"go on": func() ([]runnerscripts.Event, error) {

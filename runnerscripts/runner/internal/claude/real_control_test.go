@@ -99,7 +99,8 @@ func TestOverloadedAPIIsAskedAgain(t *testing.T) {
 	if !ok || failure.Code != runnerscripts.FailAPI || failure.HTTPStatus != 529 || !strings.Contains(failure.Message, "scripted failure") {
 		t.Fatalf("error %#v", err)
 	}
-	if logs := agenttest.Payloads[runnerscripts.Log](t, f.Out.All(), runnerscripts.TypeLog); len(logs) != 1 {
+	logs := agenttest.Payloads[runnerscripts.Log](t, f.Out.All(), runnerscripts.TypeLog)
+	if len(logs) != 1 || logs[0].Level != "warn" || logs[0].Code != runnerscripts.FailAPI || logs[0].HTTPStatus != 529 {
 		t.Errorf("logs: %+v", logs)
 	}
 	f.Prompt(c, "plain-text")
