@@ -160,3 +160,27 @@ func hooks(r *rig) {
 		r.Errorf("the hook ran: %v, error %v", r.Exists("hooked"), e.err)
 	}
 }
+
+// profileMutants returns mutants that ignore one field each.
+func profileMutants() []mutant {
+	forgets := func(rule, says string, forget func(*runnerscripts.Session, *runnerscripts.Profile)) mutant {
+		return mutant{name: "not so: " + rule, rule: rule, says: says, broken: broken{profile: forget}}
+	}
+	type session = runnerscripts.Session
+	type profile = runnerscripts.Profile
+	plugins := forgets("plugins reach the model", "not sent "+pluginText, func(_ *session, p *profile) { p.Plugins = nil })
+	plugins.subject = claudeSubject
+	return []mutant{
+		forgets("a system prompt reaches the model", "not sent SYSTEM-PROMPT", func(s *session, _ *profile) { s.Agent.SystemPrompt = "" }),
+		forgets("rules reach the model", "not sent TEXT-OF-A-RULE", func(_ *session, p *profile) { p.Rules = nil }),
+		forgets("skills are offered to the model", "not sent USE-OF-A-SKILL", func(_ *session, p *profile) { p.Skills = nil }),
+		plugins,
+		forgets("subagents are offered to the model", "not sent USE-OF-A-SUBAGENT", func(_ *session, p *profile) { p.Subagents = nil }),
+		forgets("commands are expanded", "not sent the command", func(_ *session, p *profile) { p.Commands = nil }),
+		forgets("denied tools are not on offer", "tools on offer", func(_ *session, p *profile) { p.DeniedTools = nil }),
+		forgets("a server with a command is called", "0 calls", func(_ *session, p *profile) { p.MCPServers, p.AllowedTools = p.MCPServers[1:], nil }),
+		forgets("a server with a URL is called", "0 calls", func(_ *session, p *profile) { p.MCPServers, p.AllowedTools = p.MCPServers[:1], nil }),
+		forgets("allowed tools are not asked for", "asked: true", func(_ *session, p *profile) { p.AllowedTools = nil }),
+		forgets("hooks run", "the hook ran: false", func(_ *session, p *profile) { p.Hooks = nil }),
+	}
+}
