@@ -33,7 +33,8 @@ func wrap(root string, command []string) int {
 	}
 	cmd := exec.CommandContext(context.Background(), command[0], command[1:]...) // go test ends it
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), packageVariable+"="+name)
+	// GOTMPDIR is for the go command. In a test it would be where TempDir makes folders.
+	cmd.Env = append(os.Environ(), "GOTMPDIR=", packageVariable+"="+name)
 	cmd.SysProcAttr = endWithParent()
 	if err := cmd.Start(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
