@@ -17,15 +17,7 @@ func TestABudgetEndsAQuery(t *testing.T) {
 	cfg := otherAgents()[1].local(t, keyedModel(t))
 	cfg.Budget = Budget{Query: Limits{Tokens: 1}, Prices: prices()}
 	env := create(t, cfg)
-	events, err := collect(t.Context(), env, Query{Prompt: twoCalls})
-	limit, ok := errors.AsType[*BudgetError](err)
-	if !ok || limit.Scope != "query" || limit.Limit != "tokens" {
-		t.Fatalf("the error is %v", err)
-	}
-	failed, isFailed := events[len(events)-1].Value().(*runnerscripts.QueryFailed)
-	if !isFailed || failed.Code != runnerscripts.FailBudget || !strings.Contains(failed.Message, "budget.query.tokens") {
-		t.Fatalf("the last event is %+v", events[len(events)-1])
-	}
+	failed := endsAtLimit(t, env, twoCalls, "tokens")
 	if used := env.Used(); used.TotalInput() == 0 || used.Requests == 0 || used.Time <= 0 || failed.Usage.TotalInput() == 0 || failed.Usage.CostUSD == 0 {
 		t.Errorf("the session has used %+v, the query %+v", used, failed.Usage)
 	}
@@ -36,6 +28,21 @@ func TestABudgetEndsAQuery(t *testing.T) {
 	if got := listed(t, cfg.Sandbox, env.ID()); got.Usage != failed.Usage {
 		t.Errorf("the list says %+v; the query has used %+v", got, failed.Usage)
 	}
+}
+
+// endsAtLimit runs a query that must end at a limit of its budget, and returns its failure.
+func endsAtLimit(t *testing.T, env *Environment, prompt, limit string) *runnerscripts.QueryFailed {
+	t.Helper()
+	events, err := collect(t.Context(), env, Query{Prompt: prompt})
+	over, ok := errors.AsType[*BudgetError](err)
+	if !ok || over.Scope != "query" || over.Limit != limit {
+		t.Fatalf("the error is %v", err)
+	}
+	failed, ok := events[len(events)-1].Value().(*runnerscripts.QueryFailed)
+	if !ok || failed.Code != runnerscripts.FailBudget || !strings.Contains(failed.Message, "budget.query."+limit) {
+		t.Fatalf("the last event is %+v", events[len(events)-1])
+	}
+	return failed
 }
 
 // TestTheUserMayRaiseABudget checks that the user is asked at the limit, and that the query
