@@ -72,6 +72,8 @@ func TestAKeptSandboxThatDiesStaysUntilItIsRemoved(t *testing.T) {
 				t.Fatal(err)
 			}
 			awaitState(t, eng, s.ID(), container.StateExited)
+			// Dry, for other tests have sandboxes here. "died-kept" in TestWhatGCTakes proves that
+			// a real run leaves the same.
 			garbage, err := (docker.Config{}).GC(t.Context(), primitives.GCOptions{NoGrace: true, DryRun: true})
 			if err != nil || slices.ContainsFunc(garbage, func(g primitives.Garbage) bool { return g.ID == s.ID() }) {
 				t.Errorf("it is garbage: %+v, %v", garbage, err)
