@@ -23,7 +23,7 @@ const (
 )
 
 // If reportVariable names a folder, Main writes there how many containers the tests of the package
-// in packageVariable have made.
+// in packageVariable have made: a line for each run of them.
 const (
 	reportVariable  = "AGENTENV_TEST_REPORT"
 	packageVariable = "AGENTENV_TEST_PACKAGE"
@@ -104,6 +104,11 @@ func count(ctx context.Context, eng *client.Client) (report func() error) {
 		if err := <-joined; !errors.Is(err, context.Canceled) {
 			return fmt.Errorf("count the containers: %w", err)
 		}
-		return os.WriteFile(filepath.Join(folder, os.Getenv(packageVariable)+".containers"), []byte(strconv.Itoa(n)), 0o600)
+		f, err := os.OpenFile(filepath.Join(folder, os.Getenv(packageVariable)+".containers"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintln(f, n)
+		return errors.Join(err, f.Close())
 	}
 }
