@@ -44,6 +44,9 @@ type sshConn struct {
 	host   string
 	close  func() error
 	failed atomic.Pointer[sshError] // nil until ssh has said why it failed
+
+	reading sync.Mutex
+	pending []byte // what Write has read and Read has not returned
 }
 
 // startSSH starts the ssh command on a thread that lives as long as the connection: the kernel
@@ -76,6 +79,13 @@ func startSSH(ctx context.Context, host string, helper *connhelper.ConnectionHel
 }
 
 func (c *sshConn) Read(p []byte) (int, error) {
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	if len(c.pending) > 0 {
+		n := copy(p, c.pending)
+		c.pending = c.pending[n:]
+		return n, nil
+	}
 	n, err := c.Conn.Read(p)
 	return n, c.explain(err)
 }
@@ -84,9 +94,20 @@ func (c *sshConn) Read(p []byte) (int, error) {
 func (c *sshConn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	if errors.Is(err, syscall.EPIPE) {
-		_, _ = c.Read(make([]byte, 1)) // explain has its error
+		c.await()
 	}
 	return n, c.explain(err)
+}
+
+// await returns when ssh has ended, or when it answers something: a server may answer before it has
+// read all of a request.
+func (c *sshConn) await() {
+	c.reading.Lock()
+	defer c.reading.Unlock()
+	b := make([]byte, 1)
+	n, err := c.Conn.Read(b)
+	c.pending = append(c.pending, b[:n]...)
+	_ = c.explain(err) // which keeps it
 }
 
 // Close ends the ssh command and returns when it has ended.

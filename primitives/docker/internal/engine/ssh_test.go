@@ -108,12 +108,7 @@ func failsWith(t *testing.T, host, words string) {
 // words of ssh must be in the error that it reports, whichever that is.
 func TestAFailureOfSSHIsTheErrorOfEveryOperation(t *testing.T) {
 	const words = "connect to host far port 22: Connection refused"
-	bin := t.TempDir()
-	double := "#!/bin/sh\nexec <&-\necho closed\necho '" + words + "' >&2\nexit 255\n"
-	if err := os.WriteFile(filepath.Join(bin, "ssh"), []byte(double), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
+	doubleSSH(t, "exec <&-; echo closed; echo '"+words+"' >&2; exit 255")
 	write := func(c net.Conn) error { _, err := c.Write([]byte("x")); return err }
 	read := func(c net.Conn) error { _, err := c.Read(make([]byte, 1)); return err }
 	for name, order := range map[string][]func(net.Conn) error{
@@ -137,4 +132,30 @@ func TestAFailureOfSSHIsTheErrorOfEveryOperation(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A server may answer before it has read all of an upload, and then read no more.
+func TestAnEarlyAnswerIsReadWhole(t *testing.T) {
+	doubleSSH(t, "echo answer; exec <&-")
+	conn, err := engine.DialSSH(t.Context(), "far")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	for err == nil {
+		_, err = conn.Write([]byte("x"))
+	}
+	if got, err := io.ReadAll(conn); string(got) != "answer\n" || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
+}
+
+// doubleSSH makes a shell script the ssh command of the test.
+func doubleSSH(t *testing.T, script string) {
+	t.Helper()
+	bin := t.TempDir()
+	if err := os.WriteFile(filepath.Join(bin, "ssh"), []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 }
