@@ -170,7 +170,7 @@ func (m *model) spoil(ctx context.Context, c *model) {
 	case "a copy has settings of its own":
 		exec := c.exec
 		c.exec = func(ctx context.Context, cmd primitives.Command) (primitives.Process, error) {
-			cmd.Env = append(cmd.Env, "OF_THE_COPY=1")
+			cmd.Env = append(cmd.Env, "A_COPY=1") // the first of the list
 			return exec(ctx, cmd)
 		}
 	case "Fork ends the original's processes":
@@ -316,15 +316,15 @@ func modelHarness(t *testing.T, fault string) Harness {
 func TestCopyMutants(t *testing.T) {
 	prepareHost(t)
 	for _, m := range []struct{ fault, rule, says string }{
-		{"a copy lacks links", "a copy has the files, permissions, times and links of the original", "inventory: got"},
+		{"a copy lacks links", "a copy has the files, permissions, times and links of the original", `inventory: got "deep `},
 		{"a copy shares the original's files", "what is changed after Fork is changed in one sandbox only", `the first copy: got "after,after,before,by-0 by-1 by-original made-by-0"`},
-		{"a copy has settings of its own", "a copy has the settings of the original and an identity of its own", "environment: got"},
+		{"a copy has settings of its own", "a copy has the settings of the original and an identity of its own", `environment: got "A_COPY=1`},
 		{"Fork ends the original's processes", "the processes of the original go on, and only there", "code: got 137, want 5"},
 		{"a copy knows the original's durable commands", "durable commands are not in the copies", `Reattach in the copy: error is <nil>, want "file does not exist" in its chain`},
 		{"the copies end with the original", "the copies outlive the original and can be copied themselves", "g: sandbox is terminated"},
 		{"Fork of none is no error", "Fork of less than one copy is fs.ErrInvalid", `Fork of 0: error is <nil>, want "invalid argument" in its chain`},
 		{"Fork ignores its context", "Fork with a cancelled context makes nothing", `Fork: error is <nil>, want "context canceled" in its chain`},
-		{"a snapshot lacks links", "a sandbox made of a snapshot has the files of then", "inventory: got"},
+		{"a snapshot lacks links", "a sandbox made of a snapshot has the files of then", `inventory: got "deep `},
 		{"Snapshot ends what runs", "a sandbox made of a snapshot has the files of then", "code of what ran meanwhile: got 137, want 5"},
 		{"Snapshot ignores its context", "Snapshot with a cancelled context makes nothing", `Snapshot: error is <nil>, want "context canceled" in its chain`},
 		{"Pause freezes nothing", "a paused process makes no progress, and goes on after Resume", "the paused process answered: <nil>"},

@@ -191,7 +191,7 @@ func fileMutants() []mutant {
 
 func writeMutants() []mutant {
 	return []mutant{
-		{"a write is not atomic", "a write whose source fails leaves the old content", "content: got", broken(func(f *faults) {
+		{"a write is not atomic", "a write whose source fails leaves the old content", `content: got "abcdefghijklmnopqrstuvwxyz`, broken(func(f *faults) {
 			f.write = func(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
 				err := f.WriteFile(ctx, name, strings.NewReader(""), opts)
 				opts.Append = true
@@ -369,10 +369,10 @@ func pathMutants() []mutant {
 		return f.Paths().Workspace + "/" + name
 	}
 	return []mutant{
-		{"a relative path may leave the workspace when reading", "Open refuses a relative path that leaves the workspace", "Open ..: error", brokenPaths(escape)},
-		{"a relative path may leave the workspace when writing", "WriteFile refuses a relative path that leaves the workspace", "WriteFile ..: error", brokenPaths(escape)},
-		{"a relative path may leave the workspace when removing", "Remove refuses a relative path that leaves the workspace", "Remove ..: error", brokenPaths(escape)},
-		{"a relative path may leave the workspace when moving", "Move to refuses a relative path that leaves the workspace", "Move to ..: error", brokenPaths(escape)},
+		{"a relative path may leave the workspace when reading", "Open refuses a relative path that leaves the workspace", `/workspace/..: is a directory, want "path leads out of the workspace" in its chain`, brokenPaths(escape)},
+		{"a relative path may leave the workspace when writing", "WriteFile refuses a relative path that leaves the workspace", `/workspace/..: is a directory, want "path leads out of the workspace" in its chain`, brokenPaths(escape)},
+		{"a relative path may leave the workspace when removing", "Remove refuses a relative path that leaves the workspace", `the path must end in the name of the directory, want "path leads out of the workspace" in its chain`, brokenPaths(escape)},
+		{"a relative path may leave the workspace when moving", "Move to refuses a relative path that leaves the workspace", `: is a directory, want "path leads out of the workspace" in its chain`, brokenPaths(escape)},
 		{"a link may lead out of the workspace", "a file that is a link out of the workspace is ErrPathEscape", `link": no error`, brokenPaths(escape)},
 		{"a path that leads out behind a missing folder is missing", "Open refuses a relative path that leaves the workspace", `no such file or directory, want "path leads out of the workspace" in its chain`, broken(func(f *faults) {
 			f.open = func(ctx context.Context, name string) (io.ReadCloser, error) {

@@ -50,7 +50,7 @@ func brokenWatch(change func(opts *primitives.WatchOptions)) func(p primitives.E
 
 func watchMutants() []mutant {
 	return []mutant{
-		{"the files of a batch have other names first", "the folders and files of a batch are created once, under their own names", "rename h", brokenBatch(func(ctx context.Context, f *faults, file primitives.File) error {
+		{"the files of a batch have other names first", "the folders and files of a batch are created once, under their own names", `rename h", want "create a, create a/b, create a/b/f`, brokenBatch(func(ctx context.Context, f *faults, file primitives.File) error {
 			temp := file.Path + ".part"
 			if err := writeOne(ctx, f, temp, file); err != nil {
 				return err
