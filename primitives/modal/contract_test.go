@@ -35,7 +35,7 @@ func TestContract(t *testing.T) {
 				c.groups = nil
 			} else {
 				// Modal does not tell a guest that its client was killed: the guest pings.
-				cfg = modal.WithKeepAlive(cfg, 5*time.Second)
+				cfg = modal.WithKeepAlive(cfg, 15*time.Second)
 			}
 			h := harness(cfg)
 			h.Groups = c.groups

@@ -196,7 +196,7 @@ func TestACutNetworkEndsPendingOperations(t *testing.T) {
 
 func TestAGuestThatDoesNotAnswerIsLost(t *testing.T) {
 	newServer(t)
-	cfg := modal.WithKeepAlive(config(t), 2*time.Second)
+	cfg := modal.WithKeepAlive(config(t), 5*time.Second)
 	box := open(t, cfg)
 	p, err := box.Exec(t.Context(), primitives.Command{Args: []string{"sleep", "1000"}})
 	if err != nil {
@@ -218,7 +218,7 @@ func TestAGuestThatDoesNotAnswerIsLost(t *testing.T) {
 
 func TestACallThatNeverReturnsDelaysNoOther(t *testing.T) {
 	s := newServer(t)
-	cfg := modal.WithKeepAlive(config(t), 2*time.Second)
+	cfg := modal.WithKeepAlive(config(t), 5*time.Second)
 	box, err := modal.New(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
