@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -23,6 +24,7 @@ import (
 // container, a volume and a network of other programs.
 type Bystanders struct {
 	eng                                         *client.Client
+	dir                                         string   // has envctl
 	kept, ended, orphan, foreign, volume, extra string   // names
 	networks                                    []string // of sandboxes, before Plant
 	before                                      map[string]string
@@ -34,9 +36,13 @@ func Plant(ctx context.Context) (*Bystanders, error) {
 	if err != nil {
 		return nil, err
 	}
+	dir, err := os.MkdirTemp("", "agentenv-bystanders-*")
+	if err != nil {
+		return nil, errors.Join(err, eng.Close())
+	}
 	name := func(what string) string { return fmt.Sprintf("agentenv-bystander-%s-%d", what, os.Getpid()) }
 	b := &Bystanders{
-		eng: eng, orphan: name("orphan"), foreign: name("foreign"), volume: name("volume"), extra: name("network"),
+		eng: eng, dir: dir, orphan: name("orphan"), foreign: name("foreign"), volume: name("volume"), extra: name("network"),
 	}
 	if err := b.plant(ctx, name); err != nil {
 		return nil, errors.Join(err, b.Remove(context.WithoutCancel(ctx)))
@@ -45,6 +51,10 @@ func Plant(ctx context.Context) (*Bystanders, error) {
 }
 
 func (b *Bystanders) plant(ctx context.Context, name func(string) string) error {
+	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", b.dir, "github.com/agentenv-dev/agentenv/cmd/envctl")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build envctl: %w: %s", err, out)
+	}
 	busybox, err := ensureBusybox(ctx, b.eng)
 	if err != nil {
 		return err
@@ -52,10 +62,10 @@ func (b *Bystanders) plant(ctx context.Context, name func(string) string) error 
 	if b.networks, err = networksOfSandboxes(ctx, b.eng); err != nil {
 		return err
 	}
-	if b.kept, err = envctl(ctx, "create", "--sandbox", "docker", "--image", busybox, "--network", "none", "--name", name("kept")); err != nil {
+	if b.kept, err = b.envctl(ctx, "create", "--sandbox", "docker", "--image", busybox, "--network", "none", "--name", name("kept")); err != nil {
 		return err
 	}
-	if b.ended, err = envctl(ctx, "create", "--sandbox", "docker", "--image", busybox, "--name", name("ended")); err != nil {
+	if b.ended, err = b.envctl(ctx, "create", "--sandbox", "docker", "--image", busybox, "--name", name("ended")); err != nil {
 		return err
 	}
 	kept, err := b.eng.ContainerInspect(ctx, b.kept)
@@ -133,7 +143,7 @@ func (b *Bystanders) describe(ctx context.Context) (map[string]string, error) {
 	errs = append(errs, record(b.volume, vol, err))
 	net, err := b.eng.NetworkInspect(ctx, b.extra, network.InspectOptions{})
 	errs = append(errs, record(b.extra, net.ID, err))
-	listed, err := envctl(ctx, "ls", "--sandbox", "docker", "--json")
+	listed, err := b.envctl(ctx, "ls", "--sandbox", "docker", "--json")
 	for line := range strings.Lines(listed) {
 		for _, id := range []string{b.kept, b.ended} {
 			if strings.Contains(line, `"id":"`+id+`"`) {
@@ -172,17 +182,17 @@ func (b *Bystanders) Remove(ctx context.Context) error {
 	}
 	for _, id := range []string{b.kept, b.ended} {
 		if id != "" {
-			_, err := envctl(ctx, "rm", id)
+			_, err := b.envctl(ctx, "rm", id)
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(append(errs, leftNetworks(ctx, b.eng, b.networks))...)
+	return errors.Join(append(errs, leftNetworks(ctx, b.eng, b.networks), os.RemoveAll(b.dir))...)
 }
 
 // envctl runs envctl as a user does, and returns what it prints.
-func envctl(ctx context.Context, args ...string) (string, error) {
+func (b *Bystanders) envctl(ctx context.Context, args ...string) (string, error) {
 	var stderr strings.Builder
-	cmd := exec.CommandContext(ctx, "go", append([]string{"run", "github.com/agentenv-dev/agentenv/cmd/envctl"}, args...)...)
+	cmd := exec.CommandContext(ctx, filepath.Join(b.dir, "envctl"), args...)
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
