@@ -111,6 +111,11 @@ func (a *testAgent) NewSession(ctx context.Context, q acpsdk.NewSessionRequest) 
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.servers = q.McpServers
+	if a.has("explains") {
+		mode := acpsdk.SessionCurrentModeUpdate{CurrentModeId: "auto"}
+		return acpsdk.NewSessionResponse{}, cmp.Or(a.update(ctx, "", acpsdk.UpdateAgentMessageText("no disk")),
+			a.update(ctx, "", acpsdk.SessionUpdate{CurrentModeUpdate: &mode}), error(acpsdk.NewInvalidParams(nil)))
+	}
 	if a.has("auth") && !a.loggedIn {
 		return acpsdk.NewSessionResponse{}, acpsdk.NewAuthRequired(nil)
 	}

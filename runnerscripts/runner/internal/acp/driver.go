@@ -145,6 +145,7 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 		CancelTime: d.cancel,
 	})
 	if err != nil {
+		_ = rec.Close() // the other error is the reason
 		return nil, err
 	}
 	return recorded{Conversation: conv, recorder: rec}, nil

@@ -29,6 +29,26 @@ func TestUpdatesOfAStartComeAfterSessionInitialized(t *testing.T) {
 	}
 }
 
+// TestAFailedStartReportsWhatTheAgentSaid tests the first start and a restart.
+func TestAFailedStartReportsWhatTheAgentSaid(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "explains")
+	if _, err := f.TryStart(); !agenttest.HasCode(err, runnerscripts.FailAgent) || f.Said() != "no disk\n" {
+		t.Errorf("start: %v, the agent said %q", err, f.Said())
+	}
+	f = newFixture(t, "")
+	c := f.Start()
+	inner(c).peer.Kill()
+	inner(c).cfg.Query.Agent.Env[agentVariable] = "explains"
+	if _, err := c.Prompt(t.Context(), "q", "options"); !agenttest.HasCode(err, runnerscripts.FailAgent) || f.Said() != "no disk\n" {
+		t.Errorf("restart: %v, the agent said %q", err, f.Said())
+	}
+	// The mode of a session that was not created is not the user's choice.
+	if mode := inner(c).mode; mode != "" {
+		t.Errorf("the mode is %q", mode)
+	}
+}
+
 // TestTheAgentsOwnModeIsNotChosen has an agent that reports its mode, in which it does not ask,
 // before the driver sets one.
 func TestTheAgentsOwnModeIsNotChosen(t *testing.T) {

@@ -40,8 +40,8 @@ func (c *conversation) running(ctx context.Context) (*peer, error) {
 	return p, err
 }
 
-// start starts the program and its session, and waits until it can take a prompt. The caller must
-// release c.updates.
+// start starts the program and its session, and waits until it can take a prompt. If it returns no
+// error, the caller must release c.updates.
 func (c *conversation) start(ctx context.Context) (p *peer, resumed bool, err error) {
 	c.mu.Lock()
 	model := c.model
@@ -79,6 +79,8 @@ func (c *conversation) start(ctx context.Context) (p *peer, resumed bool, err er
 			err = c.startFailure(errors.New(p.Crash()))
 		}
 		p.Kill()
+		c.updates.dropModes() // no one has chosen the mode of a session that was not started
+		c.updates.release()
 		return nil, false, err
 	}
 	return p, h.SessionID != "", nil
