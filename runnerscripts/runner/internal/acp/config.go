@@ -50,8 +50,8 @@ type Config struct {
 	// call, for its kind, because the agent does not.
 	KeepsAlways func(call runnerscripts.ToolCall) bool
 
-	// Offers says that the agent reports its commands after each start. The start waits for them, so
-	// that they come before the first prompt.
+	// Offers says that the agent reports its commands after each start. The start waits for them, for up
+	// to 3 seconds, so that they come before the first prompt.
 	Offers bool
 	// Translate may modify an update of the agent.
 	Translate func(Update) Update

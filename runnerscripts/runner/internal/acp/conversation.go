@@ -78,7 +78,7 @@ func Start(ctx context.Context, cfg Config) (agent.Conversation, error) {
 		mode:        cfg.Query.Agent.PermissionMode,
 		model:       cfg.Query.Agent.Model,
 	}
-	c.updates.report = c.said
+	c.updates.emit = c.said
 	p, resumed, err := c.start(ctx)
 	if err != nil {
 		return nil, err

@@ -17,7 +17,7 @@ type updates struct {
 	started bool
 	early   []Update
 	size    int // of early, in bytes
-	report  func(Update)
+	emit    func(Update)
 }
 
 // restart holds updates until release.
@@ -27,37 +27,49 @@ func (s *updates) restart() {
 	s.started, s.early, s.size = false, nil, 0
 }
 
-// take reports an update, or holds it. If there are too many, it reports them early.
-func (s *updates) take(u Update) {
+// report reports an update, or holds it. If there are too many, it reports them early.
+func (s *updates) report(u Update) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.started {
-		s.report(u)
+		s.emit(u)
 		return
 	}
 	s.early = append(s.early, u)
 	if s.size += len(u.Raw); s.size > mostEarly {
-		s.releaseLocked()
+		s.reportEarlyLocked()
 	}
 }
+
+// reportEarlyLocked reports the early updates except the last change of the mode, which dropModes may
+// still drop.
+func (s *updates) reportEarlyLocked() {
+	var mode []Update
+	for _, u := range s.early {
+		if isMode(u) {
+			mode = []Update{u}
+		} else {
+			s.emit(u)
+		}
+	}
+	s.early, s.size = mode, 0
+}
+
+func isMode(u Update) bool { return runnerscripts.EventType(u.Kind) == runnerscripts.TypeModeUpdate }
 
 // dropModes drops the changes of the mode that came before the driver has set the mode.
 func (s *updates) dropModes() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.early = slices.DeleteFunc(s.early, func(u Update) bool { return runnerscripts.EventType(u.Kind) == runnerscripts.TypeModeUpdate })
+	s.early = slices.DeleteFunc(s.early, isMode)
 }
 
 // release reports the early updates and no longer holds any.
 func (s *updates) release() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.releaseLocked()
-}
-
-func (s *updates) releaseLocked() {
 	for _, u := range s.early {
-		s.report(u)
+		s.emit(u)
 	}
 	s.started, s.early = true, nil
 }

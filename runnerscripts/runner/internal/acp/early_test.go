@@ -1,12 +1,17 @@
 package acp
 
 import (
+	"encoding/json"
 	"slices"
 	"testing"
 	"testing/synctest"
 
+	acpsdk "github.com/coder/acp-go-sdk"
+
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/jsonrpc"
 )
 
 func TestUpdatesOfAStartComeAfterSessionInitialized(t *testing.T) {
@@ -74,15 +79,51 @@ func TestTheAgentsOwnModeIsNotChosen(t *testing.T) {
 	}
 }
 
+// TestTooManyUpdatesOfAStartAreNotHeld has changes of the mode among them, which the driver may still
+// drop.
 func TestTooManyUpdatesOfAStartAreNotHeld(t *testing.T) {
 	t.Parallel()
 	n := 0
-	s := updates{report: func(Update) { n++ }}
+	s := updates{emit: func(Update) { n++ }}
 	for range 3 {
-		s.take(Update{Raw: make([]byte, mostEarly/2)})
+		s.report(Update{Kind: string(runnerscripts.TypeModeUpdate)})
+		s.report(Update{Raw: make([]byte, mostEarly/2)})
 	}
-	if s.release(); n != 3 || len(s.early) != 0 {
+	if n != 3 || len(s.early) != 1 {
 		t.Errorf("%d updates were reported, %d are held", n, len(s.early))
+	}
+	s.dropModes()
+	if s.release(); n != 3 || len(s.early) != 0 {
+		t.Errorf("after the release %d updates were reported, %d are held", n, len(s.early))
+	}
+}
+
+// TestAModeAfterTheReplyIsAChange has an agent that changes its mode right after the reply to
+// session/set_mode.
+func TestAModeAfterTheReplyIsAChange(t *testing.T) {
+	t.Parallel()
+	c := &conversation{cfg: Config{Out: agenttest.NewRecorder()}, mode: "ask"}
+	c.updates.emit = c.said
+	p, err := jsonrpc.Start(child.Command{Args: []string{"/bin/cat"}}, "2.0", func(p *jsonrpc.Peer, line []byte) {
+		var m jsonrpc.Message
+		if err := json.Unmarshal(line, &m); err != nil {
+			t.Error(err)
+		}
+		c.notified("session/update", []byte(`{"update":{"sessionUpdate":"current_mode_update","currentModeId":"auto"}}`))
+		p.Replied(jsonrpc.Message{ID: m.ID})
+		c.notified("session/update", []byte(`{"update":{"sessionUpdate":"current_mode_update","currentModeId":"code"}}`))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	options := options{modes: &acpsdk.SessionModeState{AvailableModes: []acpsdk.SessionMode{{Id: "ask"}}}}
+	if err := c.applyOptions(t.Context(), &peer{Peer: p, options: options}); err != nil {
+		t.Fatal(err)
+	}
+	p.Close() // all lines are handled
+	if c.updates.release(); c.mode != "code" {
+		t.Errorf("the mode is %q", c.mode)
 	}
 }
 

@@ -315,7 +315,7 @@ func FuzzUpdate(f *testing.F) {
 			cfg: Config{Out: out, Program: "it"}, translate: newTranslator(out, true), permissions: agent.Permissions[*question]{Out: out},
 			progress: make(chan struct{}, 1),
 		}
-		c.updates.report = c.said
+		c.updates.emit = c.said
 		c.updates.release()
 		c.translate.prompt("hello")
 		c.notified("session/update", append(append([]byte(`{"sessionId":"s","update":`), update...), '}'))

@@ -147,7 +147,6 @@ func (c *conversation) applyOptions(ctx context.Context, p *peer) error {
 		if err := c.applyMode(ctx, p, mode); err != nil {
 			return err
 		}
-		c.updates.dropModes()
 	}
 	if model != "" && !c.cfg.ModelAtLaunch && model != p.options.model() {
 		return c.applyModel(ctx, p, model)
@@ -164,12 +163,15 @@ func (c *conversation) applyMode(ctx context.Context, p *peer, mode string) erro
 		return agent.Invalid("choose a mode that %s offers (%v): it has no mode %q", c.cfg.Program, p.options.modeNames(), mode)
 	}
 	if p.options.modes != nil {
-		_, err := call[acpsdk.SetSessionModeResponse](ctx, p, acpsdk.AgentMethodSessionSetMode, acpsdk.SetSessionModeRequest{
-			SessionId: p.session, ModeId: acpsdk.SessionModeId(mode),
+		err := p.Call(ctx, jsonrpc.Request{
+			Method: acpsdk.AgentMethodSessionSetMode,
+			Params: acpsdk.SetSessionModeRequest{SessionId: p.session, ModeId: acpsdk.SessionModeId(mode)},
+			Result: new(acpsdk.SetSessionModeResponse),
+			Then:   c.updates.dropModes, // a mode after the reply is a change
 		})
 		return c.unset(p, err, p.options.modeNames())
 	}
-	return c.applySelector(ctx, p, categoryMode, mode, p.options.modeNames())
+	return c.applySelector(ctx, p, categoryMode, mode, p.options.modeNames(), c.updates.dropModes)
 }
 
 func (c *conversation) applyModel(ctx context.Context, p *peer, model string) error {
@@ -178,19 +180,24 @@ func (c *conversation) applyModel(ctx context.Context, p *peer, model string) er
 			acpsdk.UnstableSetSessionModelRequest{SessionId: p.session, ModelId: acpsdk.UnstableModelId(model)})
 		return c.unset(p, err, nil)
 	}
-	return c.applySelector(ctx, p, categoryModel, model, nil)
+	return c.applySelector(ctx, p, categoryModel, model, nil, nil)
 }
 
 // applySelector sets a configuration option. offered are its values, for an error; it may be empty.
-func (c *conversation) applySelector(ctx context.Context, p *peer, category, value string, offered []string) error {
+// It calls then, if not nil, after a successful reply, before the next message of the agent.
+func (c *conversation) applySelector(ctx context.Context, p *peer, category, value string, offered []string, then func()) error {
 	s := p.options.selector(category)
 	if s == nil {
 		return agent.Unsupported("leave the %s out: %s offers no choice of it", category, c.cfg.Program)
 	}
-	_, err := call[acpsdk.SetSessionConfigOptionResponse](ctx, p, acpsdk.AgentMethodSessionSetConfigOption,
-		acpsdk.SetSessionConfigOptionRequest{ValueId: &acpsdk.SetSessionConfigOptionValueId{
+	err := p.Call(ctx, jsonrpc.Request{
+		Method: acpsdk.AgentMethodSessionSetConfigOption,
+		Params: acpsdk.SetSessionConfigOptionRequest{ValueId: &acpsdk.SetSessionConfigOptionValueId{
 			SessionId: p.session, ConfigId: s.Id, Value: acpsdk.SessionConfigValueId(value),
-		}})
+		}},
+		Result: new(acpsdk.SetSessionConfigOptionResponse),
+		Then:   then,
+	})
 	return c.unset(p, err, offered)
 }
 

@@ -268,7 +268,7 @@ func (c *conversation) notified(method string, params json.RawMessage) {
 	if c.cfg.Translate != nil {
 		u = c.cfg.Translate(u)
 	}
-	c.updates.take(u)
+	c.updates.report(u)
 	if u.Kind == string(runnerscripts.TypeCommands) {
 		c.mu.Lock()
 		c.offered = true
@@ -293,7 +293,7 @@ func isRunners(kind string) bool {
 // said reports an update of the session.
 func (c *conversation) said(u Update) {
 	var err error
-	if runnerscripts.EventType(u.Kind) == runnerscripts.TypeModeUpdate {
+	if isMode(u) {
 		var m runnerscripts.ModeUpdate
 		if err = json.Unmarshal(u.Raw, &m); err == nil {
 			c.agentMode(m.CurrentModeID)
