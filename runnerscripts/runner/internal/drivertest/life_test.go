@@ -103,7 +103,7 @@ func crash(r *rig) {
 		r.Fatal(err)
 	}
 	if e := r.await(query); !agenttest.HasCode(e.err, runnerscripts.FailAgent) || !strings.Contains(e.err.Error(), "killed") {
-		r.Errorf("error %v", e.err)
+		r.Errorf("the crash is not reported as %s: %v", runnerscripts.FailAgent, e.err)
 	}
 	if got := r.resolved(); len(got) != 1 || got[0] != (runnerscripts.PermissionResolved{ID: req.ID, Reason: "cancelled"}) {
 		r.Errorf("resolved: %+v", got)
@@ -219,8 +219,12 @@ func restored(r *rig) {
 		setUp() // a second one must work, too
 		again, stored := elsewhere.Transcript()
 		// The blocks have the paths of their session.
-		if a, b := len(agenttest.Fold(r, events.All()).Blocks), len(agenttest.Fold(r, stored.All()).Blocks); a != b {
-			r.Errorf("%d blocks, and %d after the restore", a, b)
+		made, back := agenttest.Fold(r, events.All()), agenttest.Fold(r, stored.All())
+		if len(made.Blocks) == 0 || len(made.Blocks) != len(back.Blocks) {
+			r.Errorf("%d blocks, and %d after the restore", len(made.Blocks), len(back.Blocks))
+		}
+		if r.subagents && len(made.Subagents) == 0 || len(made.Subagents) != len(back.Subagents) {
+			r.Errorf("%d subagents, and %d after the restore", len(made.Subagents), len(back.Subagents))
 		}
 		if agenttest.Show(r, again) != agenttest.Show(r, before) {
 			r.Error("the restored transcript is another one")

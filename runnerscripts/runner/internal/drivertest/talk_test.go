@@ -89,7 +89,7 @@ func thoughts(r *rig) {
 	blocks := agenttest.Fold(r, r.Events()).Blocks
 	if len(blocks) != 3 || blocks[1].Kind != session.BlockThought || !strings.Contains(blocks[1].Text, "Let me think about it.") ||
 		blocks[2].Kind != session.BlockAgent || blocks[2].Text != "I have thought about it." {
-		r.Errorf("blocks: %s", agenttest.Show(r, blocks))
+		r.Errorf("%d blocks: %s", len(blocks), agenttest.Show(r, blocks))
 	}
 	r.SameAsTranscript()
 }
@@ -200,10 +200,14 @@ func changedModel(r *rig) {
 	}
 }
 
+// interruptWithdraws checks a request for a command or for a file, and that it is withdrawn.
 func interruptWithdraws(r *rig, prompt string) {
 	c := r.talk()
 	query := r.begin(c, prompt)
 	req := r.asked(0)
+	if strings.HasPrefix(prompt, "write-file") {
+		r.shows(req.ToolCall, "stopped")
+	}
 	if err := c.Interrupt(r.Context()); err != nil {
 		r.Fatal(err)
 	}
@@ -225,6 +229,15 @@ func interruptWithdraws(r *rig, prompt string) {
 	}
 	if !r.forgets {
 		r.SameAsTranscript()
+	}
+}
+
+// shows checks that the call of a permission request shows the file.
+func (r *rig) shows(call runnerscripts.ToolCall, name string) {
+	r.Helper()
+	file, diff := r.WorkspaceFile(name), diffOf(&call)
+	if !strings.Contains(call.Title, name) || len(call.Locations) == 0 || call.Locations[0].Path != file || !r.terse && (diff == nil || diff.Path != file) {
+		r.Errorf("the request does not show %s: %s", file, agenttest.Show(r, call))
 	}
 }
 

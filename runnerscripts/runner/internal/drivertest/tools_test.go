@@ -304,7 +304,7 @@ func toolMutants() []mutant {
 	)
 	return []mutant{
 		{name: "the limit of turns is another one", rule: "a limit of turns ends the query", says: "11 requests with a limit of 8", subject: claudeSubject, broken: broken{profile: func(s *runnerscripts.Session, _ *runnerscripts.Profile) { s.Agent.MaxTurns += 3 }}},
-		{name: "a rejection is resolved as an allowance", rule: "a rejected tool does not run", says: "resolved:", broken: broken{sink: func(_ runnerscripts.EventType, payload any) (any, bool) {
+		{name: "a rejection is resolved as an allowance", rule: "a rejected tool does not run", says: "Kind:allow_once Reason:answered", broken: broken{sink: func(_ runnerscripts.EventType, payload any) (any, bool) {
 			if p, ok := payload.(runnerscripts.PermissionResolved); ok {
 				p.Kind = runnerscripts.AllowOnce
 				payload = p
@@ -320,9 +320,9 @@ func toolMutants() []mutant {
 			}
 		})}},
 		{name: "a rejection only rejects", rule: interrupted, says: `ended with "end_turn"`, broken: broken{talk: changedDecision(func(d *runnerscripts.PermissionDecision) { d.Interrupt = false })}},
-		{name: "a new file has no diff", rule: "a file that is written is a diff", says: "content:", broken: broken{sink: changedCall(func(c *runnerscripts.ToolCall) { c.Content = nil })}},
+		{name: "a new file has no diff", rule: "a file that is written is a diff", says: "content: null", broken: broken{sink: changedCall(func(c *runnerscripts.ToolCall) { c.Content = nil })}},
 		{name: "a new file is nowhere", rule: "a file that is written is a diff", says: "locations:", broken: broken{sink: changedCall(func(c *runnerscripts.ToolCall) { c.Locations = nil })}},
-		{name: "a diff lacks the text before", rule: "a file that is changed is a diff", says: "content:", broken: broken{sink: changedCall(func(c *runnerscripts.ToolCall) {
+		{name: "a diff lacks the text before", rule: "a file that is changed is a diff", says: "last\\n\",\n  \"path\"", broken: broken{sink: changedCall(func(c *runnerscripts.ToolCall) {
 			c.Content = slices.Clone(c.Content)
 			for i := range c.Content {
 				c.Content[i].OldText = nil

@@ -42,6 +42,10 @@ func TestToolCalls(t *testing.T) {
 	if call := f.lastCall(); call.Title != "Writing to notes.txt" || call.Name != "write_file" || !strings.Contains(string(call.RawInput), `"notes.txt"`) {
 		t.Errorf("of a file: %s", agenttest.Show(t, call))
 	}
+	// A new file has no text before, which differs from an empty one.
+	if call := f.lastCall(); len(call.Locations) != 1 || len(call.Content) != 1 || call.Content[0].OldText != nil {
+		t.Errorf("a new file: %s", agenttest.Show(t, call))
+	}
 	f.SameAsTranscript()
 	f.Prompt(c, "call-tool `no_such_tool {}`")
 	if call := f.lastCall(); call.Title != "no_such_tool" || call.Status != runnerscripts.ToolFailed {
