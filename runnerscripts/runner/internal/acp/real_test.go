@@ -24,7 +24,7 @@ func newRealFixture(t *testing.T) (*fixture, *llmapi.Server) {
 	f.Session.Agent.Command = []string{testagents.OpenCode(t), "acp"}
 	config := filepath.Join(f.Session.Paths.Home, "opencode.json")
 	f.Session.Agent.Env = map[string]string{
-		"OPENCODE_CONFIG": config, "OPENCODE_DISABLE_PROJECT_CONFIG": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1",
+		"TMPDIR": t.TempDir(), "OPENCODE_CONFIG": config, "OPENCODE_DISABLE_PROJECT_CONFIG": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1",
 		"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_LSP_DOWNLOAD": "1", "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
 	}
 	const model = `{"tool_call":true,"limit":{"context":128000,"output":8192},"cost":{"input":1,"output":2}}`
@@ -84,7 +84,9 @@ func TestRealAgentOutlivesAFailureOfItsModel(t *testing.T) {
 	f, api := newScripted(t)
 	f.Session.Agent.Command = []string{testagents.Gemini(t), "--acp", "--model", "gemini-2.5-pro"}
 	f.Session.Agent.Config = []byte(`{"auth_method":"gemini-api-key"}`)
-	f.Session.Agent.Env = map[string]string{"GOOGLE_GEMINI_BASE_URL": api.URL, "GEMINI_API_KEY": "test-key", "GEMINI_CLI_NO_RELAUNCH": "true"}
+	f.Session.Agent.Env = map[string]string{
+		"TMPDIR": t.TempDir(), "GOOGLE_GEMINI_BASE_URL": api.URL, "GEMINI_API_KEY": "test-key", "GEMINI_CLI_NO_RELAUNCH": "true",
+	}
 	c := f.Start()
 	first := inner(c).peer
 	for range 2 {

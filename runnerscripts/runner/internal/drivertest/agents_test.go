@@ -141,7 +141,7 @@ func opencodeSubject() subject {
 		model: func(t testing.TB, s *runnerscripts.Session, url string) {
 			s.Agent.Model = "scripted/small"
 			s.Agent.Config = []byte("{" + scriptedProvider(url) + "}")
-			s.Agent.Env = map[string]string{"PATH": filepath.Dir(testagents.Ripgrep(t)) + ":" + os.Getenv("PATH")}
+			s.Agent.Env = map[string]string{"PATH": filepath.Dir(testagents.Ripgrep(t)) + ":" + os.Getenv("PATH"), "TMPDIR": t.TempDir()}
 		},
 		tool: "%s_add", allow: "%s_add", denied: "webfetch", hook: "PreToolUse",
 		plugin: runnerscripts.Plugin{Name: "plug", Files: []runnerscripts.WorkspaceFile{{Path: "plug.js", Text: `export const Plug = async () => ({
@@ -159,7 +159,7 @@ func acpSubject() subject {
 			s.Agent.PermissionMode = "build" // the configuration makes it ask
 			config := filepath.Join(s.Paths.Home, "opencode.json")
 			s.Agent.Env = map[string]string{
-				"OPENCODE_CONFIG": config, "OPENCODE_DISABLE_PROJECT_CONFIG": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1",
+				"TMPDIR": t.TempDir(), "OPENCODE_CONFIG": config, "OPENCODE_DISABLE_PROJECT_CONFIG": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1",
 				"OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_LSP_DOWNLOAD": "1", "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
 			}
 			agenttest.WriteFile(t, config, `{"model":"scripted/small","small_model":"scripted/small","autoupdate":false,"share":"disabled",`+

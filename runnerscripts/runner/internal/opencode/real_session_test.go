@@ -159,7 +159,7 @@ func TestNoHostButTheModelIsContactedAndTheWorkspaceIsLeftAlone(t *testing.T) {
 	f := newFixture(t)
 	proxy := agenttest.StartProxy(t)
 	f.Session.Agent.Env = map[string]string{
-		"HTTP_PROXY": proxy.URL, "HTTPS_PROXY": proxy.URL, "http_proxy": proxy.URL, "https_proxy": proxy.URL,
+		"TMPDIR": t.TempDir(), "HTTP_PROXY": proxy.URL, "HTTPS_PROXY": proxy.URL, "http_proxy": proxy.URL, "https_proxy": proxy.URL,
 		"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "PATH": "/usr/bin:/bin",
 	}
 	if _, err := f.driver.Setup(t.Context(), runnerscripts.SetupRequest{Session: f.Session}); err != nil {
@@ -205,9 +205,9 @@ func TestSettingsThatMakeNoSenseFailTheStartWithWhatTheProgramSays(t *testing.T)
 // TestFilesOfTheServerAreRemoved checks the file with the password, and a library of 5 MB that the
 // program unpacks at each start and never removes.
 func TestFilesOfTheServerAreRemoved(t *testing.T) {
+	t.Parallel()
 	f := newFixture(t)
-	shared := t.TempDir()
-	t.Setenv("TMPDIR", shared)
+	shared := f.Session.Agent.Env["TMPDIR"]
 	c := f.start()
 	f.Prompt(c, "plain-text")
 	if info, err := os.Stat(addressFile(f.Session)); err != nil || info.Mode().Perm() != 0o600 {
