@@ -141,7 +141,7 @@ func opencodeSubject() subject {
 		model: func(t testing.TB, s *runnerscripts.Session, url string) {
 			s.Agent.Model = "scripted/small"
 			s.Agent.Config = []byte("{" + scriptedProvider(url) + "}")
-			s.Agent.Env = map[string]string{"PATH": filepath.Dir(testagents.Ripgrep(t)) + ":" + os.Getenv("PATH"), "TMPDIR": t.TempDir()}
+			s.Agent.Env = map[string]string{"PATH": filepath.Dir(testagents.Ripgrep(t)) + ":" + os.Getenv("PATH")}
 		},
 		tool: "%s_add", allow: "%s_add", denied: "webfetch", hook: "PreToolUse",
 		plugin: runnerscripts.Plugin{Name: "plug", Files: []runnerscripts.WorkspaceFile{{Path: "plug.js", Text: `export const Plug = async () => ({

@@ -19,6 +19,7 @@ import (
 func ownDir(s runnerscripts.Session) string {
 	return filepath.Join(s.Paths.Home, ".config", "agentenv", programName)
 }
+func tempDir(s runnerscripts.Session) string    { return filepath.Join(ownDir(s), "tmp") }
 func configFile(s runnerscripts.Session) string { return filepath.Join(ownDir(s), "opencode.json") }
 func promptFile(s runnerscripts.Session) string { return filepath.Join(ownDir(s), "system-prompt.md") }
 

@@ -3,6 +3,7 @@ package opencode
 import (
 	"cmp"
 	"context"
+	"os"
 	"strings"
 	"time"
 
@@ -42,6 +43,9 @@ func (Driver) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runner
 	data := runnerscripts.SetupData{AgentVersion: v}
 	if major, _, _ := strings.Cut(testedVersion, "."); !strings.HasPrefix(v, major+".") {
 		return data, agent.Failed("install OpenCode %s in the sandbox, which this runner was tested with: it has %q", testedVersion, v)
+	}
+	if err := os.MkdirAll(tempDir(req.Session), 0o700); err != nil { // an installation may need it
+		return data, err
 	}
 	if err := installProfile(ctx, req.Session, req.Profile); err != nil {
 		return data, err

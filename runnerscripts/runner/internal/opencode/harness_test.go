@@ -86,7 +86,6 @@ func newFixture(t *testing.T) *fixture {
 	f.StartModel()
 	f.Session.Agent.Command = []string{testagents.OpenCode(t)}
 	f.Session.Agent.Model = testModel
-	f.Session.Agent.Env = map[string]string{"TMPDIR": t.TempDir()} // the program leaves a folder there
 	f.Session.Agent.Config = scriptedProvider(f.API.URL)
 	return f
 }

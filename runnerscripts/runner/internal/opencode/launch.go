@@ -104,6 +104,7 @@ func environment(s runnerscripts.Session, more map[string]string) []string {
 	home := s.Paths.Home
 	own := map[string]string{
 		"HOME":                             home,
+		"TMPDIR":                           tempDir(s), // where the program leaves a folder
 		"XDG_CONFIG_HOME":                  filepath.Join(home, ".config"),
 		"XDG_DATA_HOME":                    filepath.Join(home, ".local", "share"),
 		"XDG_STATE_HOME":                   filepath.Join(home, ".local", "state"),

@@ -20,7 +20,7 @@ func TestProfile(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.Session.Agent.Env = map[string]string{
-		"TMPDIR": t.TempDir(), "MCP_SECRET": testSecret, "PATH": filepath.Dir(testagents.Ripgrep(t)) + ":" + os.Getenv("PATH"),
+		"MCP_SECRET": testSecret, "PATH": filepath.Dir(testagents.Ripgrep(t)) + ":" + os.Getenv("PATH"),
 	}
 	f.Session.Agent.SystemPrompt = "Speak like a pirate."
 	p := newServers(t)

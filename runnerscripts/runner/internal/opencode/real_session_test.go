@@ -159,7 +159,7 @@ func TestNoHostButTheModelIsContactedAndTheWorkspaceIsLeftAlone(t *testing.T) {
 	f := newFixture(t)
 	proxy := agenttest.StartProxy(t)
 	f.Session.Agent.Env = map[string]string{
-		"TMPDIR": t.TempDir(), "HTTP_PROXY": proxy.URL, "HTTPS_PROXY": proxy.URL, "http_proxy": proxy.URL, "https_proxy": proxy.URL,
+		"HTTP_PROXY": proxy.URL, "HTTPS_PROXY": proxy.URL, "http_proxy": proxy.URL, "https_proxy": proxy.URL,
 		"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", "PATH": "/usr/bin:/bin",
 	}
 	if _, err := f.driver.Setup(t.Context(), runnerscripts.SetupRequest{Session: f.Session}); err != nil {
@@ -205,9 +205,9 @@ func TestSettingsThatMakeNoSenseFailTheStartWithWhatTheProgramSays(t *testing.T)
 // TestFilesOfTheServerAreRemoved checks the file with the password, and a library of 5 MB that the
 // program unpacks at each start and never removes.
 func TestFilesOfTheServerAreRemoved(t *testing.T) {
-	t.Parallel()
 	f := newFixture(t)
-	shared := f.Session.Agent.Env["TMPDIR"]
+	shared := t.TempDir()
+	t.Setenv("TMPDIR", shared)
 	c := f.start()
 	f.Prompt(c, "plain-text")
 	if info, err := os.Stat(addressFile(f.Session)); err != nil || info.Mode().Perm() != 0o600 {
@@ -219,7 +219,7 @@ func TestFilesOfTheServerAreRemoved(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	for _, pattern := range []string{shared + "/.*.so", ownDir(f.Session) + "/unpacked-*", addressFile(f.Session)} {
+	for _, pattern := range []string{shared + "/*", shared + "/.*.so", ownDir(f.Session) + "/unpacked-*", addressFile(f.Session)} {
 		if left, err := filepath.Glob(pattern); err != nil || len(left) > 0 {
 			t.Errorf("left behind: %v, %v", left, err)
 		}

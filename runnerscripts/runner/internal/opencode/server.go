@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"os"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -39,6 +40,10 @@ func startServer(ctx context.Context, s runnerscripts.Session, more map[string]s
 	env := append(environment(s, more), "OPENCODE_SERVER_PASSWORD="+password)
 	argv, err := program(s.Agent, env)
 	if err != nil {
+		return nil, err
+	}
+	// Servers and commands of the session inherit TMPDIR, so the folder must be there.
+	if err := os.MkdirAll(tempDir(s), 0o700); err != nil {
 		return nil, err
 	}
 	where := make(chan string, 1)
