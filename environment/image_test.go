@@ -36,7 +36,7 @@ func base(t *testing.T, command string) string {
 	t.Helper()
 	runner := func(context.Context, string, string) (string, error) { return testdocker.Runner(t), nil }
 	engine := docker.Provider{Pull: docker.PullNever, Runner: runner}
-	img, err := engine.BuildImage(t.Context(), primitives.Spec{Image: testdocker.Busybox(t), Install: primitives.Install{
+	img, err := engine.BuildImage(t.Context(), primitives.Spec{Image: testdocker.Busybox(t), Labels: testdocker.Labels(), Install: primitives.Install{
 		Program: "no-such-program", Name: "agentenv-test-base", Labels: testdocker.Labels(),
 		Commands: []string{command, "echo " + t.Name() + " >/test"},
 	}})

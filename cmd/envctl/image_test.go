@@ -46,7 +46,7 @@ func yamlLabels() string {
 // they inherit.
 func TestImages(t *testing.T) {
 	engine := docker.Provider{Pull: docker.PullNever, Runner: func(context.Context, string, string) (string, error) { return testdocker.Runner(t), nil }}
-	base, err := engine.BuildImage(t.Context(), primitives.Spec{Image: testdocker.Busybox(t), Install: primitives.Install{
+	base, err := engine.BuildImage(t.Context(), primitives.Spec{Image: testdocker.Busybox(t), Labels: testdocker.Labels(), Install: primitives.Install{
 		Program: "no-such-program", Name: "agentenv-test-base", Labels: testdocker.Labels(),
 		Commands: []string{testdocker.FakeNPM, fmt.Sprintf("echo %s %d >/test", t.Name(), os.Getpid())},
 	}})
