@@ -82,27 +82,45 @@ func TestMoveOfOneFileOntoItsOtherNameLeavesOne(t *testing.T) {
 	}
 }
 
+// onAnotherFileSystem returns a folder that is not on the file system of dir.
+func onAnotherFileSystem(t *testing.T, dir string) string {
+	t.Helper()
+	stat := func(name string) (st unix.Stat_t) {
+		must(t, unix.Stat(name, &st))
+		return st
+	}
+	parent := "/dev/shm"
+	if stat(parent).Dev == stat(dir).Dev {
+		parent = "/tmp"
+	}
+	other, err := os.MkdirTemp(parent, "agentenv") //nolint:usetesting // TempDir is where dir is
+	must(t, err)
+	t.Cleanup(func() { must(t, os.RemoveAll(other)) })
+	if stat(other).Dev == stat(dir).Dev {
+		t.Fatalf("%s and %s are on one file system", other, dir)
+	}
+	return other
+}
+
 func TestMoveBetweenFileSystemsCopies(t *testing.T) {
 	f, paths := open(t)
-	shm, err := os.MkdirTemp("/dev/shm", "agentenv") //nolint:usetesting // on another file system
-	must(t, err)
-	t.Cleanup(func() { must(t, os.RemoveAll(shm)) })
-	put(t, shm+"/file", strings.Repeat("x", 1<<20))
-	must(t, os.Chmod(shm+"/file", 0o750))
-	must(t, os.Symlink("target", shm+"/link"))
-	must(t, os.Mkdir(shm+"/dir", 0o755))
-	must(t, f.Move(t.Context(), shm+"/file", "file"))
-	must(t, f.Move(t.Context(), shm+"/link", "link"))
+	other := onAnotherFileSystem(t, paths.Workspace)
+	put(t, other+"/file", strings.Repeat("x", 1<<20))
+	must(t, os.Chmod(other+"/file", 0o750))
+	must(t, os.Symlink("target", other+"/link"))
+	must(t, os.Mkdir(other+"/dir", 0o755))
+	must(t, f.Move(t.Context(), other+"/file", "file"))
+	must(t, f.Move(t.Context(), other+"/link", "link"))
 	if info, err := f.Stat(t.Context(), "file"); err != nil || info.Size != 1<<20 || info.Mode != 0o750 {
 		t.Errorf("%+v %v", info, err)
 	}
 	if info, err := f.Stat(t.Context(), "link"); err != nil || info.Target != "target" {
 		t.Errorf("%+v %v", info, err)
 	}
-	if err := f.Move(t.Context(), shm+"/dir", "dir"); !errors.Is(err, errors.ErrUnsupported) {
+	if err := f.Move(t.Context(), other+"/dir", "dir"); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("directory: %v", err)
 	}
-	if got := entries(t, shm); !slices.Equal(got, []string{"dir"}) {
+	if got := entries(t, other); !slices.Equal(got, []string{"dir"}) {
 		t.Errorf("left %q", got)
 	}
 	if got := entries(t, paths.Workspace); !slices.Equal(got, []string{"file", "link"}) {
