@@ -325,7 +325,13 @@ func forwardEdges() []rule {
 			_, err := primitives.Listen(t.Context(), s.EnvironmentPrimitive, "tcp", address)
 			expectError(t, "Listen on an address in use", err, syscall.EADDRINUSE)
 			expect(t, "error of Close", l.Close(), nil)
-			expect(t, "error of Close", s.listen(t, "tcp", address).Close(), nil)
+			eventually(t, s.suite.patience, func() error { // a program that is being started has the socket until its exec
+				again, err := primitives.Listen(t.Context(), s.EnvironmentPrimitive, "tcp", address)
+				if err != nil {
+					return fmt.Errorf("the address of a closed listener is not free: %w", err)
+				}
+				return again.Close()
+			})
 			s.within(t, "Accept to return", func() error { err = <-waits; return nil })
 			expectIs(t, "Accept", err, net.ErrClosed)
 			expectIs(t, "second Close", l.Close(), net.ErrClosed)

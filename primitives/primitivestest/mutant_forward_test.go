@@ -178,7 +178,7 @@ func forwardMutants() []mutant {
 			context.AfterFunc(ctx, func() { _ = c.Close() })
 			return c, nil
 		})},
-		{"Close leaves the listener open", "a listener that is closed frees its address", ": address already in use", brokenListen(func(l *faultyListener) {
+		{"Close leaves the listener open", "a listener that is closed frees its address", inVain + ": the address of a closed listener is not free", brokenListen(func(l *faultyListener) {
 			l.close = func() error { return nil }
 		})},
 		{"errors of Dial are only text", "what cannot be reached says why", `connection refused, want "connection refused" in its chain`, broken(func(f *faults) {
