@@ -22,8 +22,8 @@ func (r *runner) table(w io.Writer, s *starts) {
 		p := rows[res.path]
 		if p == nil {
 			p = &row{path: strings.TrimPrefix(res.path, module)}
-			p.cpu, _ = r.reported(res.path, "cpu")
-			p.containers, _ = r.reported(res.path, "containers")
+			p.cpu = r.reported(res.path, "cpu")
+			p.containers = r.reported(res.path, "containers")
 			rows[res.path] = p
 		}
 		p.tests, p.wall = p.tests+res.passed, p.wall+res.wall
