@@ -68,11 +68,12 @@ const (
 	aliveTimeout = 5 * time.Second
 )
 
-// NewPool starts to create cfg.Pool.Size sandboxes and returns at once. For the sandboxes it
-// uses the Sandbox, Runner and Logger of cfg, and the name of the Agent for which they are
-// created; without a name [Pool.Create] chooses the agent. The Agent, Logger and OnPermission
-// are also the defaults of [Pool.Create]. Keep is an error: the sandboxes in a pool end with its
-// program. The caller must Close the pool. NewPool uses only the values of ctx.
+// NewPool starts to create cfg.Pool.Size sandboxes and returns at once. It creates them with the
+// Sandbox and Runner of cfg for its Agent; if that has no name, [Pool.Create] chooses the agent.
+// All other fields of cfg are the defaults of [Pool.Create]: Credentials and Budget, for example,
+// apply to each environment by itself. Fields that belong to one environment are [ErrConfig]:
+// Name, Workspace, SessionID, Used, From and Record. So is Keep: the sandboxes in a pool end with
+// its program. The caller must Close the pool. NewPool uses only the values of ctx.
 func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -85,6 +86,8 @@ func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 		return nil, fmt.Errorf("%w: pool: it is empty; say how many sandboxes to keep ready, or how many may be open at once", ErrConfig)
 	case cfg.Name != "":
 		return nil, fmt.Errorf("%w: name: the sandboxes of a pool have none; leave it out", ErrConfig)
+	case cfg.Workspace != nil, cfg.SessionID != "", cfg.Used != Used{}, cfg.From != "", cfg.Record != "":
+		return nil, fmt.Errorf("%w: workspace, session_id, record: each environment of a pool has its own; give them to Pool.Create", ErrConfig)
 	case cfg.Sandbox.Keep:
 		return nil, fmt.Errorf("%w: sandbox.keep: what waits in a pool ends with its program; leave it out", ErrConfig)
 	case cfg.Sandbox.Name != "":
@@ -159,12 +162,11 @@ func (p *Pool) Ready() int { return len(p.ready) }
 // open; copies by [Environment.Fork] do not count. It never returns a sandbox that died in the
 // pool. If none is ready it creates one, and its errors are those of Create.
 //
-// Create uses the settings of cfg that belong to the conversation: Workspace, Agent, SessionID
-// and the like. Sandbox, Pool and Runner are those of the pool; cfg must leave each out or have
-// the same (functions and loggers in it do not count), and so must the name of the Agent if the
-// pool has one. The pool's Agent, Logger and OnPermission replace an Agent without a name, a nil
-// Logger and a nil OnPermission. Other settings, and Keep, are [ErrConfig]. After Close the
-// error is [ErrClosed]. In both cases Create creates nothing.
+// Sandbox, Pool and Runner are those of the pool; cfg must leave each out or have the same
+// (functions and loggers in it do not count), and so must the name of the Agent if the pool has
+// one. Each other field of cfg replaces the pool's if it is not zero; an Agent without a name
+// replaces only the Env. Other sandboxes, and Keep, are [ErrConfig]. After Close the error is
+// [ErrClosed]. In both cases Create creates nothing.
 func (p *Pool) Create(ctx context.Context, cfg Config) (*Environment, error) {
 	cfg, err := p.adjust(ctx, cfg)
 	if err != nil {
@@ -229,11 +231,11 @@ func (p *Pool) adjust(ctx context.Context, cfg Config) (Config, error) {
 			cfg.Agent.Env = env
 		}
 	}
-	if cfg.Logger == nil {
-		cfg.Logger = own.Logger
-	}
-	if cfg.OnPermission == nil {
-		cfg.OnPermission, cfg.PermissionTimeout = own.OnPermission, own.PermissionTimeout
+	given, defaults := reflect.ValueOf(&cfg).Elem(), reflect.ValueOf(own)
+	for i := range given.NumField() { // all, so that no field of NewPool is ignored
+		if name := given.Type().Field(i).Name; name != "Pool" && given.Field(i).IsZero() {
+			given.Field(i).Set(defaults.Field(i))
+		}
 	}
 	if err := cfg.check(); err != nil || own.Agent.Name != "" {
 		return cfg, err // NewPool has checked the pool's agent

@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -187,6 +191,8 @@ func TestAPoolRefusesAWrongConfiguration(t *testing.T) {
 		"no sandbox":    {Pool: PoolConfig{Size: 1}},
 		"kept":          {Sandbox: toKeep(box), Pool: PoolConfig{Size: 1}},
 		"one name":      {Sandbox: named, Pool: PoolConfig{Size: 1}},
+		"one session":   {Sandbox: box, Pool: PoolConfig{Size: 1}, SessionID: "s"},
+		"one recording": {Sandbox: box, Pool: PoolConfig{Size: 1}, Record: filepath.Join(t.TempDir(), "r")},
 	} {
 		if p, err := NewPool(t.Context(), cfg); !errors.Is(err, ErrConfig) {
 			t.Errorf("%s: %v, %v", name, p, err)
@@ -231,6 +237,51 @@ func TestAPoolRefusesAWrongConfiguration(t *testing.T) {
 	}
 	if _, err := p.Create(t.Context(), Config{}); !errors.Is(err, ErrClosed) {
 		t.Errorf("after Close: %v", err)
+	}
+}
+
+// A field of NewPool that was ignored in silence lost a budget.
+func TestAPoolPassesOnOrRefusesEachField(t *testing.T) {
+	t.Setenv("POOL_TEST_KEY", "a key of a model")
+	own := Config{
+		Sandbox: sandbox(t), Pool: PoolConfig{Max: 1}, Agent: Agent{Name: "script"},
+		Credentials: map[string]Credential{"anthropic": {Env: "POOL_TEST_KEY"}}, Budget: Budget{Query: Limits{USD: 1}},
+		Models: ModelPolicy{Allow: []string{"m"}}, Profile: Profile{SystemPrompt: "be brief"}, IgnoreChanges: []string{"*.o"},
+		Trust: true, OnPermission: AllowAll, PermissionTimeout: time.Minute, Raw: true,
+		Runner: "/bin/true", Scripts: Scripts{ReadTranscript: []string{"true"}}, Progress: func(string) {}, Logger: hclog.NewNullLogger(),
+	}
+	other := map[string]Config{
+		"Name": {Name: "n"}, "Workspace": {Workspace: []Source{{Folder: &Folder{Path: t.TempDir()}}}}, "Used": {Used: Used{Requests: 1}}, "From": {From: primitives.IsolationFull},
+		"SessionID": {SessionID: "s"}, "Record": {Record: filepath.Join(t.TempDir(), "r")},
+	}
+	p := pool(t, own)
+	got, err := p.adjust(t.Context(), Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range reflect.TypeFor[Config]().NumField() {
+		name := reflect.TypeFor[Config]().Field(i).Name
+		bad, refused := other[name]
+		bad.Sandbox, bad.Pool = own.Sandbox, own.Pool
+		switch {
+		case refused:
+			if _, err := NewPool(t.Context(), bad); !errors.Is(err, ErrConfig) {
+				t.Errorf("%s: %v", name, err)
+			}
+		case name == "Pool", name == "Replay": // checked below
+		case reflect.ValueOf(own).Field(i).IsZero():
+			t.Errorf("%s: the test has no value for it", name)
+		case reflect.ValueOf(got).Field(i).IsZero():
+			t.Errorf("%s is not passed on", name)
+		}
+	}
+	mine := Config{Budget: Budget{Query: Limits{USD: 2}}, Agent: Agent{Env: map[string]string{"A": "b"}}}
+	if got, err := p.adjust(t.Context(), mine); err != nil || !reflect.DeepEqual(got.Budget, mine.Budget) || got.Agent.Name != "script" || got.Agent.Env["A"] != "b" {
+		t.Errorf("what an environment has of its own: %+v, %v", got, err)
+	}
+	played := pool(t, Config{Sandbox: own.Sandbox, Pool: own.Pool, Replay: filepath.Join(t.TempDir(), "r")})
+	if got, err := played.adjust(t.Context(), Config{Agent: Agent{Name: "script"}}); err != nil || got.Replay == "" {
+		t.Errorf("Replay is not passed on: %v", err)
 	}
 }
 
