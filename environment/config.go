@@ -165,6 +165,14 @@ func (c Config) Check(ctx context.Context) error {
 
 // check returns an error for a configuration that no sandbox could run.
 func (c Config) check() error {
+	if err := c.checkValues(); err != nil {
+		return err
+	}
+	return c.checkCounted()
+}
+
+// checkValues returns an error for values that are wrong whatever a caller may add.
+func (c Config) checkValues() error {
 	if err := errors.Join(c.Pool.check(), checkName(c.Name), c.checkGateway()); err != nil {
 		return err
 	}
@@ -259,7 +267,7 @@ func parseConfig(data []byte, file, dir string) (Config, error) {
 			return Config{}, err
 		}
 	}
-	if err := cfg.check(); err != nil {
+	if err := cfg.checkValues(); err != nil {
 		return Config{}, err
 	}
 	if cfg.Sandbox.Type != "" {

@@ -34,7 +34,7 @@ func FuzzParseConfig(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if err := cfg.check(); err != nil {
+		if err := cfg.checkValues(); err != nil {
 			t.Fatalf("%q was parsed, and is %v", data, err)
 		}
 	})

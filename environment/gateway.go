@@ -62,13 +62,8 @@ func (c Config) checkGateway() error {
 	if err := errors.Join(c.Budget.Check(), c.Models.Check()); err != nil {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	switch uses := len(c.Credentials) > 0 || c.Agent.Name == ""; {
-	case c.Record != "" && c.Replay != "":
+	if c.Record != "" && c.Replay != "" {
 		return fmt.Errorf("%w: record, replay: a session is recorded or replayed; leave one out", ErrConfig)
-	case c.Record != "" && !uses:
-		return fmt.Errorf("%w: record: calls are recorded at the gateway, and the agent does not use it; give credentials, as {anthropic: {env: ANTHROPIC_API_KEY}}", ErrConfig)
-	case c.Budget.Metered() && c.Replay == "" && !uses:
-		return fmt.Errorf("%w: budget: all but time is counted at the gateway, and the agent does not use it; give credentials, as {anthropic: {env: ANTHROPIC_API_KEY}}", ErrConfig)
 	}
 	if err := c.checkHosts(); err != nil {
 		return err
@@ -77,6 +72,18 @@ func (c Config) checkGateway() error {
 		if err := c.Credentials[name].Check(name); err != nil {
 			return fmt.Errorf("%w: %w", ErrConfig, err)
 		}
+	}
+	return nil
+}
+
+// checkCounted returns an error for settings that count or record at the gateway, if the agent
+// does not use it. A file may have them, and get the credentials from elsewhere.
+func (c Config) checkCounted() error {
+	switch uses := len(c.Credentials) > 0 || c.Agent.Name == ""; {
+	case c.Record != "" && !uses:
+		return fmt.Errorf("%w: record: calls are recorded at the gateway, which an agent without credentials does not use; give credentials, as {anthropic: {env: ANTHROPIC_API_KEY}}", ErrConfig)
+	case c.Budget.Metered() && c.Replay == "" && !uses:
+		return fmt.Errorf("%w: budget: all but time is counted at the gateway, which an agent without credentials does not use; give credentials, as {anthropic: {env: ANTHROPIC_API_KEY}}", ErrConfig)
 	}
 	return nil
 }
