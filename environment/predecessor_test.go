@@ -79,6 +79,8 @@ func TestProfilesHaveNames(t *testing.T) {
 		filepath.Join(dir, "task.yaml"):                     "agent: script\nprofile: reviewer\n",
 		filepath.Join(dir, "wrong.yaml"):                    "agent: script\nprofile: nobody\n",
 		filepath.Join(dir, "profiles", ".hidden", "x.yaml"): "",
+		filepath.Join(dir, "reviewer"):                      "system_prompt: of a repository\n",
+		filepath.Join(dir, "foreign"):                       "system_prompt: of a repository\n",
 	} {
 		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, []byte(text), 0o600)); err != nil {
 			t.Fatal(err)
@@ -96,6 +98,17 @@ func TestProfilesHaveNames(t *testing.T) {
 	}
 	if p, err := FindProfile("reviewer", ""); err != nil || p.SystemPrompt != "of the user" {
 		t.Errorf("the user's profile is %+v, %v", p, err)
+	}
+	// What a repository has under the name is another profile, which could run its commands here.
+	t.Chdir(dir)
+	if p, err := FindProfile("reviewer", ""); err != nil || p.SystemPrompt != "of the user" {
+		t.Errorf("beside a file of that name: %+v, %v", p, err)
+	}
+	if _, err := FindProfile("foreign", ""); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "./foreign") {
+		t.Errorf("a file of that name alone: %v", err)
+	}
+	if p, err := FindProfile("./foreign", ""); err != nil || p.SystemPrompt != "of a repository" {
+		t.Errorf("its path: %+v, %v", p, err)
 	}
 	_, err = LoadConfig(filepath.Join(dir, "wrong.yaml"))
 	if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), `"nobody"`) || !strings.Contains(err.Error(), "broken, reviewer, tester") {

@@ -41,9 +41,9 @@ func Profiles(config string) ([]ProfileInfo, error) {
 	return list, nil
 }
 
-// FindProfile reads a profile by its path, as [LoadProfile] does, or by its name in [Profiles].
-// A file or folder of that name in the working directory takes precedence. For an unknown name
-// the error is [ErrConfig] and lists the known names.
+// FindProfile reads a profile by its name in [Profiles] or by its path, as [LoadProfile] does. A
+// path has a slash or an extension: ./reviewer, reviewer.yaml. For an unknown name the error is
+// [ErrConfig] and lists the known names.
 func FindProfile(name, config string) (Profile, error) {
 	return reader.FindProfile(name, name, catalog(config))
 }

@@ -22,7 +22,7 @@ func (f *agentFlags) flags(cmd *cobra.Command) {
 	fl.StringVarP(&f.agent, "agent", "a", "", "agent: "+strings.Join(agentNames(), ", ")+` (default "script"); see 'envctl agents'`)
 	fl.StringVarP(&f.model, "model", "m", "", "model, as the agent names it")
 	fl.StringVar(&f.mode, "mode", "", "the agent's permission mode, for claude: default, acceptEdits, plan")
-	fl.StringVar(&f.profile, "profile", "", "what makes the agent a particular one: a name, see 'envctl profiles', a file (YAML or JSON), or a folder as Claude Code has it")
+	fl.StringVar(&f.profile, "profile", "", "what makes the agent a particular one: a name of 'envctl profiles', or the path of a file (YAML or JSON) or of a folder as Claude Code has it, as in ./reviewer")
 	fl.StringVar(&f.scenario, "scenario", "", "scenario file (JSON) of the script agent; its format: go doc github.com/agentenv-dev/agentenv/runnerscripts.Scenario")
 	_ = cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(agentNames(), cobra.ShellCompDirectiveNoFileComp))
 }

@@ -64,10 +64,11 @@ func IsProfileName(s string) bool {
 	return s != "" && s[0] != '.' && s[0] != '~' && !strings.ContainsAny(s, `/\`) && !slices.Contains(extensions, filepath.Ext(s))
 }
 
-// FindProfile reads a profile by its path, as [Reader.LoadProfile] does, or by its name in the
-// catalog. A path that exists takes precedence.
+// FindProfile reads a profile by its name in the catalog or else by its path, as
+// [Reader.LoadProfile] does. A name is never a path: a repository could have a file of that name,
+// and a profile can run commands.
 func (r Reader) FindProfile(path, name string, c Catalog) (runnerscripts.Profile, error) {
-	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) || !IsProfileName(name) {
+	if !IsProfileName(name) {
 		return r.LoadProfile(path)
 	}
 	list, err := c.Entries()
@@ -85,5 +86,5 @@ func (r Reader) FindProfile(path, name string, c Catalog) (runnerscripts.Profile
 	if len(names) > 0 {
 		known = "choose one of " + strings.Join(names, ", ")
 	}
-	return runnerscripts.Profile{}, fmt.Errorf("%w: profile %q: %w; %s, or give the path of one", ErrInvalid, name, fs.ErrNotExist, known)
+	return runnerscripts.Profile{}, fmt.Errorf("%w: profile %q: %w; %s, or give the path of one, such as ./%[2]s", ErrInvalid, name, fs.ErrNotExist, known)
 }
