@@ -93,9 +93,9 @@ func (c config) readProfile() (string, error) {
 // where no-new-privileges holds anyway. So a filter of system calls refuses to set the bits,
 // as systemd's RestrictSUIDSGID does.
 
-// defaultProfile is the default seccomp profile of engines, of version 0.2.4 of
+// defaultProfile is the default seccomp profile of engines, default.json of
 // github.com/moby/profiles/seccomp (Apache-2.0): an engine that gets a profile does not apply its
-// default. The package itself builds on Linux only.
+// default. That package builds on Linux only; a test compares the copy with it.
 //
 //go:embed seccomp_default.json
 var defaultProfile []byte
