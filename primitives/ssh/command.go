@@ -49,32 +49,50 @@ func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + 
 // maxOutput is how many bytes a script may print.
 const maxOutput = 16 << 20
 
-// run runs a script to its end and returns its standard output.
-func run(ctx context.Context, host string, stdin io.Reader, script string, args ...string) ([]byte, error) {
+// How long a script may run: a question to the machine, and the copy of a runner.
+const (
+	askTimeout     = 2 * time.Minute
+	installTimeout = 15 * time.Minute
+)
+
+// run runs a script to its end and returns its standard output. A script that runs longer than
+// patience, or prints too much, is ended.
+func run(ctx context.Context, patience time.Duration, host string, stdin io.Reader, script string, args ...string) ([]byte, error) {
+	running, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	defer time.AfterFunc(patience, func() {
+		end(fmt.Errorf("%w: ssh %s does not end in %v; look whether \"ssh %[2]s true\" does", primitives.ErrUnavailable, host, patience))
+	}).Stop()
 	var stderr tail.Buffer
-	out := limited{left: maxOutput}
-	cmd := command(ctx, host, script, args...)
+	out := limited{left: maxOutput, exceeded: end}
+	cmd := command(running, host, script, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &out, &stderr
 	runtime.LockOSThread() // the command ends with this thread, see attributes
 	defer runtime.UnlockOSThread()
 	err := cmd.Run()
-	if err == nil || ctx.Err() != nil {
-		return out.Bytes(), ctx.Err()
+	switch {
+	case err == nil || ctx.Err() != nil:
+		return out.buf.Bytes(), ctx.Err()
+	case running.Err() != nil:
+		return nil, context.Cause(running)
 	}
-	return out.Bytes(), explain(host, err, stderr.String())
+	return out.buf.Bytes(), explain(host, err, stderr.String())
 }
 
-// limited is a buffer with a maximum size.
+// limited is a buffer with a maximum size. It does not embed the buffer, whose ReadFrom has none.
 type limited struct {
-	bytes.Buffer
-	left int
+	buf      bytes.Buffer
+	left     int
+	exceeded func(error) // ends the writer, which would else wait for a reader
 }
 
 func (l *limited) Write(p []byte) (int, error) {
 	if l.left -= len(p); l.left < 0 {
-		return 0, fmt.Errorf("%w: the other machine prints more than %d bytes", primitives.ErrLimit, maxOutput)
+		err := fmt.Errorf("%w: the other machine prints more than %d bytes", primitives.ErrLimit, maxOutput)
+		l.exceeded(err)
+		return 0, err
 	}
-	return l.Buffer.Write(p)
+	return l.buf.Write(p)
 }
 
 // explain returns the error of a failed ssh command, with the end of its standard error.

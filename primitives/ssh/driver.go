@@ -87,12 +87,12 @@ func (d *driver) Dial(ctx context.Context) (io.ReadWriteCloser, error) {
 // only has sandboxes of another release, ask first copies this runner.
 func (d *driver) ask(ctx context.Context, args ...string) ([]byte, error) {
 	args = append([]string{d.cfg.Root, d.program, "0"}, args...)
-	out, err := run(ctx, d.cfg.Host, nil, serve, args...)
+	out, err := run(ctx, askTimeout, d.cfg.Host, nil, serve, args...)
 	if err != nil && strings.HasPrefix(string(out), missing) && strings.Contains(string(out), others) {
 		if err := d.install(ctx); err != nil {
 			return nil, err
 		}
-		return run(ctx, d.cfg.Host, nil, serve, args...)
+		return run(ctx, askTimeout, d.cfg.Host, nil, serve, args...)
 	}
 	return out, err
 }

@@ -2,6 +2,7 @@ package ssh
 
 import (
 	"context"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
@@ -20,6 +21,12 @@ func Attach(ctx context.Context, cfg Config, id string) (*guest.Sandbox, error) 
 // Platform returns the platform of the machine, which decides about its runner.
 func Platform(ctx context.Context, p Provider) (goos, goarch string, err error) {
 	return p.platform(ctx)
+}
+
+// RunScript runs a script on the machine.
+func RunScript(ctx context.Context, patience time.Duration, script string) error {
+	_, err := run(ctx, patience, "machine", nil, script)
+	return err
 }
 
 // Connection returns the process ID of a sandbox's ssh command.

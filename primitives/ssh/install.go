@@ -77,7 +77,7 @@ func (d *driver) install(ctx context.Context) error {
 	if d.cfg.Progress != nil {
 		d.cfg.Progress("the runner is copied to " + d.cfg.Host)
 	}
-	if _, err := run(ctx, d.cfg.Host, f, install, d.cfg.Root, d.program, strconv.FormatInt(info.Size(), 10)); err != nil {
+	if _, err := run(ctx, installTimeout, d.cfg.Host, f, install, d.cfg.Root, d.program, strconv.FormatInt(info.Size(), 10)); err != nil {
 		return fmt.Errorf("copy the runner: %w", err)
 	}
 	return nil

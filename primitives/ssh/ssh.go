@@ -250,7 +250,7 @@ func (p Provider) Present() bool { return p.Host != "" }
 // platform asks the machine for its operating system and architecture, as in runtime.GOOS and
 // runtime.GOARCH. They decide which runner it needs.
 func (p Provider) platform(ctx context.Context) (goos, goarch string, err error) {
-	out, err := run(ctx, p.Host, nil, "uname -sm")
+	out, err := run(ctx, askTimeout, p.Host, nil, "uname -sm")
 	if err != nil {
 		return "", "", fmt.Errorf("ask for the platform: %w", err)
 	}

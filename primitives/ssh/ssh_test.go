@@ -375,3 +375,30 @@ func TestPlatform(t *testing.T) {
 		t.Errorf("%s/%s, %v", goos, goarch, err)
 	}
 }
+
+// A machine whose login scripts print or wait without end must not hold up a program.
+func TestNoMachineHoldsUpAProgram(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	for name, c := range map[string]struct {
+		machine  string // in place of ssh
+		patience time.Duration
+		is       error
+		says     string
+	}{
+		"prints without end":     {"exec yes", time.Hour, primitives.ErrLimit, "prints more than"},
+		"complains without end":  {"exec yes >&2", time.Millisecond, primitives.ErrUnavailable, "does not end in 1ms"},
+		"waits without end":      {"exec sleep 3600", time.Millisecond, primitives.ErrUnavailable, "does not end in 1ms"},
+		"ends at once, with EOF": {"exit 255", time.Hour, primitives.ErrUnavailable, "make \"ssh machine true\" work"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := os.WriteFile(filepath.Join(dir, "ssh"), []byte("#!/bin/sh\n"+c.machine+"\n"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			err := ssh.RunScript(t.Context(), c.patience, "uname")
+			if !errors.Is(err, c.is) || err != nil && !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
