@@ -11,9 +11,11 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,7 +25,7 @@ func main() {
 	if !signal.Ignored(syscall.SIGHUP) { // as under nohup
 		end = append(end, syscall.SIGHUP)
 	}
-	ctx, hurry := interrupts(end...)
+	ctx, hurry := interrupts(hurryTimeout, exitUnended, end...)
 	// A reader of the output that goes away must not kill envctl before it has
 	// ended its sandbox. Notify, not Ignore: commands would inherit the latter.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
@@ -69,19 +71,39 @@ func interruption(ctx context.Context) interrupted {
 	return why
 }
 
+// hurryTimeout is how long what runs may take to end after the second signal: only to end the
+// sandbox.
+const hurryTimeout = 5 * time.Second
+
 // interrupts returns a context that is cancelled at the first of the signals, and a channel that
-// is closed at the second one, when envctl must not wait for a graceful end. A third signal
-// kills the program.
-func interrupts(signals ...os.Signal) (ctx context.Context, hurry <-chan struct{}) {
+// is closed at the second one, when envctl must not wait for a graceful end. After the second one
+// it calls exit, when patience is over, whatever still runs. A third signal kills the program.
+func interrupts(patience time.Duration, exit func(interrupted), signals ...os.Signal) (ctx context.Context, hurry <-chan struct{}) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	second := make(chan struct{})
 	c := make(chan os.Signal, 2)
 	signal.Notify(c, signals...)
 	go func() {
-		cancel(interrupted{<-c})
+		why := interrupted{<-c}
+		cancel(why)
 		<-c
 		signal.Stop(c)
 		close(second)
+		time.AfterFunc(patience, func() { exit(why) })
 	}()
 	return ctx, second
+}
+
+// exitUnended exits although something still runs.
+func exitUnended(why interrupted) {
+	said := make(chan struct{})
+	go func() {
+		defer close(said)
+		fmt.Fprintf(os.Stderr, "envctl: %v, and what it ran did not end in %v: 'envctl ls' shows sandboxes that are left\n", why, hurryTimeout)
+	}()
+	select {
+	case <-said:
+	case <-time.After(time.Second): // nobody reads standard error
+	}
+	os.Exit(why.code())
 }

@@ -122,6 +122,31 @@ func TestProgressIsShownWhilePreparing(t *testing.T) {
 	}
 }
 
+// What does not end by itself must not keep envctl alive: as it is told, a second signal ends it.
+func TestASecondSignalEndsEnvctlWhateverRuns(t *testing.T) {
+	exited := make(chan interrupted, 1)
+	ctx, hurry := interrupts(0, func(why interrupted) { exited <- why }, syscall.SIGUSR1)
+	kill := func() {
+		if err := syscall.Kill(os.Getpid(), syscall.SIGUSR1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kill()
+	<-ctx.Done()
+	select {
+	case <-hurry:
+		t.Error("one signal does not wait")
+	case <-exited:
+		t.Error("one signal exits")
+	default:
+	}
+	kill()
+	<-hurry
+	if why := <-exited; why.code() != 128+int(syscall.SIGUSR1) {
+		t.Errorf("it exits with %v", why)
+	}
+}
+
 func TestAnInterruptedRunStillTellsWhatElseFailed(t *testing.T) {
 	alone(t)
 	ctx, cancel := context.WithCancel(t.Context())
