@@ -253,6 +253,8 @@ func (p *process) failure(result *runnerscripts.Result, cause error) *ScriptErro
 		e.Err = p.waitErr
 	case p.status.Reason == primitives.ReasonLost:
 		e.Err = primitives.ErrUnavailable
+	case p.status.Reason == primitives.ReasonNoSpace:
+		e.Err = fmt.Errorf("%w: what the agent said could not be kept, so it was ended; make room there and go on", primitives.ErrNoSpace)
 	default:
 		e.Err = cause
 	}

@@ -133,6 +133,7 @@ const (
 	ReasonTimeout   ExitReason = "timeout"   // Command.Timeout expired
 	ReasonCancelled ExitReason = "cancelled" // the context was cancelled, the process closed or the sandbox terminated
 	ReasonOOM       ExitReason = "oom"       // the sandbox ran out of memory
+	ReasonNoSpace   ExitReason = "no_space"  // the disk of the sandbox is full: the output of a durable command was not kept
 	ReasonLost      ExitReason = "lost"      // the cause is unknown
 )
 

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -81,6 +82,37 @@ func TestADurableCommandOnAFullDiskIsNoSpace(t *testing.T) {
 	}
 	if started == 0 || refused < 2 {
 		t.Errorf("%d started, %d refused: the disk was not full at every step", started, refused)
+	}
+}
+
+// A command that goes on although nobody can read its output once held up a program for ever.
+func TestADurableCommandThatFillsTheDiskEndsAndSaysSo(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := smallDisk(t)
+	s := newSandbox(t, local.Config{Root: root, Runner: self})
+	for name, then := range map[string]string{
+		"prints and waits": "sleep 3600 & while echo 'one more line of output'; do :; done; wait",
+		"prints and exits": "head -c 5000 /dev/zero; exit 3",
+		"waits":            "trap '' PIPE; head -c 100000 /dev/zero; exec sleep 3600",
+	} {
+		cmd := shell("until [ -e go ]; do sleep 0.01; done; cat /dev/zero >big 2>/dev/null; " + then)
+		cmd.Durable = true
+		p := start(t, s, cmd)
+		if err := s.WriteFile(t.Context(), "go", strings.NewReader(""), primitives.WriteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, p.Stdout()); err != nil {
+			t.Errorf("%s: its output: %v", name, err)
+		}
+		if st := wait(t, p); st.Reason != primitives.ReasonNoSpace {
+			t.Errorf("%s: it ended with %+v", name, st)
+		}
+		if err := errors.Join(s.Remove(t.Context(), "big", false), s.Remove(t.Context(), "go", false)); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -16,6 +16,7 @@ type spool struct {
 	f    *os.File
 	left int64
 	buf  []byte
+	err  error // of the first write that failed
 }
 
 // openSpools opens the files of the two streams.
@@ -31,10 +32,11 @@ func openSpools(dir string) (stdout, stderr *spool, err error) {
 	return spools[0], spools[1], nil
 }
 
-// take copies the output to the file, then closes the file.
-func (s *spool) take(o *output) {
+// take copies the output to the file, then closes the file. It returns the error of a write.
+func (s *spool) take(o *output) error {
 	drain(o, s)
 	_ = s.f.Close() // writes were not buffered
+	return s.err
 }
 
 func (s *spool) space() []byte { return s.buf }
@@ -47,6 +49,6 @@ func (s *spool) took(n int) bool {
 		return true
 	}
 	s.left -= keep
-	_, err := s.f.Write(s.buf[:keep])
-	return err == nil
+	_, s.err = s.f.Write(s.buf[:keep])
+	return s.err == nil
 }

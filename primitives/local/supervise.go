@@ -1,7 +1,9 @@
 package local
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"io/fs"
@@ -11,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -53,7 +56,7 @@ func Supervise(ctx context.Context, dir string) int {
 	signal.Notify(hangup, syscall.SIGHUP) // caught, so that the command does not inherit SIG_IGN
 	defer signal.Stop(hangup)
 
-	p, drains, err := startSupervised(ctx, dir)
+	p, record, err := startSupervised(ctx, dir)
 	if err != nil {
 		if errors.Is(writeJSON(filepath.Join(dir, startedFile), newStartError(files.NoSpace(err))), unix.ENOSPC) {
 			_, _ = ready.WriteString("no space")
@@ -63,15 +66,66 @@ func Supervise(ctx context.Context, dir string) int {
 	if ready.Close() != nil {
 		return 1
 	}
-	status, err := p.Wait(context.WithoutCancel(ctx))
-	err = errors.Join(err, p.endOutput(drains)) // readers stop at the end of the files when they find the status
-	if err == nil {
-		err = writeJSON(filepath.Join(dir, exitFile), status)
-	}
-	if err != nil {
+	if record.finish(ctx, p) != nil {
 		return 1
 	}
 	return 0
+}
+
+// record keeps the output and the exit status of a command.
+type record struct {
+	status *os.File // gets the name exitFile; its space was taken before the command could fill the disk
+	drains sync.WaitGroup
+	lost   atomic.Pointer[primitives.ExitReason] // why output was not kept
+}
+
+// statusSize is how many bytes are taken for the exit status.
+const statusSize = 4096
+
+// openRecord takes the space for the exit status.
+func openRecord(dir string) (*record, error) {
+	f, err := os.CreateTemp(dir, "."+exitFile+"-*")
+	if err != nil {
+		return nil, err
+	}
+	if _, err := f.Write(bytes.Repeat([]byte(" "), statusSize)); err != nil {
+		return nil, errors.Join(err, f.Close(), os.Remove(f.Name()))
+	}
+	return &record{status: f}, nil
+}
+
+// keep copies output to its file. If that fails the command ends: nobody could read how it goes on.
+func (r *record) keep(p *process, s *spool, o *output) {
+	r.drains.Go(func() {
+		err := s.take(o)
+		if err == nil {
+			return
+		}
+		reason := primitives.ReasonLost
+		if errors.Is(files.NoSpace(err), primitives.ErrNoSpace) {
+			reason = primitives.ReasonNoSpace
+		}
+		r.lost.Store(&reason)
+		p.end(reason)
+	})
+}
+
+// finish waits for the command and writes down how it ended. Readers stop at the end of the output
+// when they find the status.
+func (r *record) finish(ctx context.Context, p *process) error {
+	status, err := p.Wait(context.WithoutCancel(ctx))
+	err = errors.Join(err, p.endOutput(&r.drains))
+	if lost := r.lost.Load(); lost != nil {
+		status.Reason = *lost
+	}
+	data, jerr := json.Marshal(status)
+	if err = errors.Join(err, jerr); err == nil {
+		_, err = r.status.WriteAt(data, 0) // the spaces behind it are valid JSON
+	}
+	if err = errors.Join(err, r.status.Close()); err != nil {
+		return err
+	}
+	return os.Rename(r.status.Name(), filepath.Join(filepath.Dir(r.status.Name()), exitFile))
 }
 
 // superviseNoSpace is the exit code of the first stage if the disk is too full for the second stage
@@ -105,9 +159,8 @@ func detach() (int, error) {
 	return 0, err
 }
 
-// startSupervised starts the command and records that it runs. The drains copy its output to the
-// files.
-func startSupervised(ctx context.Context, dir string) (*process, *sync.WaitGroup, error) {
+// startSupervised starts the command, whose output goes to the record, and writes down that it runs.
+func startSupervised(ctx context.Context, dir string) (*process, *record, error) {
 	var order durableCommand
 	if err := readJSON(filepath.Join(dir, commandFile), &order); err != nil {
 		return nil, nil, err
@@ -132,6 +185,10 @@ func startSupervised(ctx context.Context, dir string) (*process, *sync.WaitGroup
 	if err != nil {
 		return nil, nil, err
 	}
+	kept, err := openRecord(dir)
+	if err != nil {
+		return nil, nil, err
+	}
 	c := &child{id: filepath.Base(dir), stdin: -1, stdout: -1, stderr: -1, backend: backend}
 	theirs, err := c.openStreams(&primitives.Command{MergeStderr: order.Merge}, outputFiles{}, spec)
 	defer theirs.close()
@@ -153,14 +210,13 @@ func startSupervised(ctx context.Context, dir string) (*process, *sync.WaitGroup
 	if err != nil {
 		return nil, nil, err
 	}
-	drains := &sync.WaitGroup{}
-	drains.Go(func() { out.take(p.out) })
-	drains.Go(func() { errOut.take(p.err) })
+	kept.keep(p, out, p.out)
+	kept.keep(p, errOut, p.err)
 	start := durableStart{Supervisor: proctree.Self(), Leader: leader.Identity, Boot: proctree.BootID()}
 	if err := writeJSON(filepath.Join(dir, startedFile), start); err != nil {
 		return nil, nil, errors.Join(err, p.Close())
 	}
-	return p, drains, nil
+	return p, kept, nil
 }
 
 // graceOf returns the Command.Grace that means the effective grace period.
