@@ -30,7 +30,7 @@ type Config struct {
 	// With Sandbox.Keep the session is durable: its sandbox and the query that runs in it
 	// survive the end of this program, even a crash. [AgentSession.Close] detaches from both,
 	// and [Open] reattaches. [AgentSession.TerminateEnvironment], [AgentSession.Destroy] and
-	// IdleTimeout end the sandbox. If the type of sandbox has no durable commands, or Scripts
+	// IdleTimeout end the sandbox; one that does not answer is replaced, and not removed. If the type of sandbox has no durable commands, or Scripts
 	// replaces ExecuteQuery, the query ends with the program and only the sandbox survives.
 	Environment environment.Config
 	// Create creates an environment, for types of sandboxes that environment.Create does not

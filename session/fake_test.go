@@ -20,6 +20,7 @@ import (
 type fakeSandbox struct {
 	mu      sync.Mutex
 	closed  bool
+	removed bool // by Terminate
 	healthy error
 	probes  int
 	options []string                                           // the options that callers have set
@@ -148,7 +149,13 @@ func (f *fakeSandbox) Close() error {
 	return f.ending
 }
 
-func (f *fakeSandbox) Terminate(context.Context) error { return f.Close() }
+func (f *fakeSandbox) Terminate(context.Context) error {
+	err := f.Close()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.removed = true
+	return err
+}
 
 func (f *fakeSandbox) Interrupt(context.Context) error { return nil }
 

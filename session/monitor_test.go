@@ -75,8 +75,27 @@ func TestASandboxThatIsGoneIsReplaced(t *testing.T) {
 		first.setHealthy(primitives.ErrUnavailable)
 		time.Sleep(61 * time.Second)
 		synctest.Wait()
-		if got := terminations(t, s); len(got) != 1 || got[0] != reasonUnhealthy || !first.closed {
-			t.Fatalf("terminations %v, closed %v", got, first.closed)
+		if got := terminations(t, s); len(got) != 1 || got[0] != reasonUnhealthy || !first.removed {
+			t.Fatalf("terminations %v, removed %v", got, first.removed)
+		}
+		complete(t, prompt(t, s, "b"))
+	})
+}
+
+// A container that was stopped has its files when it is started again.
+func TestAKeptSandboxThatIsGoneIsNotRemoved(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		first, second := newFake(), newFake()
+		cfg := Config{HealthInterval: time.Minute}
+		cfg.Environment.Sandbox.Keep = true
+		s := startFake(t, cfg, first, second)
+		complete(t, prompt(t, s, "a"))
+		first.setHealthy(primitives.ErrUnavailable)
+		time.Sleep(61 * time.Second)
+		synctest.Wait()
+		if got := terminations(t, s); len(got) != 1 || !first.closed || first.removed {
+			t.Fatalf("terminations %v, closed %v, removed %v", got, first.closed, first.removed)
 		}
 		complete(t, prompt(t, s, "b"))
 	})

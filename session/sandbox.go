@@ -293,7 +293,11 @@ func (s *AgentSession) endSandbox(ctx context.Context, reason string) error {
 		s.saving.Unlock()
 		events = nil
 	}
-	err := live.Terminate(ctx)
+	end := func() error { return live.Terminate(ctx) }
+	if reason == reasonUnhealthy && s.durable {
+		end = live.Close // what was stopped can be started again, with its files
+	}
+	err := end()
 	if reason == reasonUnhealthy {
 		// Errors of closing a dead sandbox are expected.
 		err = nil
