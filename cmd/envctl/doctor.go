@@ -8,14 +8,17 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/statedir"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
@@ -97,6 +100,8 @@ func (a *app) examine(ctx context.Context, cfg environment.Config) []finding {
 	return append(findings,
 		checkTool(ctx, "git", "git", "needed for workspaces from git and for --gitignore; install git", "--version"),
 		checkWatches(),
+		checkDisk("disk of sessions", "sessions and patches could not be stored: envctl sessions rm --older-than 720h, envctl gc", statedir.Path),
+		checkDisk("disk of sandboxes", "local sandboxes and the runner need it: envctl ls, envctl rm ID, envctl gc", os.UserCacheDir),
 	)
 }
 
@@ -198,6 +203,33 @@ func checkTool(ctx context.Context, check, program, fix string, args ...string) 
 	}
 	version, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
 	return finding{Check: check, Status: statusOK, Detail: version + " (" + path + ")"}
+}
+
+// littleRoom is a size in bytes below which a workspace or a session hardly fits on a disk.
+const littleRoom = 256 << 20
+
+// checkDisk checks how much room there is on the disk of a folder, which may not exist yet.
+func checkDisk(check, fix string, folder func() (string, error)) finding {
+	f := finding{Check: check, Status: statusMissing}
+	dir, err := folder()
+	var disk unix.Statfs_t
+	if err == nil {
+		for err = unix.Statfs(dir, &disk); errors.Is(err, unix.ENOENT) && dir != filepath.Dir(dir); err = unix.Statfs(dir, &disk) {
+			dir = filepath.Dir(dir)
+		}
+	}
+	if err != nil {
+		f.Detail = err.Error()
+		return f
+	}
+	free := uint64(disk.Bavail) * uint64(disk.Bsize) //nolint:unconvert // other types on other systems
+	f.Detail = fmt.Sprintf("%d MiB free (%s)", free>>20, dir)
+	if free < littleRoom {
+		f.Fix = "make room, " + fix
+		return f
+	}
+	f.Status = statusOK
+	return f
 }
 
 // fewWatches is a limit below which watching a large repository fails.

@@ -19,18 +19,27 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/input"
 )
 
-// Open opens a subfolder, and creates it if it is missing. A folder that other users can read
-// or change is fs.ErrPermission. The caller must close it.
-func Open(name string) (*os.Root, error) {
+// Path returns the path of the state folder, which may not exist.
+func Path() (string, error) {
 	state := os.Getenv("XDG_STATE_HOME")
 	if !filepath.IsAbs(state) {
 		home, err := os.UserHomeDir()
 		if err != nil {
-			return nil, err
+			return "", err
 		}
 		state = filepath.Join(home, ".local", "state")
 	}
-	dir := filepath.Join(state, "agentenv", name)
+	return filepath.Join(state, "agentenv"), nil
+}
+
+// Open opens a subfolder, and creates it if it is missing. A folder that other users can read
+// or change is fs.ErrPermission. The caller must close it.
+func Open(name string) (*os.Root, error) {
+	state, err := Path()
+	if err != nil {
+		return nil, err
+	}
+	dir := filepath.Join(state, name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, err
 	}
