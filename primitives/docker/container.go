@@ -162,7 +162,7 @@ func containerConfig(name string, cfg config, img image.InspectResponse) *contai
 		User:        cfg.User,
 		Env:         packEnv(cfg.Environ()),
 		Entrypoint:  []string{guestProgram},
-		Cmd:         guestArgs(cfg, img),
+		Cmd:         guestArgs(name, cfg, img),
 		WorkingDir:  "/",
 		Labels:      labels,
 		OpenStdin:   true,
@@ -186,7 +186,7 @@ func guestVolume(labels map[string]string) mount.Mount {
 }
 
 // guestArgs returns the command line of the container's first process.
-func guestArgs(cfg config, img image.InspectResponse) []string {
+func guestArgs(name string, cfg config, img image.InspectResponse) []string {
 	stay := cfg.grace()
 	if cfg.Keep && cfg.Expires == 0 {
 		stay = -1
@@ -198,7 +198,7 @@ func guestArgs(cfg config, img image.InspectResponse) []string {
 	if cfg.Workspace != "" {
 		args = append(args, "--workspace", cfg.workspaceTarget())
 	}
-	// A container that is started again keeps its sandbox.
+	// A container that is started again keeps its sandbox, and no program connects to its guest.
 	adopt := "-"
 	if img.Config != nil {
 		if folder := img.Config.Labels[labelFolder]; validName(folder) && !cfg.building {
@@ -211,7 +211,7 @@ func guestArgs(cfg config, img image.InspectResponse) []string {
 			}
 		}
 	}
-	return append(args, "--adopt", adopt, "--env-from", envPrefix)
+	return append(args, "--adopt", adopt, "--name", name, "--env-from", envPrefix)
 }
 
 // envPrefix and a number form the names of the variables that pass Spec.Env to the first process:

@@ -204,13 +204,11 @@ func (v *victim) left(ctx context.Context) error {
 	if err := v.leftForks(ctx); err != nil {
 		return err
 	}
-	runtime := os.Getenv("XDG_RUNTIME_DIR")
-	if runtime == "" {
-		if runtime, err = os.UserCacheDir(); err != nil {
-			return err
-		}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return err
 	}
-	if links, err := filepath.Glob(filepath.Join(runtime, "agentenv", "link", v.name+"*")); err != nil || len(links) > 0 {
+	if links, err := filepath.Glob(filepath.Join(cache, "agentenv", "link", v.name+"*")); err != nil || len(links) > 0 {
 		return fmt.Errorf("links %q, %w", links, err)
 	}
 	groups, err := filepath.Glob("/proc/[0-9]*/cgroup")

@@ -48,8 +48,9 @@
 //	paused                            dead     paused   removes it, unless clients are attached: no grace runs
 //	paused, kept                      dead     paused   leaves it until it has expired
 //	ended, kept, and expired          any      exited   removes it
-//	ended by itself, kept             any      exited   removes it: it expired, or was terminated
-//	died, kept                        any      exited   leaves it until it has expired: see [Provider.Remove]
+//	terminated, kept                  any      exited   removes it: its program died meanwhile
+//	ended before a client came, kept  any      exited   removes it: nobody knows it
+//	ended or died, kept               any      exited   leaves it until it has expired: see [Provider.Remove]
 //	ended, not removed by the engine  alive    exited   leaves it: the engine is about to
 //	ended, not removed by the engine  dead     exited   removes it
 //	ended, not removed by the engine  unknown  exited   removes it when it is an hour old
@@ -192,7 +193,10 @@ func create(ctx context.Context, cfg config) (_ *driver, err error) {
 		name = namePrefix + newID()
 	}
 	cfg.Logger = logOf(cfg, name)
-	cfg.sharedRunner, cfg.ownFolders = fastpath.Runner(eng.DaemonHost(), cfg.Runner), cfg.makesFolders(img)
+	cfg.ownFolders = cfg.makesFolders(img)
+	if !cfg.Keep { // or the container could not be started again once the file is gone
+		cfg.sharedRunner = fastpath.Runner(eng.DaemonHost(), cfg.Runner)
+	}
 	put := func(id string) error { return install(ctx, eng, id, cfg) }
 	d, err := launch(ctx, eng, name, cfg, img, put)
 	if (cfg.sharedRunner != "" || !cfg.NoSocket) && mayBeMounts(err) {

@@ -29,9 +29,9 @@ func TestWhatCannotBeMountedIsDoneWithout(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	runtime := filepath.Join(dir, "run")
-	t.Setenv("XDG_RUNTIME_DIR", runtime)
-	cfg := config(t, testdocker.Busybox(t))
+	cfg := config(t, testdocker.Busybox(t)) // its runner is in the other cache
+	cache := filepath.Join(dir, "cache")
+	t.Setenv("XDG_CACHE_HOME", cache)
 	runner, mounted := filepath.Join(dir, "runner"), filepath.Join(dir, "mounted")
 	for name, takeAway := range map[string]func(){
 		"the runner": func() {
@@ -39,7 +39,7 @@ func TestWhatCannotBeMountedIsDoneWithout(t *testing.T) {
 			must(os.Symlink(cfg.Runner, runner))
 			must(os.Remove(mounted))
 		},
-		"the folder of the socket": func() { must(os.RemoveAll(runtime)) },
+		"the folder of the socket": func() { must(os.RemoveAll(cache)) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			copyFile(t, mounted, cfg.Runner)

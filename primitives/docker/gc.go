@@ -18,6 +18,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/owner"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/images"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
 // GC removes orphans from the engine, as the table in the package's documentation
@@ -135,8 +136,8 @@ func (g *collector) garbageReason(ctx context.Context, c container.Summary) (str
 	return "its program died", nil
 }
 
-// ended returns why a container that has ended is garbage, or "". A kept container that did not end
-// by itself stays until it expires, because its files may be needed.
+// ended returns why a container that has ended is garbage, or "". A kept container stays until it
+// expires, because its files may be needed, unless it was terminated or nobody knows it.
 func (g *collector) ended(ctx context.Context, c container.Summary, by owner.Liveness) (string, error) {
 	kept, until := keptUntil(c.Labels)
 	if !kept {
@@ -149,8 +150,10 @@ func (g *collector) ended(ctx context.Context, c container.Summary, by owner.Liv
 	switch {
 	case err != nil:
 		return "", err
-	case state.Status == primitives.StatusTerminated, state.Status == primitives.StatusExited && endedByItself(state.Exit):
-		return "it has ended by itself", nil
+	case state.Status == primitives.StatusTerminated, state.Status == primitives.StatusExited && state.Exit.Code == 0:
+		return "it was terminated", nil
+	case state.Status == primitives.StatusExited && state.Exit.Code == guest.ExitUnmet:
+		return "its program died before it knew it", nil
 	}
 	return "", nil
 }

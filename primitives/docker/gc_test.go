@@ -12,6 +12,7 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -25,6 +26,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
 // owners returns the labels of owners that live, have died, or run elsewhere.
@@ -79,6 +81,8 @@ func TestWhatGCTakes(t *testing.T) {
 		{name: "half-made-keep", owner: "dead", state: "created", kept: "true", status: primitives.StatusLost, taken: true},
 		{name: "ended", owner: "dead", state: "exited", status: primitives.StatusExited, taken: true},
 		{name: "ended-kept", owner: "alive", state: "exited", kept: "true", status: primitives.StatusExited, taken: true},
+		{name: "unknown-kept", owner: "dead", state: "unmet", kept: "true", status: primitives.StatusExited, taken: true},
+		{name: "failed-kept", owner: "dead", state: "failed", kept: "true", status: primitives.StatusExited},
 		{name: "died-kept", owner: "dead", state: "died", kept: "true", expires: later, status: primitives.StatusExited},
 		{name: "died-expired", owner: "alive", state: "died", kept: "true", expires: past, status: primitives.StatusExited, taken: true},
 		{name: "died", owner: "dead", state: "died", status: primitives.StatusExited, taken: true},
@@ -150,7 +154,7 @@ func TestWhatGCTakes(t *testing.T) {
 			t.Errorf("GC with %+v took\n%q, not\n%q", c.opts, got, c.want)
 		}
 	}
-	if list, err = cfg.List(t.Context()); err != nil || len(list) != 8 {
+	if list, err = cfg.List(t.Context()); err != nil || len(list) != 9 {
 		t.Errorf("left: %+v, %v", list, err)
 	}
 }
@@ -164,6 +168,10 @@ func fabricate(t *testing.T, eng *client.Client, name, state string, c *containe
 		c.Cmd = []string{"true"}
 	case "died":
 		c.Cmd = []string{"sh", "-c", "exit 137"}
+	case "failed":
+		c.Cmd = []string{"sh", "-c", "exit 1"}
+	case "unmet":
+		c.Cmd = []string{"sh", "-c", "exit " + strconv.Itoa(guest.ExitUnmet)}
 	}
 	made, err := eng.ContainerCreate(t.Context(), c, &container.HostConfig{NetworkMode: "none"}, nil, nil, name)
 	if err != nil {
@@ -192,7 +200,7 @@ func fabricate(t *testing.T, eng *client.Client, name, state string, c *containe
 		}
 	}
 	switch state {
-	case "exited", "died":
+	case "exited", "died", "failed", "unmet":
 		awaitState(t, eng, name, container.StateExited)
 	case "paused":
 		if err := eng.ContainerPause(t.Context(), made.ID); err != nil {

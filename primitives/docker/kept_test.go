@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/client"
 
 	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -125,34 +127,53 @@ func TestAKeptSandboxWhoseCreationWasKilledIsGarbage(t *testing.T) {
 	}
 }
 
+// TestAKeptContainerThatIsStartedAgainHasItsFiles starts it as "docker start" does, and after its
+// engine was restarted: no program connects to the guest. Its runner and its cache have gone, as after
+// an update.
 func TestAKeptContainerThatIsStartedAgainHasItsFiles(t *testing.T) {
 	t.Parallel()
-	eng := testdocker.Engine(t)
+	image := testdocker.Busybox(t)
+	d := testdocker.NewDaemon(t, nil, "--iptables=true", "--ip-forward=true")
+	d.Load(t, image)
+	eng := d.Engine(t)
 	for name, end := range map[string]func(id string) error{
-		"killed":  func(id string) error { return eng.ContainerKill(t.Context(), id, "KILL") },
-		"stopped": func(id string) error { return eng.ContainerStop(t.Context(), id, container.StopOptions{}) },
+		"killed while paused": func(id string) error {
+			return errors.Join(eng.ContainerPause(t.Context(), id), eng.ContainerKill(t.Context(), id, "KILL"))
+		},
+		"ended with its engine": func(string) error { d.Stop(t); d.Start(t); return nil },
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg := config(t, testdocker.Busybox(t))
-			cfg.Keep = true
-			s, err := docker.New(t.Context(), cfg)
+			cfg := config(t, image)
+			cfg.Host, cfg.Keep, cfg.Network = d.Host(), true, ""
+			runner := filepath.Join(t.TempDir(), "envrunner")
+			copyFile(t, runner, cfg.Runner)
+			old := cfg
+			old.Runner = runner
+			s, err := docker.New(t.Context(), old)
 			if err != nil {
 				t.Fatal(err)
 			}
 			id := s.ID()
 			t.Cleanup(func() {
-				if err := (docker.Config{}).Remove(context.WithoutCancel(t.Context()), id); err != nil {
+				if err := cfg.Remove(context.WithoutCancel(t.Context()), id); err != nil {
 					t.Error(err)
 				}
 			})
 			err = s.WriteFile(t.Context(), "work", strings.NewReader("of hours"), primitives.WriteOptions{})
-			if err := errors.Join(err, s.Close(), end(id)); err != nil {
+			if err := errors.Join(err, os.Remove(runner), s.Close(), end(id)); err != nil {
 				t.Fatal(err)
 			}
-			for i := range 2 {
-				if err := eng.ContainerRestart(t.Context(), id, container.StopOptions{}); err != nil {
-					t.Fatal(err)
+			awaitState(t, eng, id, container.StateExited)
+			for i := range 2 { // the second time it was stopped
+				if found, err := cfg.GC(t.Context(), primitives.GCOptions{NoGrace: true}); err != nil || len(found) > 0 {
+					t.Errorf("GC before start %d: %+v, %v", i, found, err)
 				}
+				if i > 0 {
+					if err := eng.ContainerStop(t.Context(), id, container.StopOptions{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				startWithoutHost(t, eng, id)
 				again, err := docker.Attach(t.Context(), cfg, id)
 				if err != nil {
 					t.Fatal(err)
@@ -165,5 +186,21 @@ func TestAKeptContainerThatIsStartedAgainHasItsFiles(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// startWithoutHost starts a container and returns when its guest no longer expects a host.
+func startWithoutHost(t *testing.T, eng *client.Client, id string) {
+	t.Helper()
+	conn, err := eng.ContainerAttach(t.Context(), id, container.AttachOptions{Stream: true, Stdin: true, Stderr: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := errors.Join(eng.ContainerStart(t.Context(), id, container.StartOptions{}), conn.CloseWrite()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Reader.ReadByte(); err != nil {
+		t.Error("the guest said nothing about its missing host:", err)
 	}
 }

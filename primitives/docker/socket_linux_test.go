@@ -9,7 +9,7 @@ import (
 )
 
 func TestTheLabelOfAForeignFolderIsNotFollowed(t *testing.T) {
-	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	eng, err := client.NewClientWithOpts(client.WithHost("unix:///no/such.sock"))
 	if err != nil {
 		t.Fatal(err)
@@ -24,7 +24,7 @@ func TestTheLabelOfAForeignFolderIsNotFollowed(t *testing.T) {
 }
 
 func TestWithoutASocketNoFolderIsListenedIn(t *testing.T) {
-	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 	const here = "unix:///no/such.sock"
 	folder, _, unlock, ok := fastpath.Hold(here, "box")
 	if !ok {

@@ -36,21 +36,21 @@ func (l *lockedBuffer) String() string {
 // TestTheGuestIsReachedByASocket connects to one container from programs that may and may not use
 // its socket.
 func TestTheGuestIsReachedByASocket(t *testing.T) {
-	runtime := t.TempDir()
-	t.Setenv("XDG_RUNTIME_DIR", runtime)
+	cfg := config(t, testdocker.Scratch(t)) // its runner is in the other cache
+	cache := t.TempDir()
+	t.Setenv("XDG_CACHE_HOME", cache)
 	moved := func(cfg *docker.Config) func() bool {
 		var log lockedBuffer // New logs also what it does in the background
 		cfg.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Debug, Output: &log})
 		return func() bool { return strings.Contains(log.String(), "socket=true") }
 	}
 	folders := func() []string {
-		found, err := filepath.Glob(filepath.Join(runtime, "agentenv", "link", "*"))
+		found, err := filepath.Glob(filepath.Join(cache, "agentenv", "link", "*"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		return found
 	}
-	cfg := config(t, testdocker.Scratch(t))
 	cfg.User = "4242:4242"
 	usesSocket := moved(&cfg)
 	s := open(t, cfg)
@@ -73,10 +73,10 @@ func TestTheGuestIsReachedByASocket(t *testing.T) {
 	}{
 		"another handle":        {func(*docker.Config) {}, true},
 		"NoSocket":              {func(c *docker.Config) { c.NoSocket = true }, false},
-		"another user's folder": {func(*docker.Config) { t.Setenv("XDG_RUNTIME_DIR", t.TempDir()) }, false},
+		"another user's folder": {func(*docker.Config) { t.Setenv("XDG_CACHE_HOME", t.TempDir()) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Setenv("XDG_RUNTIME_DIR", runtime)
+			t.Setenv("XDG_CACHE_HOME", cache)
 			cfg := cfg
 			tt.change(&cfg)
 			usesSocket := moved(&cfg)
@@ -99,7 +99,7 @@ func TestTheGuestIsReachedByASocket(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	t.Setenv("XDG_RUNTIME_DIR", runtime)
+	t.Setenv("XDG_CACHE_HOME", cache)
 	// A link in place of the folder is not followed, and its target is not removed.
 	elsewhere := t.TempDir()
 	kept := filepath.Join(elsewhere, "kept")

@@ -95,12 +95,6 @@ func exited(code int, oom bool) primitives.State {
 	return primitives.State{Status: primitives.StatusExited, Exit: exit}
 }
 
-// endedByItself reports whether the first process exited by itself: its grace period was over, it
-// was terminated, or no client completed the handshake. Signals end it with other statuses.
-func endedByItself(exit primitives.ExitStatus) bool {
-	return exit.Reason == primitives.ReasonExited && exit.Code <= 1
-}
-
 // notRunning returns why a container that was found does not run.
 func notRunning(found container.InspectResponse) error {
 	state := found.State

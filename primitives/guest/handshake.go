@@ -34,6 +34,9 @@ const (
 	DefaultHandshakeTimeout = 10 * time.Second
 )
 
+// ExitUnmet is the exit status of a guest program to which no host came: nobody knows its sandbox.
+const ExitUnmet = 3
+
 // hello describes one side to the other: the guest describes its sandbox, the host offers a
 // socket.
 type hello struct {

@@ -24,6 +24,7 @@ type guestFlags struct {
 	cfg     local.Config
 	attach  string
 	adopt   string
+	name    string
 	env     []string
 	envFrom []string
 	ownEnv  bool
@@ -63,6 +64,7 @@ func parseGuestFlags(args []string, stderr io.Writer) (guestFlags, error) {
 	})
 	fs.StringVar(&g.attach, "attach", "", "`id` of a sandbox below the root to serve, instead of a new one; - is the only one there")
 	fs.StringVar(&g.adopt, "adopt", "", "`id` of a session folder below the root to make the sandbox of: its own is no more; - is the only one there, or a new one")
+	fs.StringVar(&g.name, "name", "", "`name` of the sandbox of --adopt: if a guest was started in it before, stay as --stay says also without a host")
 	fs.BoolVar(&g.linger, "linger", false, "leave the sandbox alive when the host closes the stream, to be attached to")
 	fs.BoolVar(&g.ask, "attended", false, "serve nothing: exit with 0 if guests are attached to the sandbox of --attach, and with 1 if not")
 	fs.DurationVar(&g.stay, "stay", 0, "after the host has gone stay until no client was attached for so `long`; negative is for ever")
@@ -110,8 +112,12 @@ func serveGuest(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writ
 	}
 	if err != nil {
 		fmt.Fprintf(stderr, "envrunner guest: %v\n", err)
-		if ctx.Err() != nil {
+		_, unmet := errors.AsType[*guest.HandshakeError](err)
+		switch {
+		case ctx.Err() != nil:
 			return exitTerminated
+		case unmet:
+			return guest.ExitUnmet
 		}
 		return exitFailed
 	}
@@ -120,7 +126,6 @@ func serveGuest(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writ
 
 func (g guestFlags) serve(ctx context.Context, stdin io.ReadCloser, stdout, stderr io.Writer) (err error) {
 	small := newMemorySaver()
-	until := time.Now().Add(g.minAge)
 	// Without the path the guest only lacks durable commands.
 	g.cfg.Runner, _ = os.Executable()
 	g.cfg.ReapOrphans = true
@@ -148,6 +153,12 @@ func (g guestFlags) serve(ctx context.Context, stdin io.ReadCloser, stdout, stde
 			return err
 		}
 	}
+	again, since := false, time.Now()
+	if g.name != "" {
+		if again, since, err = guests.startedAgain(g.name); err != nil {
+			return err
+		}
+	}
 	stream, err := stdioStream(stdin, stdout)
 	if err != nil {
 		return err
@@ -163,13 +174,13 @@ func (g guestFlags) serve(ctx context.Context, stdin io.ReadCloser, stdout, stde
 	err = guest.Serve(ctx, stream, sandbox, guest.ServeConfig{KeepAlive: g.alive, Work: work})
 	_, unmet := errors.AsType[*guest.HandshakeError](err)
 	served = !unmet
-	if unmet || ctx.Err() != nil || g.stay == 0 {
+	if unmet && !again || ctx.Err() != nil || g.stay == 0 {
 		return err
 	}
 	if err != nil {
 		fmt.Fprintf(stderr, "envrunner guest: %v\n", err)
 	}
-	return guests.awaitIdle(ctx, sandbox, g.stay, until)
+	return guests.awaitIdle(ctx, sandbox, g.stay, since.Add(g.minAge))
 }
 
 // attended reports whether guests are attached to the sandbox. It does not change the sandbox.

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"io"
 	"os/exec"
 	"strings"
 	"testing"
@@ -108,5 +109,51 @@ func TestAGuestTellsWhetherOthersAreAttached(t *testing.T) {
 	}
 	if attended() {
 		t.Error("a guest that has ended is still attached")
+	}
+}
+
+// The engine starts the container of a kept sandbox again without a program that connects to the
+// guest.
+func TestOnlyAGuestThatIsStartedAgainStaysWithoutAHost(t *testing.T) {
+	root := t.TempDir()
+	guestOf := func(name string, flags ...string) *exec.Cmd {
+		flags = append([]string{"guest", "--root", root, "--leave-files", "--adopt", "-", "--name", name}, flags...)
+		return exec.CommandContext(t.Context(), runnerFile(t), flags...) // standard input is at its end
+	}
+	unmet := func(name string) {
+		t.Helper()
+		err := guestOf(name, "--stay", "-1s").Run()
+		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != guest.ExitUnmet {
+			t.Errorf("the first guest of %s: %v, want exit status %d: nobody knows the sandbox", name, err, guest.ExitUnmet)
+		}
+	}
+	unmet("box")
+	again := guestOf("box", "--stay", "-1s")
+	stderr, err := again.StderrPipe()
+	if err == nil {
+		err = again.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := make([]byte, 1)
+	if _, err := stderr.Read(said); err != nil {
+		t.Fatal("it said nothing about its missing host:", err)
+	}
+	attached, client := serveGuestWith(t, nil, "--root", root, "--attach", "-", "--linger")
+	if _, err := primitives.Run(t.Context(), client, primitives.Command{Args: []string{"true"}}, primitives.RunOptions{}); err != nil {
+		t.Error("a command in the sandbox of the guest that stays:", err)
+	}
+	_, err = client.Terminate(t.Context())
+	if err := errors.Join(err, client.Close(), attached.Wait()); err != nil {
+		t.Fatal(err)
+	}
+	_, _ = io.Copy(io.Discard, stderr)
+	if err := again.Wait(); err != nil {
+		t.Errorf("the guest of a terminated sandbox: %v, want exit status 0", err)
+	}
+	unmet("fork") // with the files of the other one
+	if err := guestOf("fork", "--stay", "1ms", "--min-age", "1ms").Run(); err != nil {
+		t.Errorf("a guest whose time is over: %v, want exit status 0", err)
 	}
 }

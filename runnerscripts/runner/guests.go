@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"time"
@@ -14,7 +16,7 @@ import (
 
 // guests is a file of the sandbox that every attached guest keeps locked. The first guest, which
 // keeps the sandbox alive, reads from the lock whether a client is connected. The kernel unlocks
-// the file when a guest dies.
+// the file when a guest dies. The file holds the name of the sandbox, if that has one.
 type guests struct {
 	file *os.File
 }
@@ -28,6 +30,29 @@ func openGuests(app string) (*guests, error) {
 }
 
 func (g *guests) Close() error { return g.file.Close() }
+
+// startedAgain reports whether a first guest was started before in the sandbox with this name, and
+// since when the sandbox exists. The file of a copy, which is another sandbox, holds the name of the
+// original.
+func (g *guests) startedAgain(name string) (again bool, since time.Time, err error) {
+	known := make([]byte, len(name)+1)
+	n, err := g.file.ReadAt(known, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return false, since, err
+	}
+	if string(known[:n]) == name {
+		info, err := g.file.Stat()
+		if err != nil {
+			return false, since, err
+		}
+		return true, info.ModTime(), nil
+	}
+	if err := g.file.Truncate(0); err != nil {
+		return false, since, err
+	}
+	_, err = g.file.WriteAt([]byte(name), 0)
+	return false, time.Now(), err
+}
 
 // join registers this guest as attached until it ends.
 func (g *guests) join() error {
@@ -56,8 +81,8 @@ func (g *guests) any() bool {
 const awaitInterval = time.Second
 
 // awaitIdle returns when no guest has been attached for stay, but not before until, and never if stay
-// is negative. It returns at once when the sandbox has ended. If ctx is done first, it returns the
-// error of ctx.
+// is negative. It returns at once when the sandbox was terminated, and with an error when its files
+// are gone. If ctx is done first, it returns the error of ctx.
 func (g *guests) awaitIdle(ctx context.Context, sandbox primitives.EnvironmentPrimitive, stay time.Duration, until time.Time) error {
 	every := awaitInterval
 	if stay > 0 {
@@ -66,8 +91,12 @@ func (g *guests) awaitIdle(ctx context.Context, sandbox primitives.EnvironmentPr
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for last := time.Now(); ; {
-		if state, err := sandbox.Poll(ctx); err == nil && !state.Running() {
+		switch state, err := sandbox.Poll(ctx); {
+		case err != nil || state.Running():
+		case state.Status == primitives.StatusTerminated:
 			return nil
+		default:
+			return fmt.Errorf("the sandbox has ended: %s", state.Status)
 		}
 		now := time.Now()
 		if g.any() {

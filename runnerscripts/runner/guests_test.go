@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"os"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
 // lasting is a sandbox that runs until over.
@@ -79,4 +81,19 @@ func openTestGuests(t *testing.T, app string) *guests {
 	}
 	t.Cleanup(func() { _ = g.Close() })
 	return g
+}
+
+func TestASandboxThatIsLostWasNotTerminated(t *testing.T) {
+	sandbox, err := local.New(t.Context(), local.Config{Root: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sandbox.Close() })
+	if err := os.RemoveAll(sandbox.Paths().Session); err != nil {
+		t.Fatal(err)
+	}
+	err = openTestGuests(t, t.TempDir()).awaitIdle(t.Context(), sandbox, -1, time.Time{})
+	if err == nil || t.Context().Err() != nil {
+		t.Errorf("awaitIdle = %v, want an error: nobody has terminated the sandbox", err)
+	}
 }

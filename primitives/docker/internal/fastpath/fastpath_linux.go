@@ -19,11 +19,9 @@ import (
 )
 
 // base returns the folder of this user that holds the folders of containers. No other user may
-// enter it.
+// enter it. It is on the disk, because a stopped container starts again, after the machine has, only
+// if all that it mounts is still there.
 func base() string {
-	if dir := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(dir) {
-		return filepath.Join(dir, "agentenv", "link")
-	}
 	if dir, err := os.UserCacheDir(); err == nil {
 		return filepath.Join(dir, "agentenv", "link")
 	}

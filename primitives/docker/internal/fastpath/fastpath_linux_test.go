@@ -22,7 +22,7 @@ const here = "unix:///no/such.sock"
 // ownBase keeps the folders of containers in a folder of the test's own.
 func ownBase(t *testing.T) {
 	t.Helper()
-	t.Setenv("XDG_RUNTIME_DIR", t.TempDir())
+	t.Setenv("XDG_CACHE_HOME", t.TempDir())
 }
 
 func TestTheFolderOfASocketMustBeOurs(t *testing.T) {
