@@ -30,8 +30,12 @@ func (s *AgentSession) Turns() []*Turn {
 	return append(turns, s.queue...)
 }
 
-// readopt continues with the sandbox and the queries of an earlier program.
+// readopt continues with the sandbox of an earlier program and, in a durable session, with its
+// queries.
 func (s *AgentSession) readopt(ctx context.Context) error {
+	if !s.durable {
+		return s.readoptOrphan(ctx)
+	}
 	sb, err := s.reattach(ctx)
 	if err != nil {
 		return err
@@ -54,7 +58,7 @@ func (s *AgentSession) readopt(ctx context.Context) error {
 			s.queue = append(s.queue, s.reopen(*q, true))
 			s.awaitRequests()
 		}
-		if err := s.setSandbox(ctx, sb, runnerscripts.TypeEnvironmentHealth, "another program has attached to the sandbox"); err != nil {
+		if err := s.setSandbox(ctx, sb, runnerscripts.TypeEnvironmentHealth, adopted); err != nil {
 			return errors.Join(err, sb.Close())
 		}
 	}
@@ -64,6 +68,36 @@ func (s *AgentSession) readopt(ctx context.Context) error {
 	s.signal()
 	return nil
 }
+
+// readoptOrphan continues with the sandbox of a program that died, if that is in its grace period.
+// The queries of that program have ended with it.
+func (s *AgentSession) readoptOrphan(ctx context.Context) error {
+	var sb sandbox
+	if s.state.Environment.Status == EnvironmentReady {
+		var err error
+		if sb, err = s.reattach(ctx); err != nil {
+			s.log.Warn("the orphaned sandbox of the session cannot be used; it goes on in a new one", eventlog.Error, err)
+		}
+	}
+	left := s.state
+	if sb != nil {
+		left.Environment = EnvironmentState{}
+	}
+	err := s.append(ctx, leftovers(left, reasonExpired, lost)...)
+	if sb == nil {
+		return err
+	}
+	if err == nil {
+		err = s.setSandbox(ctx, sb, runnerscripts.TypeEnvironmentHealth, adopted)
+	}
+	if err != nil {
+		return errors.Join(err, sb.Close())
+	}
+	return nil
+}
+
+// adopted is the message of the event for the sandbox of an earlier program.
+const adopted = "another program has attached to the sandbox"
 
 // reopen returns a turn for a query of an earlier program.
 func (s *AgentSession) reopen(q QueryState, begun bool) *Turn {

@@ -81,7 +81,9 @@ type AgentSession struct {
 // transcript_restored event says how it received the conversation.
 //
 // If the program of the session died, Open first closes what was left open: running and queued
-// queries as failed, permission requests as withdrawn, the sandbox as terminated.
+// queries as failed, and permission requests as withdrawn. A sandbox that is still in its grace
+// period is used again, with all that the agent has changed in it; otherwise it is closed as
+// terminated.
 //
 // A durable session continues instead; see [Config].Environment. Open attaches to its sandbox
 // and follows the running query from the first event that is not stored. Pending permission
@@ -201,13 +203,10 @@ func (s *AgentSession) resume(ctx context.Context, b *branch) error {
 	if err := s.storeConfig(ctx); err != nil {
 		return err
 	}
-	switch {
-	case b != nil:
+	if b != nil {
 		return s.append(ctx, b.events(s.state)...)
-	case s.durable:
-		return s.readopt(ctx)
 	}
-	return s.append(ctx, leftovers(s.state, reasonExpired, lost)...)
+	return s.readopt(ctx)
 }
 
 // changeAgent records in the log and in the record that another agent continues.

@@ -35,9 +35,9 @@ the last one. Ctrl-C lets go of it: the query goes on.
 
 ID is that of a sandbox, or of a session of 'envctl sessions ls'. With prompts, go on
 with its conversation: in the sandbox if that is there, else in a new one that has the
-files and the conversation of the last checkpoint. A query whose end was not shown yet
-comes first. Ctrl-C interrupts. Variables that --env gave are stored nowhere: give them
-again. A sandbox of 'envctl create' takes its
+files and the conversation of the last checkpoint. A sandbox that is not kept ends
+afterwards. A query whose end was not shown yet comes first. Ctrl-C interrupts. Variables
+that --env gave are stored nowhere: give them again. A sandbox of 'envctl create' takes its
 agent from the first --agent, and remembers it. Another --agent continues what the last one
 has begun, with its files: it gets the conversation as well as it can take it, which is said.
 
@@ -108,6 +108,9 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 			if _, err := find(ctx, stored.Environment.Sandbox, name); err == nil {
 				stored.Environment.Name = "" // another sandbox has the name now
 			}
+		}
+		if sandbox != nil && !stored.Environment.Sandbox.Keep && len(prompts) == 0 {
+			return w.lookAt(ctx, st, state, *sandbox) // opening the session would end the sandbox afterwards
 		}
 		err := w.resumeSession(ctx, state, stored, prompts)
 		if errors.Is(err, store.ErrLocked) && missing != nil {

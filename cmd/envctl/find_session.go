@@ -113,8 +113,7 @@ func findSession(ctx context.Context, s store.Store, id string) (store.Record, e
 }
 
 // withStoredSession calls use with the stored session for id, and reports whether there is one. If
-// found is not nil, it is the session of that sandbox, if the session still has the sandbox and
-// keeps it.
+// found is not nil, it is the session of that sandbox, if the session still has the sandbox.
 func withStoredSession(ctx context.Context, id string, found *location, use func(store.Store, session.State, session.Config) error) (_ bool, err error) {
 	st, err := sessionstore.OpenExisting(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -137,7 +136,7 @@ func withStoredSession(ctx context.Context, id string, found *location, use func
 		return false, unlessMissing(err)
 	}
 	cfg, err := session.Stored(ctx, st, rec.ID)
-	if err != nil || found != nil && !cfg.Environment.Sandbox.Keep {
+	if err != nil {
 		return false, err
 	}
 	return true, use(st, state, cfg)

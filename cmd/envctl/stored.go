@@ -197,6 +197,20 @@ func whole(ctx context.Context, turn *session.Turn) iter.Seq2[runnerscripts.Even
 	}
 }
 
+// lookAt prints the events of the last query in a sandbox that is not kept. The query belongs to the
+// program that began it.
+func (w *attachment) lookAt(ctx context.Context, st store.Store, state session.State, at location) error {
+	err := w.last(ctx, st, state)
+	switch {
+	case err != nil || state.Query == nil:
+	case at.inUse:
+		fmt.Fprintln(w.app.err, "so far: its program goes on with the query")
+	default:
+		err = fmt.Errorf("the program of the query has died, and the query with it; give a prompt to go on, until the grace of the sandbox is over: 'envctl attach %s PROMPT'", at.id)
+	}
+	return err
+}
+
 // last prints the events of a session's last query; after 'envctl rewind', of the checkpoint's
 // query.
 func (w *attachment) last(ctx context.Context, st store.Store, state session.State) error {
