@@ -188,3 +188,12 @@ func TestListeningEndsWithItsContext(t *testing.T) {
 		t.Errorf("error %v, want context.Canceled", err)
 	}
 }
+
+// A program may be killed after it has started the script, and before it has recorded that or fed it:
+// then no program knows the script.
+func TestAScriptThatNoFeedReachesEnds(t *testing.T) {
+	in := fed(t, t.TempDir(), 0)() // as if no feed had come for idleTimeout
+	if rest, err := io.ReadAll(in); len(rest) > 0 || err != nil {
+		t.Errorf("its input is %q, %v; want its end", rest, err)
+	}
+}
