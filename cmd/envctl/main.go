@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
 func main() {
@@ -29,9 +31,12 @@ func main() {
 	// A reader of the output that goes away must not kill envctl before it has
 	// ended its sandbox. Notify, not Ignore: commands would inherit the latter.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
+	endOrphans := local.ReapOrphans()
 	a := newApp(os.Stdin, os.Stdout, os.Stderr)
 	a.forceExit = hurry
-	os.Exit(a.execute(ctx, os.Args[1:]))
+	code := a.execute(ctx, os.Args[1:])
+	endOrphans()
+	os.Exit(code)
 }
 
 // interrupted is the cause of a context that a signal has cancelled. It wraps context.Canceled.

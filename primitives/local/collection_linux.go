@@ -25,6 +25,7 @@ type collection struct {
 	roots    map[string]bool
 	since    time.Time // the host program's start
 	work     sync.WaitGroup
+	grace    chan struct{} // gets a value while an orphan is in its grace period
 }
 
 // collect is the main function of a collector process. It returns the exit code.
@@ -36,16 +37,38 @@ func collect(host, since string) int {
 	}
 	_ = os.Setenv("PATH", defaultPath)
 	_ = os.WriteFile("/proc/self/comm", []byte(collectorName), 0) // the name that ps shows
-	c := collection{host: id, since: time.Unix(0, nanos), sessions: make(map[string]int), roots: make(map[string]bool)}
+	c := collection{host: id, since: time.Unix(0, nanos), sessions: make(map[string]int), roots: make(map[string]bool), grace: make(chan struct{}, 1)}
 	c.listen()
+	if c.idle() {
+		return 0 // a host program that still runs reaps this one
+	}
+	_ = unix.Send(0, []byte{0}, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT) // it need not wait
 	awaitEnd(id)
 	c.collect(c.sessions, true)
 	c.work.Wait()
 	return 0
 }
 
-// listen handles messages until the host program closes its end of the socket. The kernel closes it
-// when the host program dies.
+// idle reports whether nothing is to be done when the host program ends: it has closed its handles,
+// and its own sandboxes are gone or kept. idle waits for the work in progress, but for no grace period.
+func (c *collection) idle() bool {
+	for session, handles := range c.sessions {
+		if st := (&state{Session: session}); handles > 0 || st.load() == nil && !st.Keep && st.Owner == c.host {
+			return false
+		}
+	}
+	done := make(chan struct{})
+	go func() { c.work.Wait(); close(done) }()
+	select {
+	case <-done:
+		return true
+	case <-c.grace:
+		return false
+	}
+}
+
+// listen handles messages until the host program closes its end of the socket, or has sent its last
+// message. The kernel closes it when the host program dies.
 func (c *collection) listen() {
 	message := make([]byte, unix.PathMax+2)
 	for {
@@ -67,7 +90,7 @@ func (c *collection) note(kind byte, session string) {
 		c.sessions[session] = handles + 1
 	case handles > 0:
 		c.sessions[session] = handles - 1
-		c.work.Go(func() { endOrphan(session) })
+		c.work.Go(func() { c.endOrphan(session) })
 	}
 	if root := filepath.Dir(session); !c.roots[root] {
 		c.roots[root] = true
@@ -106,7 +129,7 @@ func (c *collection) collect(sessions map[string]int, hostDied bool) {
 		if st := (&state{Session: session}); handles > 0 && st.load() == nil && st.complete() {
 			left = append(left, st)
 		}
-		c.work.Go(func() { endOrphan(session) })
+		c.work.Go(func() { c.endOrphan(session) })
 	}
 	endAbandoned(left...)
 	for _, st := range left {
@@ -130,11 +153,15 @@ const orphanTurn = 5 * time.Second
 // endOrphan ends a sandbox that is not kept and whose owner has died, after its grace period. If a
 // program is attached endOrphan returns: the collector process of the last attached program ends
 // the sandbox.
-func endOrphan(session string) {
+func (c *collection) endOrphan(session string) {
 	for {
 		_, wait, _ := clean(context.Background(), session, primitives.GCOptions{}) //nolint:forbidigo // a process of its own; another program tries again
 		if wait <= 0 {
 			return
+		}
+		select {
+		case c.grace <- struct{}{}:
+		default:
 		}
 		<-time.After(min(wait, orphanTurn))
 	}

@@ -17,7 +17,7 @@ import (
 // orphanCollector is the host program's side of its collector process. That process runs the host
 // program's executable again: it waits until the host program has died, from any cause, then ends
 // and removes its orphans; see collection. One collector process serves all sandboxes of the
-// program. Nothing waits for it, and no command controls it.
+// program. Only [ReapOrphans] waits for it, and no command controls it.
 type orphanCollector struct {
 	mu       sync.Mutex
 	socket   int // connected to the collector process's standard input; -1 without a process

@@ -4,6 +4,8 @@ import (
 	"crypto/rand"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
 
@@ -27,3 +29,6 @@ func OwnTemp() string { return tempOf(proctree.Self()) }
 func tempOf(writer proctree.Identity) string {
 	return ".agentenv-" + writer.String() + "-" + rand.Text() + ".tmp"
 }
+
+// AdoptOrphans makes this program the parent of the orphans among its descendants.
+func AdoptOrphans() error { return unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }

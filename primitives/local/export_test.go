@@ -47,3 +47,8 @@ var RootFolders = rootFolders
 
 // CloseEachOnExec is closeOnExec for kernels without a system call for it.
 func CloseEachOnExec() error { return closeEachOnExec() }
+
+// ExplainStart returns the error of a command of the sandbox that the kernel did not start.
+func ExplainStart(s *Sandbox, err error) error {
+	return s.explain(&spawnSpec{path: "/bin/sh", dir: s.paths.Workspace}, err)
+}

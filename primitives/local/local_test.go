@@ -30,6 +30,12 @@ func TestMain(m *testing.M) {
 			syscall.Exit(local.Supervise(context.Background(), os.Args[2]))
 		case "own":
 			os.Exit(own(context.Background(), os.Args[2], os.Args[3:]))
+		case "adopt":
+			os.Exit(adoptOrphans(os.Args[2], os.Args[3:]))
+		case "examine":
+			os.Exit(examine(context.Background()))
+		case "reaporphans":
+			os.Exit(reapOrphans(context.Background(), os.Args[2]))
 		case "reap":
 			os.Exit(reap(context.Background(), os.Args[2]))
 		}

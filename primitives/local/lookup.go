@@ -84,6 +84,9 @@ func lookup(name, dir string, env []string) (string, error) {
 // explain turns an error of starting a process into one that says what was wrong: the directory,
 // the user or the program.
 func (s *Sandbox) explain(spec *spawnSpec, err error) error {
+	if errors.Is(err, syscall.EAGAIN) {
+		return noProcess(err)
+	}
 	if derr := s.probeDir(spec); derr != nil {
 		return derr
 	}
@@ -113,6 +116,12 @@ func (s *Sandbox) explain(spec *spawnSpec, err error) error {
 	return err
 }
 
+// noProcess returns the error of a start at the limit of processes.
+func noProcess(err error) error {
+	return fmt.Errorf("%w: there are as many processes as the container, or the user, may have: %w; raise that limit or, if most are zombies, start the container with an init (docker run --init)",
+		primitives.ErrLimit, err)
+}
+
 // probeDir returns the error of entering the working directory as the command's user, or nil. It
 // lets the kernel try: starting a program whose path is too long fails with ENAMETOOLONG if, and
 // only if, all earlier steps succeeded.
@@ -129,7 +138,11 @@ func (s *Sandbox) probeDir(spec *spawnSpec) error {
 		return nil
 	}
 	probe.dir = ""
-	if uerr := tryStart(probe); uerr != nil && !errors.Is(uerr, syscall.ENAMETOOLONG) {
+	uerr := tryStart(probe)
+	switch {
+	case errors.Is(uerr, syscall.EAGAIN):
+		return noProcess(uerr)
+	case uerr != nil && !errors.Is(uerr, syscall.ENAMETOOLONG):
 		return fmt.Errorf("cannot become the user of the command: %w", uerr)
 	}
 	err = workingDir(spec.dir, err)

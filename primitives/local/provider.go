@@ -27,6 +27,7 @@ type Provider struct {
 var (
 	_ primitives.Provider   = Provider{}
 	_ primitives.Collector  = Provider{}
+	_ primitives.Examiner   = Provider{}
 	_ primitives.PathHolder = (*Provider)(nil)
 )
 

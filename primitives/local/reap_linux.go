@@ -11,10 +11,10 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
 
-// reaper reaps orphaned processes; see Config.ReapOrphans.
+// reaper reaps orphaned processes; see Config.ReapOrphans and [ReapOrphans].
 type reaper struct {
-	sb       *Sandbox
-	group    int // this program's process group
+	sb       *Sandbox // nil if the program has other children than those of one sandbox
+	group    int      // this program's process group
 	children chan os.Signal
 	stop     chan struct{}
 	stopped  chan struct{}
@@ -24,20 +24,9 @@ type reaper struct {
 // command. Orphans can wait.
 const reapPause = time.Second
 
-func (s *Sandbox) startReaper() error {
-	if os.Getpid() != 1 {
-		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
-			return err
-		}
-	}
-	r := &reaper{
-		sb: s, group: unix.Getpgrp(), children: make(chan os.Signal, 1),
-		stop: make(chan struct{}), stopped: make(chan struct{}),
-	}
-	signal.Notify(r.children, syscall.SIGCHLD)
-	s.reaper = r
-	go r.run()
-	return nil
+func (s *Sandbox) startReaper() (err error) {
+	s.reaper, err = newReaper(s)
+	return err
 }
 
 func (r *reaper) run() {
@@ -77,9 +66,16 @@ func (r *reaper) reap() {
 	}
 	var dead []int
 	for _, p := range procs {
-		if p.Zombie && r.adopted(p) {
+		// Without a sandbox, a child that leads its group may be one that this program waits for.
+		if p.Zombie && r.adopted(p) && (r.sb != nil || p.PGID != p.PID) {
 			dead = append(dead, p.PID)
 		}
+	}
+	if r.sb == nil {
+		for _, pid := range dead {
+			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
+		}
+		return
 	}
 	if len(dead) == 0 {
 		return
