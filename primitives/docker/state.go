@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	cerrdefs "github.com/containerd/errdefs"
@@ -110,8 +111,8 @@ func notRunning(found container.InspectResponse) error {
 		if state.OOMKilled && state.ExitCode == 128+9 {
 			after = " after its memory was used up" // maybe of a command only, long before
 		}
-		return fmt.Errorf("%w: its container has ended with status %d%s (%w); start it again with \"docker start\", which keeps its files, or remove it",
-			primitives.ErrUnavailable, state.ExitCode, after, os.ErrProcessDone)
+		return fmt.Errorf("%w: its container has ended with status %d%s (%w); start it again with \"docker start %s\", which keeps its files, or remove it",
+			primitives.ErrUnavailable, state.ExitCode, after, os.ErrProcessDone, strings.TrimPrefix(found.Name, "/"))
 	}
 	return errGone
 }

@@ -147,12 +147,13 @@ const (
 	causePause    = 50 * time.Millisecond
 )
 
-// endCause returns why the stream has ended by itself. Only the first call asks the backend.
+// endCause returns why the stream has ended by itself. Only the first call asks the backend, or each
+// one while the sandbox is paused.
 func (c *Sandbox) endCause() error {
 	c.causing.Lock()
 	defer c.causing.Unlock()
 	switch {
-	case c.cause != nil:
+	case c.cause != nil && c.cause != errPausedAway: //nolint:errorlint // identity: it is only set here
 	case c.driver == nil:
 		c.cause = fmt.Errorf("%w: the guest's stream ended", primitives.ErrUnavailable)
 	default:

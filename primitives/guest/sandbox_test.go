@@ -229,3 +229,21 @@ func TestTerminateWaitsForTheStatusOfCommands(t *testing.T) {
 	}
 	_ = p.Close()
 }
+
+func TestASandboxThatEndsWhileItIsPausedIsNoLongerPaused(t *testing.T) {
+	ended := errors.New("ended")
+	states := []Status{
+		{State: primitives.State{Status: primitives.StatusPaused}},
+		{State: primitives.State{Status: primitives.StatusExited}, Cause: ended},
+	}
+	c := &Sandbox{driver: &pausable{}, state: func() (Status, error) {
+		now := states[0]
+		states = states[1:]
+		return now, nil
+	}}
+	for i, want := range []error{errPausedAway, ended, ended} {
+		if got := c.endCause(); !errors.Is(got, want) {
+			t.Errorf("question %d: %v, want %v", i+1, got, want)
+		}
+	}
+}
