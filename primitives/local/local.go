@@ -25,7 +25,7 @@
 //	spawn, process, stream, tty      start and follow a process; pipes, terminals
 //	run, status, oom                 Run, for short commands; exit statuses; OOM kills
 //	durable, supervise, spool, tail  commands that outlive the program, and their output
-//	ladder, terminate, reap          end commands and sandboxes; reap orphaned processes
+//	ladder, terminate, reap, orphans end commands and sandboxes; reap orphaned processes
 //	collector, collection, gc        the collector process; orphans of dead programs
 //	files, folder                    Files; a folder of this machine for files of a sandbox
 //	forward, usage                   Listen and Dial; memory, processors, processes
