@@ -47,6 +47,7 @@ var mayRunnerSay = map[runnerscripts.EventType]bool{
 	runnerscripts.TypeTranscriptRestored: false,
 	runnerscripts.TypeCheckpoint:         false,
 	runnerscripts.TypeRewound:            false,
+	runnerscripts.TypeForked:             false,
 	runnerscripts.TypeAgentChanged:       false,
 	runnerscripts.TypeSessionInfo:        true,
 

@@ -108,6 +108,7 @@ const (
 	TypeTranscriptRestored EventType = "transcript_restored" // TranscriptRestored
 	TypeCheckpoint         EventType = "checkpoint"          // Checkpoint
 	TypeRewound            EventType = "rewound"             // Rewound
+	TypeForked             EventType = "forked"              // Forked
 
 	TypeSubagentStarted   EventType = "subagent_started"   // SubagentStarted
 	TypeSubagentCompleted EventType = "subagent_completed" // SubagentCompleted

@@ -321,6 +321,11 @@ type Rewound struct {
 	Checkpoint int `json:"checkpoint"`
 }
 
+// Forked reports that the events before it are a copy of another session's.
+type Forked struct {
+	From string `json:"from"` // the ID of that session
+}
+
 // TranscriptRestored reports that the agent remembers the conversation of an earlier sandbox. The
 // zero value means that the agent got its own transcript.
 type TranscriptRestored struct {

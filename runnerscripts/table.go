@@ -50,6 +50,7 @@ var eventKinds = map[EventType]eventKind{
 	TypeTranscriptRestored: hostKind[TranscriptRestored](TypeTranscriptRestored),
 	TypeCheckpoint:         hostKind[Checkpoint](TypeCheckpoint),
 	TypeRewound:            hostKind[Rewound](TypeRewound),
+	TypeForked:             hostKind[Forked](TypeForked),
 
 	TypeSubagentStarted:   kindOf[SubagentStarted](TypeSubagentStarted),
 	TypeSubagentCompleted: kindOf[SubagentCompleted](TypeSubagentCompleted),

@@ -116,10 +116,8 @@ func (b *branch) events(st State) []runnerscripts.Event {
 	if b.parent == "" {
 		return leftovers(st, reasonMoved, lost)
 	}
-	comes := event(runnerscripts.TypeLog, "", runnerscripts.Log{
-		Level: "info", Message: "what follows is another session's than what came before: " + b.parent,
-	})
-	return append([]runnerscripts.Event{comes}, leftovers(st, reasonForked, cancelled)...)
+	forked := event(runnerscripts.TypeForked, "", runnerscripts.Forked{From: b.parent})
+	return append([]runnerscripts.Event{forked}, leftovers(st, reasonForked, cancelled)...)
 }
 
 // branchOff adds a copy of the session up to the event last to the store and opens it.

@@ -58,6 +58,10 @@ func TestForkedSessionsRememberAndGoSeparateWays(t *testing.T) {
 			converse(t, s, "in common")
 			log := logOf(t, s)
 			copies := forked(t, s, 2)
+			of, _ := s.State(t.Context())
+			if st, _ := copies[0].State(t.Context()); st.Usage != of.Usage || st.Inherited != of.Usage || st.Usage.TotalInput() == 0 {
+				t.Errorf("used %+v, inherited %+v, of %+v", st.Usage, st.Inherited, of.Usage)
+			}
 			converse(t, s, "only here")
 			for i, c := range copies {
 				mine := []string{"first", "second"}[i]

@@ -41,6 +41,8 @@ type State struct {
 	Pending []runnerscripts.PermissionRequest `json:"pending,omitempty"`
 	// Usage is the sum over all queries.
 	Usage runnerscripts.Usage `json:"usage,omitzero"`
+	// Inherited is the part of Usage of the session that this one was forked from.
+	Inherited runnerscripts.Usage `json:"inherited,omitzero"`
 	// ContextUsed and ContextSize are the use and the size of the model's context in tokens;
 	// zero if the agent does not report them.
 	ContextUsed int64 `json:"context_used,omitempty"`
@@ -195,6 +197,8 @@ func (s *State) apply(ev runnerscripts.Event) {
 		s.applyOptions(ev)
 	case runnerscripts.TypeCheckpoint, runnerscripts.TypeRewound:
 		s.applyCheckpoint(ev)
+	case runnerscripts.TypeForked:
+		s.Inherited = s.Usage
 	case runnerscripts.TypeAgentChanged:
 		if p, ok := decode[runnerscripts.AgentChanged](ev); ok {
 			s.Agent, s.Model, s.Mode, s.Options = p.Agent, "", "", Options{}

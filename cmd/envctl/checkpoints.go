@@ -241,7 +241,8 @@ func (a *app) newCompareCmd() *cobra.Command {
 		Use:   "compare [flags] ID...",
 		Short: "Compare what sessions have made of the same beginning",
 		Long: `Print for each session what it has changed from its first to its present checkpoint, what it
-has used and what it was asked last: which of the sessions of 'envctl fork' did best.`,
+has used and what it was asked last: which of the sessions of 'envctl fork' did best. What a
+fork has used is without the past that it shares.`,
 		Example: `  envctl compare 3f2a 77b0 91cc
   envctl diff 77b0@1`,
 		Args: cobra.MinimumNArgs(1),
@@ -294,7 +295,7 @@ func (f *checkpointFlags) compare(ctx context.Context, ids []string) error {
 			files, lines = strconv.Itoa(c.Changed.Files), fmt.Sprintf("+%d -%d", c.Changed.Added, c.Changed.Removed)
 		}
 		rows = append(rows, plains(f.app.shortSession(c.ID), c.Agent, firstOf(c.Status, "-"), files, lines,
-			strconv.FormatInt(c.InputTokens+c.OutputTokens, 10), fmt.Sprintf("$%.2f", c.CostUSD), firstOf(c.Prompt, "-")))
+			strconv.FormatInt(c.InputTokens+c.OutputTokens, 10), dollars(c.CostUSD), firstOf(c.Prompt, "-")))
 	}
 	return f.app.out.table(rows...)
 }
@@ -309,8 +310,10 @@ func compareOne(ctx context.Context, st store.Store, id string) (comparison, err
 		return comparison{}, err
 	}
 	c := comparison{
-		ID: id, Agent: state.Agent, Status: rec.Status, InputTokens: state.Usage.TotalInput(),
-		OutputTokens: state.Usage.OutputTokens, CostUSD: state.Usage.CostUSD,
+		ID: id, Agent: state.Agent, Status: rec.Status,
+		InputTokens:  state.Usage.TotalInput() - state.Inherited.TotalInput(),
+		OutputTokens: state.Usage.OutputTokens - state.Inherited.OutputTokens,
+		CostUSD:      state.Usage.CostUSD - state.Inherited.CostUSD,
 	}
 	if n := len(state.Checkpoints); n > 0 {
 		c.Prompt = state.Checkpoints[n-1].Prompt

@@ -71,12 +71,8 @@ func (f *listFlags) sandboxes(ctx context.Context) error {
 	}
 	rows := [][]span{plains("ID", "NAME", "TYPE", "AGE", "STATUS", "AGENT", "QUERY", "COST")}
 	for _, s := range list {
-		cost := "-"
-		if s.Usage.CostUSD > 0 {
-			cost = fmt.Sprintf("$%.2f", s.Usage.CostUSD)
-		}
 		rows = append(rows, plains(
-			f.app.shortID(s.ID), firstOf(s.Name, "-"), s.Type, age(s.Created), s.status(), firstOf(s.Agent, "-"), s.query(), cost))
+			f.app.shortID(s.ID), firstOf(s.Name, "-"), s.Type, age(s.Created), s.status(), firstOf(s.Agent, "-"), s.query(), dollars(s.Usage.CostUSD)))
 	}
 	return errors.Join(f.app.out.table(rows...), failed)
 }
@@ -254,4 +250,12 @@ func printLines[T any](a *app, list []T) error {
 		}
 	}
 	return nil
+}
+
+// dollars returns a cost for a table. Zero means that it is unknown: no price, or no report.
+func dollars(usd float64) string {
+	if usd <= 0 {
+		return "-"
+	}
+	return fmt.Sprintf("$%.2f", usd)
 }

@@ -133,7 +133,7 @@ func (a *app) showSession(r store.Record) error {
 		plains("status", firstOf(r.Status, "-")), plains("agent", firstOf(r.Agent, "-")), plains("sandbox", sandbox),
 		plains("copy of", firstOf(r.Parent, "-")), plains("events", fmt.Sprint(r.LastSeq)),
 		plains("tokens", fmt.Sprintf("%d in, %d out", r.Usage.TotalInput(), r.Usage.OutputTokens)),
-		plains("cost", fmt.Sprintf("$%.2f", r.Usage.CostUSD)),
+		plains("cost", dollars(r.Usage.CostUSD)),
 		plains("created", r.CreatedAt.Local().Format(time.DateTime)), plains("updated", r.UpdatedAt.Local().Format(time.DateTime)),
 	}
 	for _, k := range slices.Sorted(maps.Keys(r.Metadata)) {

@@ -86,14 +86,11 @@ func (u usage) columns() []span {
 			processes = fmt.Sprint(u.Processes)
 		}
 	}
-	tokens, cost := "-", "-"
+	tokens := "-"
 	if n := u.Models.TotalInput() + u.Models.OutputTokens; n > 0 {
 		tokens = fmt.Sprint(n)
 	}
-	if u.Models.CostUSD > 0 {
-		cost = fmt.Sprintf("$%.2f", u.Models.CostUSD)
-	}
-	return plains(cpu, memory, limit, processes, tokens, cost)
+	return plains(cpu, memory, limit, processes, tokens, dollars(u.Models.CostUSD))
 }
 
 // askedAtOnce is how many sandboxes are asked at the same time.
