@@ -88,5 +88,4 @@ func (w *writer) call(ids handoff.IDs, i int, it handoff.Item, from string) {
 			"resultDisplay": it.Call.Output, "description": it.Call.Title, "displayName": name,
 		}},
 	})
-	w.record(ids.Hex("result", i, 32), "user", it.Time, map[string]any{"content": result})
 }

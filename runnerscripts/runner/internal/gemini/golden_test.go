@@ -137,8 +137,11 @@ func TestTranscriptEventsHaveTheRecordedTimes(t *testing.T) {
 		t.Fatal(err)
 	}
 	times := map[string]bool{}
-	for r := range records(text) {
-		times[r.Time] = true
+	for _, m := range parse(text).messages {
+		times[m.Time] = true
+		for _, c := range m.calls {
+			times[c.Time] = true
+		}
 	}
 	if len(out.All()) < 4 {
 		t.Fatalf("events:\n%s", agenttest.Describe(out.All()))
@@ -160,7 +163,10 @@ func FuzzRecord(f *testing.F) {
 		if err := replay(t.Context(), runnerscripts.Transcript{Main: string(line) + "\n" + string(line)}, "/w", out); err != nil {
 			t.Fatal(err)
 		}
-		repeated(string(line))
+		again := parse(string(line)).text()
+		if twice := parse(again).text(); twice != again {
+			t.Errorf("read again, the text\n%s is\n%s", again, twice)
+		}
 		agenttest.Fold(t, out.All())
 	})
 }

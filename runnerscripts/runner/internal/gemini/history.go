@@ -1,277 +1,68 @@
 package gemini
 
 import (
+	"bytes"
 	"encoding/json"
-	"errors"
-	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
+	"slices"
 	"strings"
-
-	"github.com/agentenv-dev/agentenv/runnerscripts"
-	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
-// The program keeps sessions in its configuration folder as
+// history is the content of a session file. In the file,
 //
-//	tmp/<project>/.project_root                                  the project's path
-//	tmp/<project>/chats/session-<minute>-<8 of its id>.jsonl
-//	tmp/<project>/chats/<id>/<subagent>.jsonl
-const (
-	// project is the program's name for the workspace: the program uses the project whose marker
-	// contains the workspace's path.
-	project       = "session"
-	sessionPrefix = "session-"
-	fileSuffix    = ".jsonl"
-	// keptPrefix starts the name of the session's file. Its minute is in the past, because the
-	// program overwrites a session that began in the current minute.
-	keptPrefix = sessionPrefix + "2000-01-01T00-00-"
-)
-
-func chatsDir(s runnerscripts.Session) string {
-	return filepath.Join(configDir(s), "tmp", project, "chats")
+//   - a record with the ID of an earlier one replaces it,
+//   - {"$set":{"messages":[...]}} replaces all messages that the program remembers. The program writes
+//     it when it loads a session, when it takes back a prompt, and when it shortens its history, which
+//     it has written again under new IDs before,
+//   - one record has all tool calls of a process: it was begun by the first one, and grows. A call
+//     belongs to the message before the line in which it appears first,
+//   - a result is twice there: in its call, and as the message of the user that has sent it to the
+//     model. The program makes a response of both when it loads the session, and the model's API
+//     refuses two responses to a call. A rejected call is there only as such a message.
+//
+// A history has each message once, with its calls, and each call has one result. [history.text] writes
+// such a file.
+type history struct {
+	id, start, kind string // of the session
+	header          string // the line with them
+	set             map[string]json.RawMessage
+	// messages are all messages in the order of their first records.
+	messages []*message
+	// sent has the IDs of the calls whose results were sent to the model.
+	sent map[string]bool
+	last string // the type of the last record of a message
 }
 
-// markProject makes the program store the workspace's sessions where the driver looks for them.
-func markProject(s runnerscripts.Session, workspace string) error {
-	return errors.Join(
-		agent.RestoreFile(filepath.Join(configDir(s), "tmp", project, ".project_root"), workspace),
-		agent.RestoreFile(filepath.Join(configDir(s), "history", project, ".project_root"), workspace),
-	)
-}
-
-// chat is a session file.
-type chat struct {
-	path, text string
-	id         string // of the session
-	prompts    int
-	// resumable says that the program can resume the session. It cannot after an interrupted
-	// first prompt, for example.
-	resumable bool
-}
-
-// readChat reads a file; ok is false if it has no messages.
-func readChat(path string) (c chat, ok bool, err error) {
-	text, err := agent.ReadIfExists(path)
-	if err != nil {
-		return c, false, err
-	}
-	c = chat{path: path, text: text}
-	for r := range records(text) {
-		if c.id == "" && r.SessionID != "" {
-			c.id = r.SessionID
-			if r.Kind == "subagent" {
-				return c, false, nil
-			}
-		}
-		if _, isPrompt := r.prompt(); isPrompt {
-			c.prompts++
-		}
-	}
-	for _, r := range remembered(text) {
-		if _, isPrompt := r.prompt(); isPrompt || r.Type == "gemini" && r.shown() > 0 {
-			c.resumable = true
-		}
-	}
-	return c, agent.IsUUID(c.id) && c.prompts > 0, nil
-}
-
-// better reports whether c is a better candidate for the session's file than other.
-func (c chat) better(other chat) bool {
-	if c.resumable != other.resumable {
-		return c.resumable
-	}
-	return c.prompts > other.prompts
-}
-
-// findChat returns the best of the session's files: each start of the program may have created one.
-// ok is false if no file has a prompt. stubs are the files that the program cannot resume, and the
-// links of joinFiles.
-func findChat(s runnerscripts.Session) (found chat, ok bool, stubs []string, err error) {
-	entries, err := os.ReadDir(chatsDir(s))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return found, false, nil, err
-	}
-	for _, e := range entries {
-		if !isSessionFile(e.Name()) {
-			continue
-		}
-		if e.Type()&fs.ModeSymlink != 0 { // a link made by joinFiles
-			stubs = append(stubs, filepath.Join(chatsDir(s), e.Name()))
-		}
-		if !e.Type().IsRegular() {
-			continue
-		}
-		c, said, err := readChat(filepath.Join(chatsDir(s), e.Name()))
-		if err != nil {
-			return found, false, nil, err
-		}
-		if !c.resumable {
-			stubs = append(stubs, c.path)
-		}
-		if said && (!ok || c.better(found)) {
-			found, ok = c, true
-		}
-	}
-	return found, ok, stubs, nil
-}
-
-func isSessionFile(name string) bool {
-	return strings.HasPrefix(name, sessionPrefix) && strings.HasSuffix(name, fileSuffix)
-}
-
-// madeFiles returns the files that the program has created for a new session, oldest first.
-func madeFiles(s runnerscripts.Session, id string) ([]string, error) {
-	return filepath.Glob(filepath.Join(chatsDir(s), sessionPrefix+"*-"+id[:8]+fileSuffix))
-}
-
-// joinFiles makes the program write a new session to one file. The program has two recorders, one
-// for messages and one for tool calls, and names their files by the minute of their start. The
-// names differ if a minute ends between the two starts. The recorders open their files for each
-// line, so that a link takes effect.
-func joinFiles(s runnerscripts.Session, id string) error {
-	made, err := madeFiles(s, id)
-	if err != nil || len(made) < 2 {
-		return err
-	}
-	for _, name := range made[1:] {
-		if err := errors.Join(os.Remove(name), os.Symlink(filepath.Base(made[0]), name)); err != nil {
-			return fmt.Errorf("join the files of the session: %w", err)
-		}
-	}
-	return nil
-}
-
-// prepareChat prepares the session's file, so that the program loads it and does not damage it. It removes
-// the stubs of earlier starts. ok is false if there is nothing to resume.
-func prepareChat(s runnerscripts.Session) (chat, bool, error) {
-	c, ok, stubs, err := findChat(s)
-	if err != nil {
-		return c, false, err
-	}
-	for _, file := range stubs {
-		if err := os.Remove(file); err != nil {
-			return c, false, err
-		}
-	}
-	if !ok || !c.resumable {
-		return c, false, nil
-	}
-	if !strings.HasSuffix(c.text, "\n") { // a crash has truncated the last line
-		c.text += "\n"
-		if err := agent.RestoreFile(c.path, c.text); err != nil {
-			return c, false, err
-		}
-	}
-	if kept := keptFile(s, c.id); c.path != kept {
-		if err := os.Rename(c.path, kept); err != nil {
-			return c, false, err
-		}
-		c.path = kept
-	}
-	return c, true, nil
-}
-
-func keptFile(s runnerscripts.Session, id string) string {
-	return filepath.Join(chatsDir(s), keptPrefix+id[:8]+fileSuffix)
-}
-
-// readTranscript returns the unchanged history of a session, which is empty if there is none yet.
-func readTranscript(s runnerscripts.Session) (runnerscripts.Transcript, error) {
-	c, ok, _, err := findChat(s)
-	if err != nil || !ok {
-		return runnerscripts.Transcript{}, err
-	}
-	t := runnerscripts.Transcript{Main: c.text}
-	t.Subagents, err = readSubagents(s, c.id)
-	return t, err
-}
-
-// readSubagents returns the histories of a session's subagents.
-func readSubagents(s runnerscripts.Session, id string) ([]runnerscripts.SubagentTranscript, error) {
-	dir := filepath.Join(chatsDir(s), id)
-	entries, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	var list []runnerscripts.SubagentTranscript
-	for _, e := range entries {
-		id, isChat := strings.CutSuffix(e.Name(), fileSuffix)
-		if !isChat || !e.Type().IsRegular() {
-			continue
-		}
-		text, err := agent.ReadIfExists(filepath.Join(dir, e.Name()))
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, runnerscripts.SubagentTranscript{ID: id, Transcript: text})
-	}
-	return list, nil
-}
-
-// restore writes a transcript where the program finds it.
-func restore(s runnerscripts.Session, t runnerscripts.Transcript) error {
-	if t.Main == "" {
-		return nil
-	}
-	id := ""
-	for r := range records(t.Main) {
-		if id = r.SessionID; id != "" {
-			break
-		}
-	}
-	if !agent.IsUUID(id) {
-		return agent.Invalid("restore a transcript of the Gemini CLI: this one does not begin with the id of a session")
-	}
-	if err := clearChats(s); err != nil {
-		return err
-	}
-	if err := agent.RestoreFile(keptFile(s, id), t.Main); err != nil {
-		return err
-	}
-	for _, sub := range t.Subagents {
-		if sub.ID != filepath.Base(sub.ID) || !filepath.IsLocal(sub.ID) {
-			return agent.Invalid("restore a transcript whose subagents have plain names: %q is none", sub.ID)
-		}
-		if err := agent.RestoreFile(filepath.Join(chatsDir(s), id, sub.ID+fileSuffix), sub.Transcript); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// clearChats removes the files of another conversation, or of an earlier state of this one.
-func clearChats(s runnerscripts.Session) error {
-	entries, err := os.ReadDir(chatsDir(s))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	for _, e := range entries {
-		if !e.IsDir() && isSessionFile(e.Name()) { // links of joinFiles, too
-			if err := os.Remove(filepath.Join(chatsDir(s), e.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+// message is a message of a session.
+type message struct {
+	entry
+	line  string // the JSON of its last record
+	calls []*toolCall
+	// forgotten says that the program does not remember the message. It is only for the transcript.
+	forgotten bool
+	// hidden says that the message is only for the program: it has no record or repeats an earlier
+	// message.
+	hidden bool
+	// dropped says that others have all of the message.
+	dropped bool
+	changed bool // line is not valid any more
 }
 
 // entry is a line of a session file.
 type entry struct {
-	SessionID string          `json:"sessionId"` // of the first line
-	StartTime string          `json:"startTime"`
-	Kind      string          `json:"kind"`
-	ID        string          `json:"id"` // of a message; a later entry with the same ID replaces it
-	Time      string          `json:"timestamp"`
-	Type      string          `json:"type"` // "user", "gemini", ...
-	Content   content         `json:"content"`
-	Thoughts  []thought       `json:"thoughts"`
-	ToolCalls []toolCall      `json:"toolCalls"`
-	Tokens    *tokens         `json:"tokens"`
-	Set       json.RawMessage `json:"$set"`
-	// repeated says that an earlier message has the same text; see repeats.
-	repeated bool
+	SessionID string            `json:"sessionId"` // of the first line
+	StartTime string            `json:"startTime"`
+	Kind      string            `json:"kind"`
+	ID        string            `json:"id"` // of a message
+	Time      string            `json:"timestamp"`
+	Type      string            `json:"type"` // "user", "gemini", ...
+	Content   content           `json:"content"`
+	Thoughts  []thought         `json:"thoughts"`
+	ToolCalls []json.RawMessage `json:"toolCalls"`
+	Tokens    *tokens           `json:"tokens"`
+	Set       json.RawMessage   `json:"$set"`
+	// Forgotten and Hidden are this driver's own. The program ignores them.
+	Forgotten json.RawMessage `json:"agentenvForgotten"`
+	Hidden    bool            `json:"agentenvHidden"`
 }
 
 // content is a list of parts. Its JSON may also be one part or a string.
@@ -329,23 +120,26 @@ func (c content) text() string {
 	return b.String()
 }
 
-// prompt returns the user's text, if the entry has any.
-func (r entry) prompt() (string, bool) {
-	words := r.Content
+// prompt returns the user's text, if the message has any.
+func (m *message) prompt() (string, bool) {
+	words := m.Content
 	// A subagent's prompt may follow its loaded context.
 	if len(words) > 1 && strings.HasPrefix(strings.TrimSpace(words[0].Text), "<loaded_context>") {
 		words = words[1:]
 	}
 	text := words.text()
-	if r.Type != "user" || r.repeated || strings.TrimSpace(text) == "" || hasAnyPrefix(strings.TrimSpace(text), programWords...) {
+	if m.Type != "user" || m.hidden || m.dropped || strings.TrimSpace(text) == "" || hasAnyPrefix(strings.TrimSpace(text), programWords...) {
 		return "", false
 	}
 	return text, true
 }
 
+// sessionContext starts the message with which the program begins each session, also a loaded one.
+const sessionContext = "<session_context>"
+
 // programWords start messages that the program itself sends to the model as the user.
 var programWords = []string{
-	"<session_context>", "<hook_context>",
+	sessionContext, "<hook_context>",
 	"System: Potential loop detected.", "[System: You previously generated thoughts ",
 	"You have stopped calling tools without finishing. ", // to a subagent
 }
@@ -359,67 +153,200 @@ func hasAnyPrefix(s string, prefixes ...string) bool {
 	return false
 }
 
-// records returns an iterator over the valid lines of a session file.
-func records(text string) func(yield func(entry) bool) {
-	return func(yield func(entry) bool) {
-		again := repeats(text)
-		for line := range strings.Lines(text) {
-			var r entry
-			if json.Unmarshal([]byte(line), &r) != nil {
-				continue // truncated by a crash, or from a newer version
-			}
-			r.repeated = again[r.ID]
-			if !yield(r) {
-				return
-			}
-		}
+// updates returns the number of updates with which the program repeats a message that it remembers.
+func (m *message) updates() int {
+	if m.forgotten || m.dropped {
+		return 0
 	}
-}
-
-// remembered returns the messages that the program has after it loads a session, in their order.
-func remembered(text string) []entry {
-	var order []string
-	messages := map[string]entry{}
-	keep := func(r entry) {
-		if _, known := messages[r.ID]; !known {
-			order = append(order, r.ID)
-		}
-		messages[r.ID] = r
-	}
-	for r := range records(text) {
-		var set struct {
-			Messages []entry `json:"messages"`
-		}
-		switch {
-		case r.ID != "":
-			keep(r)
-		case r.Set != nil && json.Unmarshal(r.Set, &set) == nil && set.Messages != nil:
-			order, messages = nil, map[string]entry{}
-			for _, m := range set.Messages {
-				keep(m)
-			}
-		}
-	}
-	list := make([]entry, 0, len(order))
-	for _, id := range order {
-		list = append(list, messages[id])
-	}
-	return list
-}
-
-// shown returns the number of updates with which the program repeats a message.
-func (r entry) shown() int {
 	n := 0
-	for _, p := range r.Content {
-		if p.FunctionResponse != nil || p.FunctionCall != nil || strings.TrimSpace(p.Text) != "" {
+	for _, p := range m.Content {
+		if strings.TrimSpace(p.Text) != "" {
 			n = 1
 		}
 	}
-	switch r.Type {
+	switch m.Type {
 	case "user":
 		return n
 	case "gemini":
-		return n + len(r.Thoughts) + len(r.ToolCalls)
+		return n + len(m.Thoughts) + len(m.calls)
 	}
 	return 0
+}
+
+// parse reads the text of a session file. It ignores invalid lines: a crash may have truncated one,
+// and a newer version of the program may write others.
+func parse(text string) history {
+	r := reader{
+		history: history{set: map[string]json.RawMessage{}, sent: map[string]bool{}},
+		byID:    map[string]*message{}, calls: map[string]*toolCall{},
+	}
+	for line := range strings.Lines(text) {
+		r.line(strings.TrimSuffix(line, "\n"))
+	}
+	r.settle()
+	return r.history
+}
+
+// reader reads a session file.
+type reader struct {
+	history
+	byID  map[string]*message
+	calls map[string]*toolCall
+}
+
+func (r *reader) line(line string) {
+	var e entry
+	if json.Unmarshal([]byte(line), &e) != nil {
+		return
+	}
+	switch {
+	case e.Forgotten != nil:
+		inner := string(e.Forgotten)
+		if json.Unmarshal(e.Forgotten, &e) == nil && r.byID[e.ID] == nil {
+			r.message(e, inner).forgotten = true
+		}
+	case e.ID != "":
+		r.last = e.Type
+		r.message(e, line)
+	case e.Set != nil:
+		r.replace(e.Set)
+	case e.SessionID != "" && r.id == "":
+		r.id, r.start, r.kind, r.header = e.SessionID, e.StartTime, e.Kind, line
+	}
+}
+
+// message reads the record of a message.
+func (r *reader) message(e entry, line string) *message {
+	m, known := r.byID[e.ID]
+	if !known {
+		m = &message{}
+		r.byID[e.ID] = m
+		if turn := r.turn(); turn != nil && len(turn.calls) == 0 && e.hasOnlyCalls() {
+			known, m.dropped = true, true // the record of the calls of a process
+		} else {
+			r.messages = append(r.messages, m)
+		}
+	}
+	before := m.ToolCalls
+	m.entry, m.line, m.hidden = e, line, m.hidden || e.Hidden
+	for i, raw := range e.ToolCalls {
+		if known && i < len(before) && bytes.Equal(raw, before[i]) {
+			continue
+		}
+		r.call(m, !known, raw)
+	}
+	return m
+}
+
+// hasOnlyCalls reports whether a record has calls and nothing else.
+func (e entry) hasOnlyCalls() bool {
+	return e.Type == "gemini" && len(e.ToolCalls) > 0 && len(e.Thoughts) == 0 && e.Tokens == nil &&
+		!slices.ContainsFunc(e.Content, func(p part) bool { return p.Text != "" || p.FunctionCall != nil })
+}
+
+// turn returns the last message if it is the agent's and the program remembers it, else nil.
+func (r *reader) turn() *message {
+	if len(r.messages) == 0 {
+		return nil
+	}
+	if last := r.messages[len(r.messages)-1]; last.Type == "gemini" && !last.forgotten {
+		return last
+	}
+	return nil
+}
+
+// call reads a call in a record of a message.
+func (r *reader) call(m *message, own bool, raw json.RawMessage) {
+	var head struct {
+		ID string `json:"id"`
+	}
+	if json.Unmarshal(raw, &head) != nil {
+		return
+	}
+	c, known := r.calls[head.ID]
+	read := toolCall{raw: raw}
+	if json.Unmarshal(raw, &read) != nil {
+		return
+	}
+	if known && !own {
+		*c = read
+		return
+	}
+	if turn := r.turn(); !own && turn != nil {
+		m = turn
+	}
+	m.calls = append(m.calls, &read)
+	r.calls[head.ID] = &read
+}
+
+// replace reads the value of "$set".
+func (r *reader) replace(raw json.RawMessage) {
+	var set map[string]json.RawMessage
+	if json.Unmarshal(raw, &set) != nil {
+		return
+	}
+	var list []json.RawMessage
+	if json.Unmarshal(set["messages"], &list) == nil && list != nil {
+		r.remember(list)
+	}
+	for key, value := range set {
+		switch key {
+		case "messages", "lastUpdated", "sessionId":
+		default:
+			r.set[key] = value
+		}
+	}
+}
+
+// remember replaces the messages that the program remembers.
+func (r *reader) remember(list []json.RawMessage) {
+	kept, next := map[string]bool{}, 0
+	var ids []string
+	for _, raw := range list {
+		var e entry
+		var head struct {
+			ID string `json:"id"`
+		}
+		if json.Unmarshal(raw, &head) != nil || head.ID == "" {
+			continue
+		}
+		kept[head.ID], ids = true, append(ids, head.ID)
+		if m := r.byID[head.ID]; m != nil {
+			next = max(next, slices.Index(r.messages, m)+1)
+		} else if json.Unmarshal(raw, &e) == nil {
+			m := r.message(e, string(raw))
+			m.hidden = true
+			r.messages = slices.Insert(r.messages[:len(r.messages)-1], next, m)
+			next++
+		}
+	}
+	r.hideRepeated(ids)
+	for _, m := range r.messages {
+		m.forgotten = m.forgotten || !kept[m.ID]
+	}
+}
+
+// hideRepeated hides the messages that only repeat earlier ones, if the program has written the
+// messages with these IDs to replace all earlier ones. Messages with a new text, such as a summary,
+// are not repeated.
+func (r *reader) hideRepeated(ids []string) {
+	type words struct{ typ, text string }
+	var before []*message // that the program remembers
+	for _, m := range r.messages {
+		if !m.forgotten {
+			before = append(before, m)
+		}
+	}
+	n := len(before) - len(ids)
+	if n <= 0 || !slices.EqualFunc(before[n:], ids, func(m *message, id string) bool { return m.ID == id }) {
+		return // the program has dropped the last messages, or none
+	}
+	said := func(m *message) words { return words{m.Type, strings.TrimSpace(m.Content.text())} }
+	earlier := map[words]bool{}
+	for _, m := range before[:n] {
+		earlier[said(m)] = true
+	}
+	for _, m := range before[n:] {
+		m.hidden = m.hidden || earlier[said(m)]
+	}
 }

@@ -3,6 +3,7 @@ package gemini
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"sync"
@@ -24,8 +25,9 @@ type live struct {
 	mu    sync.Mutex
 	id    string          // of the session
 	read  int64           // bytes of the file that were read
+	old   map[string]bool // the messages before the start
 	calls map[string]bool // the reported calls
-	heard map[string]bool // calls reported by the program itself
+	heard map[string]bool // calls of the query reported by the program itself
 	// begun has the prompts of the subagents that were reported.
 	begun []string
 	last  *runnerscripts.Usage
@@ -45,17 +47,18 @@ func (l *live) history() (acp.History, error) {
 	if err != nil || !ok {
 		return acp.History{}, err
 	}
-	l.id, l.read, l.begun = c.id, int64(len(c.text)), nil
-	told := map[string]bool{}
-	for r := range records(c.text) {
-		for _, call := range r.ToolCalls {
-			if args, ok := call.subagentArgs(); ok && !told[call.ID] {
-				told[call.ID] = true
+	l.id, l.read, l.begun, l.old = c.id, int64(len(c.old)), nil, map[string]bool{}
+	updates := 0
+	for _, m := range c.messages {
+		l.old[m.ID] = true
+		updates += m.updates()
+		for _, call := range m.calls {
+			if args, ok := call.subagentArgs(); l.first(call.ID) && ok {
 				l.begun = append(l.begun, args.Prompt)
 			}
 		}
 	}
-	return acp.History{SessionID: c.id, Prompts: c.prompts, Updates: repeated(c.text)}, nil
+	return acp.History{SessionID: c.id, Prompts: c.prompts, Updates: updates}, nil
 }
 
 // began records the ID of a new session.
@@ -82,47 +85,40 @@ func (l *live) ended() {
 		})
 		return
 	}
-	l.took = false
-	bills := map[string]tokens{}
-	for r := range records(text) {
-		if _, ok := r.prompt(); ok {
+	news := parse(text)
+	l.took, l.answered = false, news.last != "user"
+	for _, m := range news.messages {
+		if _, ok := m.prompt(); ok {
 			l.took = true
 		}
-		if r.ID != "" {
-			l.answered = r.Type != "user"
-		}
-		if r.Tokens != nil && r.Type == "gemini" {
-			bills[r.ID] = *r.Tokens // the last entry of a message counts
-		}
-		for _, c := range r.ToolCalls {
-			if !l.first(c.ID) {
-				continue
+		if t := m.Tokens; t != nil && m.Type == "gemini" && !m.hidden && !l.old[m.ID] {
+			if l.last == nil {
+				l.last = &runnerscripts.Usage{}
 			}
-			update := c.rest()
-			if c.Status != "success" { // a denied call has no other events, so report the whole call
-				update = c.whole(l.workspace)
-			}
-			l.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeToolCallUpdate, update)
-			l.tellSubagent(c)
+			*l.last = l.last.Add(runnerscripts.Usage{
+				InputTokens: t.Input - t.Cached, CacheReadTokens: t.Cached, OutputTokens: t.Output + t.Thoughts,
+			})
 		}
-		for _, p := range r.Content {
-			if f := p.FunctionResponse; f != nil && l.first(f.ID) {
-				call := f.rejected()
-				if !l.heard[f.ID] { // for example a call of a tool that does not exist
-					call.Title = call.Name
-				}
-				l.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeToolCallUpdate, call)
+		for _, c := range m.calls {
+			if !m.hidden && l.first(c.ID) {
+				l.tellCall(*c)
 			}
 		}
 	}
-	for _, t := range bills {
-		if l.last == nil {
-			l.last = &runnerscripts.Usage{}
+	clear(l.heard)
+}
+
+// tellCall reports what the program has not reported of a call.
+func (l *live) tellCall(c toolCall) {
+	update := c.rest()
+	if c.Status != "success" { // a denied call has no other events, so report the whole call
+		update = c.whole(l.workspace)
+		if c.raw == nil && l.heard[c.ID] { // the program has reported more than the file has
+			update.Title = ""
 		}
-		*l.last = l.last.Add(runnerscripts.Usage{
-			InputTokens: t.Input - t.Cached, CacheReadTokens: t.Cached, OutputTokens: t.Output + t.Thoughts,
-		})
 	}
+	l.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeToolCallUpdate, update)
+	l.tellSubagent(c)
 }
 
 // tookPrompt reports whether the last prompt is in the file.
@@ -200,13 +196,17 @@ func (l *live) news() (string, error) {
 		}
 		file = found[len(found)-1]
 	}
-	text, err := agent.ReadIfExists(file)
-	if err != nil || int64(len(text)) < l.read {
+	f, err := os.Open(file)
+	if err != nil {
 		return "", err
 	}
-	news := text[l.read:]
-	l.read = int64(len(text))
-	return news, nil
+	defer f.Close()
+	if _, err := f.Seek(l.read, io.SeekStart); err != nil {
+		return "", err
+	}
+	news, err := io.ReadAll(f)
+	l.read += int64(len(news))
+	return string(news), err
 }
 
 // usage returns the usage of the last query: from the file, else from the reply, which does not
@@ -244,13 +244,4 @@ func failure(err *jsonrpc.Error) error {
 		return agent.APIFailure(0, "the model's API could not be reached: "+err.Message, "", "")
 	}
 	return agent.APIFailure(err.Code, err.Message, "in its environment as GEMINI_API_KEY", "")
-}
-
-// repeated returns the number of updates with which the program repeats a loaded session.
-func repeated(text string) int {
-	n := 0
-	for _, r := range remembered(text) {
-		n += r.shown()
-	}
-	return n
 }

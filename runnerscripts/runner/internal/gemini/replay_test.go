@@ -32,12 +32,7 @@ func runReplay(in io.Reader, out io.Writer, run string) error {
 	folder := filepath.Dir(os.Getenv("HOME"))
 	lines := strings.Split(strings.TrimSpace(recordedFile(run+".lines.jsonl", folder)), "\n")
 	chat := recordedFile(run+".chat.jsonl", folder)
-	id := ""
-	for r := range records(chat) {
-		if id = r.SessionID; id != "" {
-			break
-		}
-	}
+	id := parse(chat).id
 	s := runnerscripts.Session{}
 	s.Paths.Home = os.Getenv("HOME")
 	if err := os.MkdirAll(chatsDir(s), 0o700); err != nil {

@@ -19,19 +19,20 @@ const subagentTool = "invoke_agent"
 type subagents []subagent
 
 type subagent struct {
-	id, text, prompt string
-	start            time.Time
+	id, prompt string
+	start      time.Time
+	messages   []*message
 }
 
 func newSubagents(stored []runnerscripts.SubagentTranscript) subagents {
 	var list subagents
 	for _, s := range stored {
-		sub := subagent{id: s.ID, text: s.Transcript}
-		for r := range records(s.Transcript) {
-			if r.SessionID != "" && sub.start.IsZero() {
-				sub.start, _ = time.Parse(time.RFC3339, r.StartTime) // else the zero time
-			}
-			if prompt, ok := r.prompt(); ok {
+		sub := subagent{id: s.ID}
+		h := parse(s.Transcript)
+		sub.start, _ = time.Parse(time.RFC3339, h.start) // else the zero time
+		sub.messages = h.messages
+		for _, m := range h.messages {
+			if prompt, ok := m.prompt(); ok {
 				sub.prompt = prompt
 				break
 			}
@@ -81,8 +82,8 @@ func tellSubagent(out agent.Sink, c toolCall, workspace string, subs *subagents)
 	})
 	p := newPlayer(out, workspace)
 	p.conv = c.ID
-	for r := range records(sub.text) {
-		p.play(r)
+	for _, m := range sub.messages {
+		p.play(m)
 	}
 	done := runnerscripts.SubagentCompleted{
 		ToolCallID: c.ID, AgentID: sub.id, Status: "failed", Output: c.ResultDisplay.Result, DurationMS: end.Sub(start).Milliseconds(),

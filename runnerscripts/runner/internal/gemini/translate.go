@@ -104,6 +104,9 @@ type toolCall struct {
 	Description   string          `json:"description"`
 	DisplayName   string          `json:"displayName"`
 	ResultDisplay resultDisplay   `json:"resultDisplay"`
+
+	raw     json.RawMessage // the call; nil if the file has none
+	changed bool            // raw is not valid any more
 }
 
 // resultDisplay is what the program displays for a tool's result: a text, or a change of a file.
@@ -173,7 +176,7 @@ func kindOf(tool string) runnerscripts.ToolKind {
 // whole returns a recorded call as its live updates would have reported it.
 func (c toolCall) whole(workspace string) runnerscripts.ToolCall {
 	call := runnerscripts.ToolCall{
-		ToolCallID: c.ID, Title: c.Description, Kind: kindOf(c.Name), Status: runnerscripts.ToolCompleted,
+		ToolCallID: c.ID, Title: cmp.Or(c.Description, c.Name), Kind: kindOf(c.Name), Status: runnerscripts.ToolCompleted,
 		Content: c.ResultDisplay.content(),
 	}
 	if c.Status != "success" {
@@ -222,27 +225,24 @@ func (c toolCall) rest() runnerscripts.ToolCall {
 	return c.withOutput(runnerscripts.ToolCall{ToolCallID: c.ID, Name: c.Name, RawInput: c.Args, RawOutput: c.Result})
 }
 
-// rejected returns the failed call for a call that is recorded only by its result.
-func (r functionResponse) rejected() runnerscripts.ToolCall {
+// rejected returns the failed call for a call that is recorded only by its result, without its input.
+func (r functionResponse) rejected() *toolCall {
 	var said struct {
 		Error string `json:"error"`
 	}
 	_ = json.Unmarshal(r.Response, &said)
-	return runnerscripts.ToolCall{
-		ToolCallID: r.ID, Name: r.Name, Kind: kindOf(r.Name), Status: runnerscripts.ToolFailed,
-		Content: textContent(said.Error), RawOutput: r.Response,
-	}
+	return &toolCall{ID: r.ID, Name: r.Name, Status: "error", ResultDisplay: resultDisplay{text: said.Error}}
 }
 
 // replay emits the conversation of a transcript, with the recorded times.
 func replay(ctx context.Context, t runnerscripts.Transcript, workspace string, out agent.Sink) error {
 	p := newPlayer(out, workspace)
 	p.subs = newSubagents(t.Subagents)
-	for r := range records(t.Main) {
+	for _, m := range parse(t.Main).messages {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		p.play(r)
+		p.play(m)
 	}
 	return nil
 }
@@ -257,55 +257,49 @@ type player struct {
 	prompts  int
 	promptID string
 	blocks   int
-	texts    map[string]bool // messages whose texts are reported
 	calls    map[string]bool // the reported calls
 }
 
 func newPlayer(out agent.Sink, workspace string) *player {
-	return &player{out: out, workspace: workspace, texts: map[string]bool{}, calls: map[string]bool{}}
+	return &player{out: out, workspace: workspace, calls: map[string]bool{}}
 }
 
 func (p *player) emit(at time.Time, typ runnerscripts.EventType, payload any) {
 	p.out.EmitAt(at, cmp.Or(p.conv, runnerscripts.MainConversation), typ, payload)
 }
 
-// play reports the new content of an entry. An entry with the ID of an earlier one is the same
-// message with more content.
-func (p *player) play(r entry) {
-	at, err := time.Parse(time.RFC3339, r.Time)
-	if err != nil || r.ID == "" {
-		return // the entry is no message
+// play reports a message.
+func (p *player) play(m *message) {
+	at, err := time.Parse(time.RFC3339, m.Time)
+	if err != nil || m.hidden || m.dropped {
+		return
 	}
-	if prompt, ok := r.prompt(); ok && !p.texts[r.ID] {
-		p.texts[r.ID] = true
+	if prompt, ok := m.prompt(); ok {
 		p.prompts++
 		p.promptID, p.blocks = p.conv+record.PromptID(p.prompts, prompt), 0
 		p.say(at, runnerscripts.TypeUserMessage, prompt)
-		return
 	}
-	if r.Type == "user" {
-		p.results(at, r)
-		return
-	}
-	if r.Type != "gemini" {
+	if m.Type != "gemini" {
 		return // a notice of the program for the user of a terminal
 	}
-	if !p.texts[r.ID] && !r.repeated {
-		p.texts[r.ID] = true
-		for _, t := range r.Thoughts {
-			p.say(at, runnerscripts.TypeAgentThought, t.text())
-		}
-		if text := r.Content.text(); text != "" {
-			p.say(at, runnerscripts.TypeAgentMessage, text)
-		}
+	for _, t := range m.Thoughts {
+		p.say(at, runnerscripts.TypeAgentThought, t.text())
 	}
-	for _, c := range r.ToolCalls {
-		if !p.calls[c.ID] {
-			p.calls[c.ID] = true
-			p.emit(at, runnerscripts.TypeToolCall, c.whole(p.workspace))
-			if p.conv == "" {
-				tellSubagent(p.out, c, p.workspace, &p.subs)
-			}
+	if text := m.Content.text(); text != "" {
+		p.say(at, runnerscripts.TypeAgentMessage, text)
+	}
+	for _, c := range m.calls {
+		if p.calls[c.ID] {
+			continue
+		}
+		p.calls[c.ID] = true
+		began, err := time.Parse(time.RFC3339, c.Time)
+		if err != nil {
+			began = at
+		}
+		p.emit(began, runnerscripts.TypeToolCall, c.whole(p.workspace))
+		if p.conv == "" {
+			tellSubagent(p.out, *c, p.workspace, &p.subs)
 		}
 	}
 }
@@ -315,20 +309,6 @@ func (p *player) say(at time.Time, typ runnerscripts.EventType, text string) {
 		BlockID: record.BlockID(p.promptID, p.blocks), Content: runnerscripts.Content{Type: "text", Text: text},
 	})
 	p.blocks++
-}
-
-// results reports the rejected calls, which are recorded by their results only.
-func (p *player) results(at time.Time, r entry) {
-	for _, part := range r.Content {
-		f := part.FunctionResponse
-		if f == nil || p.calls[f.ID] {
-			continue
-		}
-		p.calls[f.ID] = true
-		call := f.rejected()
-		call.Title = call.Name
-		p.emit(at, runnerscripts.TypeToolCall, call)
-	}
 }
 
 // text returns the thought in the form in which the program reports it.
