@@ -66,6 +66,10 @@ type Config struct {
 	// Answered reports, after Ended, whether the agent has stored an answer to the prompt: an
 	// agent that ends its turn without one has given up. Nil means always.
 	Answered func() bool
+	// Spoiled reports, after Ended, whether the running program cannot continue the conversation, for
+	// example because its history is one that the model's API refuses. Then the program ends, and the
+	// next prompt resumes the conversation. Nil means never.
+	Spoiled func() bool
 	// Forgets says that the agent forgets its unfinished answer when a query is interrupted or
 	// fails.
 	Forgets bool

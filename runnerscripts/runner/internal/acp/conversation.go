@@ -125,8 +125,12 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 		c.cfg.Ended()
 	}
 	if err == nil && c.cfg.Took != nil && !c.cfg.Took() && c.translate.takeBackPrompt() {
+		why := "a hook has stopped it"
+		if reply.StopReason == acpsdk.StopReasonMaxTokens {
+			why = "the conversation would be longer than the model's context"
+		}
 		c.cfg.Out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
-			Level: "warn", Message: fmt.Sprintf("%s has not taken the prompt: a hook has stopped it", c.cfg.Program),
+			Level: "warn", Message: fmt.Sprintf("%s has not taken the prompt: %s", c.cfg.Program, why),
 		})
 	}
 	if err == nil && !cancelled && c.cfg.Answered != nil && !c.cfg.Answered() && c.translate.takeBack() {
@@ -134,6 +138,9 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 			"", "send the prompt again")
 	}
 	c.translate.endCalls()
+	if c.cfg.Spoiled != nil && c.cfg.Spoiled() {
+		p.Kill()
+	}
 	done := runnerscripts.QueryCompleted{
 		StopReason: runnerscripts.StopReason(reply.StopReason), Usage: c.usage(reply),
 	}

@@ -117,6 +117,7 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 		Ended:         live.ended,
 		Took:          live.tookPrompt,
 		Answered:      live.hasAnswer,
+		Spoiled:       live.hasLostResult,
 		Forgets:       true,
 		WholeThoughts: true,
 		Failure:       failure,

@@ -34,6 +34,7 @@ type live struct {
 	took  bool // the last prompt is in the file
 	// answered says that an answer is the last message in the file.
 	answered bool
+	lost     bool // see hasLostResult
 }
 
 // history prepares the session's file for a start and returns the stored history.
@@ -76,7 +77,7 @@ func (l *live) began(id, _, _ string) error {
 func (l *live) ended() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.last, l.took, l.answered = nil, true, true
+	l.last, l.took, l.answered, l.lost = nil, true, true, false
 	text, err := l.news()
 	if err != nil {
 		l.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
@@ -105,6 +106,9 @@ func (l *live) ended() {
 			}
 		}
 	}
+	for id := range l.heard {
+		l.lost = l.lost || !news.sent[id]
+	}
 	clear(l.heard)
 }
 
@@ -119,6 +123,14 @@ func (l *live) tellCall(c toolCall) {
 	}
 	l.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeToolCallUpdate, update)
 	l.tellSubagent(c)
+}
+
+// hasLostResult reports whether the program remembers a call of the last query without its result: it
+// was stopped before it sent the result to the model.
+func (l *live) hasLostResult() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.lost
 }
 
 // tookPrompt reports whether the last prompt is in the file.

@@ -70,9 +70,18 @@ func TestHistoryThatTheProgramShortensIsToldOnce(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
 	}
-	f.Prompt(f.Start(), "fourth plain-text")
+	c = f.Start()
+	f.Prompt(c, "fourth plain-text")
 	_, stored = f.Transcript()
 	agenttest.SameConversation(t, f.Out.All(), stored.All())
+	// An output that is longer than the context of the model does not spoil the session.
+	if done := f.Prompt(c, "run-command `head -c 4400000 /dev/zero | tr '\\0' x`"); done.StopReason != runnerscripts.StopMaxTokens {
+		t.Errorf("the query with a long output ended with %q", done.StopReason)
+	}
+	f.Prompt(c, "remember")
+	if said := f.Said(); !strings.Contains(said, "fourth plain-text") {
+		t.Errorf("after it the agent said %q", said)
+	}
 }
 
 func TestInterruptedFirstPromptDoesNotBreakTheSession(t *testing.T) {
