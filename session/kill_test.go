@@ -362,7 +362,11 @@ func TestASessionWithClaudeSurvivesProgramsThatAreKilledAtAnyTime(t *testing.T) 
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { _ = api.Close() })
+		t.Cleanup(func() {
+			if err := api.Close(); err != nil {
+				t.Error(err)
+			}
+		})
 		killed(t, environment.Config{
 			Sandbox: environment.Sandbox{Type: "local", Local: local.Provider{Root: filepath.Join(t.TempDir(), "sandboxes")}},
 			Agent: environment.Agent{

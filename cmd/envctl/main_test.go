@@ -58,7 +58,11 @@ func startedModel(t *testing.T, addr string) *llmapi.Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { model.Close() })
+	t.Cleanup(func() {
+		if err := model.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	return model
 }
 

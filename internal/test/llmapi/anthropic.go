@@ -26,9 +26,11 @@ type anthropicRequest struct {
 type anthropicContent []anthropicBlock
 
 type anthropicBlock struct {
-	Type    string           `json:"type"`
-	Text    string           `json:"text"`
-	Content anthropicContent `json:"content"` // of a tool result
+	Type      string           `json:"type"`
+	Text      string           `json:"text"`
+	ID        string           `json:"id"`          // of a tool call
+	ToolUseID string           `json:"tool_use_id"` // of a tool result
+	Content   anthropicContent `json:"content"`     // of a tool result
 }
 
 func (c *anthropicContent) UnmarshalJSON(data []byte) error {
@@ -94,6 +96,9 @@ func (s *Server) anthropicMessages(w http.ResponseWriter, r *http.Request) {
 	rec := Request{
 		Path: r.URL.Path, Header: r.Header.Clone(), Body: body, Model: req.Model,
 		Scenario: word, Texts: q.texts, Results: q.results, Tools: q.tools, Status: http.StatusOK,
+	}
+	if s.refuses(w, rec, req.refusal(), anthropicError) {
+		return
 	}
 	if a.status != 0 {
 		rec.Status = a.status

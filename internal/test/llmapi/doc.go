@@ -35,5 +35,8 @@
 // without a scenario word is answered like plain-text. If the agent does not offer the tool of
 // a scenario, the answer says so.
 //
+// A request with a history that the vendor would refuse is refused in the vendor's words (history.go),
+// and [Server.Close] returns it.
+//
 // There is one file per API on top of one engine (scenario.go).
 package llmapi

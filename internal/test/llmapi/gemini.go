@@ -84,6 +84,9 @@ func (s *Server) gemini(w http.ResponseWriter, r *http.Request) {
 		Path: r.URL.Path, Header: r.Header.Clone(), Body: body, Model: model,
 		Scenario: word, Texts: q.texts, Results: q.results, Tools: q.tools, Status: http.StatusOK,
 	}
+	if s.refuses(w, rec, req.refusal(), geminiError) {
+		return
+	}
 	if a.status != 0 {
 		rec.Status = geminiStatus(a.status)
 		s.record(rec)

@@ -56,9 +56,13 @@ func post(t *testing.T, s *llmapi.Server, stream bool, messages ...map[string]an
 
 func user(text string) map[string]any { return map[string]any{"role": "user", "content": text} }
 
-func toolResult(text string) map[string]any {
+func toolCall(id string) map[string]any {
+	return map[string]any{"role": "assistant", "content": []any{map[string]any{"type": "tool_use", "id": id, "name": "Write", "input": map[string]any{}}}}
+}
+
+func toolResult(id string) map[string]any {
 	return map[string]any{"role": "user", "content": []any{
-		map[string]any{"type": "tool_result", "tool_use_id": "t", "content": text},
+		map[string]any{"type": "tool_result", "tool_use_id": id, "content": "ok"},
 		map[string]any{"type": "text", "text": "<system-reminder>think-about write-file</system-reminder>"},
 	}}
 }
@@ -91,10 +95,10 @@ func TestReplyDependsOnScenarioAndToolResults(t *testing.T) {
 		want     string
 	}{
 		{"a word in the text chooses", []map[string]any{user("please write-file now")}, "tool_use, text I use a tool., tool_use Write"},
-		{"a tool result moves on", []map[string]any{user("write-file"), toolResult("ok")}, "end_turn, text The file is written."},
+		{"a tool result moves on", []map[string]any{user("write-file"), toolCall("1"), toolResult("1")}, "end_turn, text The file is written."},
 		{"two tools in one message", []map[string]any{user("two-tools")}, "tool_use, text I use two tools., tool_use Write, tool_use Bash"},
-		{"the last text counts", []map[string]any{user("write-file"), toolResult("ok"), user("run-command")}, "tool_use, text I use a tool., tool_use Bash"},
-		{"endless goes on", []map[string]any{user("endless"), toolResult("1"), toolResult("2")}, "tool_use, text I go on., tool_use Bash"},
+		{"the last text counts", []map[string]any{user("write-file"), toolCall("1"), toolResult("1"), user("run-command")}, "tool_use, text I use a tool., tool_use Bash"},
+		{"endless goes on", []map[string]any{user("endless"), toolCall("1"), toolResult("1"), toolCall("2"), toolResult("2")}, "tool_use, text I go on., tool_use Bash"},
 		{"a subagent is delegated to", []map[string]any{user("subagent")}, "tool_use, text I hand this over., tool_use Agent"},
 		{"a missing tool is said", []map[string]any{user("ask-user")}, "end_turn, text No tool for this is on offer."},
 		{"earlier texts are repeated", []map[string]any{user("a"), user("b"), user("remember")}, "end_turn, text You said before: a | b"},

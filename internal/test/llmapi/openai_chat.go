@@ -13,8 +13,12 @@ type chatRequest struct {
 	Model    string `json:"model"`
 	Stream   bool   `json:"stream"`
 	Messages []struct {
-		Role    string      `json:"role"`
-		Content chatContent `json:"content"`
+		Role       string      `json:"role"`
+		Content    chatContent `json:"content"`
+		ToolCallID string      `json:"tool_call_id"` // of a tool's result
+		ToolCalls  []struct {
+			ID string `json:"id"`
+		} `json:"tool_calls"`
 	} `json:"messages"`
 	Tools []struct {
 		Function struct {
@@ -79,6 +83,9 @@ func (s *Server) chatCompletions(w http.ResponseWriter, r *http.Request) {
 	rec := Request{
 		Path: r.URL.Path, Header: r.Header.Clone(), Body: body, Model: req.Model,
 		Scenario: word, Texts: q.texts, Results: q.results, Tools: q.tools, Status: http.StatusOK,
+	}
+	if s.refuses(w, rec, req.refusal(), chatError) {
+		return
 	}
 	if a.status != 0 {
 		rec.Status = a.status

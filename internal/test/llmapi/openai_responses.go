@@ -20,6 +20,8 @@ type responsesRequest struct {
 
 type responsesItem struct {
 	Type    string           `json:"type"`
+	ID      string           `json:"id"`
+	CallID  string           `json:"call_id"` // of a tool call and its result
 	Role    string           `json:"role"`
 	Content responsesContent `json:"content"` // of a message
 	Output  responsesContent `json:"output"`  // of a tool call's result
@@ -122,6 +124,9 @@ func (s *Server) responses(w http.ResponseWriter, r *http.Request) {
 	rec := Request{
 		Path: r.URL.Path, Header: r.Header.Clone(), Body: body, Model: req.Model,
 		Scenario: word, Texts: q.texts, Results: q.results, Tools: q.tools, Status: http.StatusOK,
+	}
+	if s.refuses(w, rec, req.refusal(), chatError) {
+		return
 	}
 	if a.status != 0 {
 		rec.Status = a.status

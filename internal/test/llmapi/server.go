@@ -36,6 +36,7 @@ type Server struct {
 
 	mu       sync.Mutex
 	requests []Request
+	refused  []error // the invalid histories
 }
 
 // maxBody is far more than agents send in tests, in bytes.
@@ -65,7 +66,8 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// Close closes all connections and ends the server.
+// Close closes all connections and ends the server. It returns an error if a request had a history
+// that the vendor of its API refuses.
 func (s *Server) Close() error {
 	var err error
 	s.close.Do(func() {
@@ -74,6 +76,9 @@ func (s *Server) Close() error {
 		if serveErr := <-s.served; !errors.Is(serveErr, http.ErrServerClosed) {
 			err = errors.Join(err, serveErr)
 		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		err = errors.Join(err, errors.Join(s.refused...))
 	})
 	return err
 }
