@@ -188,32 +188,42 @@ func (p *textPrinter) userMessage(ev runnerscripts.Event) error {
 	return p.line(bold("> " + c.Content.Text))
 }
 
-// tool prints a tool call when it starts, and its result when it ends.
+// tool prints a tool call when it starts, and its result when it ends. A result that comes later is
+// printed with the call.
 func (p *textPrinter) tool(ev runnerscripts.Event) error {
 	u, err := runnerscripts.Payload[runnerscripts.ToolCall](ev)
 	if err != nil {
 		return nil
 	}
 	call, known := p.tools.Get(u.ToolCallID)
+	late := hasEnded(call) && len(call.Content) == 0 && len(u.Content) > 0
 	if u.Title != "" {
 		call.Title = u.Title
+	}
+	if u.Status != "" {
+		call.Status = u.Status
 	}
 	if u.Content != nil {
 		call.Content = u.Content
 	}
 	p.tools.Put(u.ToolCallID, call, sizeOf(call))
-	if !known || u.Title != "" && ev.Type == runnerscripts.TypeToolCall {
+	if !known || late || u.Title != "" && ev.Type == runnerscripts.TypeToolCall {
 		if err := p.line(cyan("→ "), bold(indented(firstOf(call.Title, u.Name)))); err != nil {
 			return err
 		}
 	}
-	switch u.Status {
-	case runnerscripts.ToolCompleted:
-		return p.result(call, dim)
-	case runnerscripts.ToolFailed:
+	switch {
+	case !late && !hasEnded(u):
+		return nil
+	case call.Status == runnerscripts.ToolFailed:
 		return p.result(call, red)
 	}
-	return nil
+	return p.result(call, dim)
+}
+
+// hasEnded reports whether a tool call has ended.
+func hasEnded(call runnerscripts.ToolCall) bool {
+	return call.Status == runnerscripts.ToolCompleted || call.Status == runnerscripts.ToolFailed
 }
 
 // sizeOf returns how many bytes of memory the printed parts of a tool call take.

@@ -54,7 +54,7 @@ func (d *doing) event(ev runnerscripts.Event) {
 
 func (d *doing) tool(call runnerscripts.ToolCall) {
 	at := slices.IndexFunc(d.tools, func(t runningTool) bool { return t.id == call.ToolCallID })
-	switch ended := call.Status == runnerscripts.ToolCompleted || call.Status == runnerscripts.ToolFailed; {
+	switch ended := hasEnded(call); {
 	case ended && at >= 0:
 		d.tools = slices.Delete(d.tools, at, at+1)
 	case ended:

@@ -237,3 +237,29 @@ func FuzzMarkdown(f *testing.F) {
 		}
 	})
 }
+
+// Some agents report the output of a command after their answer.
+func TestALateResultIsPrintedWithItsCall(t *testing.T) {
+	var out, errOut bytes.Buffer
+	show := newApp(nil, &out, &errOut).newPrinter(false)
+	content := func(text string) []runnerscripts.ToolCallContent {
+		return []runnerscripts.ToolCallContent{{Type: "content", Content: &runnerscripts.Content{Type: "text", Text: text}}}
+	}
+	for _, ev := range []runnerscripts.Event{
+		happens(t, runnerscripts.TypeToolCall, runnerscripts.ToolCall{ToolCallID: "1", Title: "ls", Status: runnerscripts.ToolInProgress}),
+		happens(t, runnerscripts.TypeToolCallUpdate, runnerscripts.ToolCall{ToolCallID: "1", Status: runnerscripts.ToolCompleted}),
+		happens(t, runnerscripts.TypeToolCall, runnerscripts.ToolCall{ToolCallID: "2", Title: "pwd", Status: runnerscripts.ToolCompleted, Content: content("/w")}),
+		chunk(t, "m", "Done."),
+		happens(t, runnerscripts.TypeToolCallUpdate, runnerscripts.ToolCall{ToolCallID: "1", Content: content("a.txt\nb.txt")}),
+		happens(t, runnerscripts.TypeToolCallUpdate, runnerscripts.ToolCall{ToolCallID: "1", Content: content("a.txt\nb.txt")}),
+		happens(t, runnerscripts.TypeToolCallUpdate, runnerscripts.ToolCall{ToolCallID: "2", Content: content("/w")}),
+	} {
+		if err := show.event(ev); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const want = "→ ls\n→ pwd\n  /w\nDone.\n→ ls\n  a.txt\n  b.txt\n"
+	if err := show.finish(); err != nil || out.String() != want {
+		t.Errorf("%v: printed\n%s\nwant\n%s", err, out.String(), want)
+	}
+}
