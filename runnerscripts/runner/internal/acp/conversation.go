@@ -134,7 +134,7 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 		})
 	}
 	if err == nil && !cancelled && c.cfg.Answered != nil && !c.cfg.Answered() && c.translate.takeBack() {
-		err = agent.APIFailure(0, fmt.Sprintf("%s has thrown away the answer, of which the model's API sent a part only", c.cfg.Program),
+		err = agent.APIFailure(0, fmt.Sprintf("%s has not kept the answer: it takes the answer for cut off, empty or repeated", c.cfg.Program),
 			"", "send the prompt again")
 	}
 	c.translate.endCalls()

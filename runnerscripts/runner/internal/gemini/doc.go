@@ -6,7 +6,11 @@
 //     same short ID, and the next start deletes the first. So the driver names the file by a
 //     minute in the past, removes the other files, and turns deletion off.
 //   - It reports a session as loaded before it has repeated all its messages.
-//   - It forgets an interrupted or failed prompt together with the answer.
+//   - It forgets an interrupted or failed prompt together with the answer. If a tool call was open, it
+//     remembers the call without a result, which its model's API refuses from then on. So the driver
+//     starts it again.
+//   - It records each result of a tool call twice, and makes a second response of it when it loads
+//     the session, which the API refuses, too. So the driver writes the file anew before each start.
 //   - It does not report the input of a tool call, the cached tokens of a query, or the rejection
 //     of a tool call. The session's file has most of that.
 //   - In an untrusted folder it refuses the modes that allow more than the default mode, so the
