@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 
@@ -32,10 +33,12 @@ sandbox, over the way that envctl itself has to it: the sandbox needs no network
 no published port. It goes on until Ctrl-C, or until a connection finds the sandbox
 ended. A server there may listen on 127.0.0.1 or on ::1.
 
-Every program that can connect to the address of --listen reaches the port. The default is PORT
-on 127.0.0.1; port 0 takes a free one, which is printed.`,
+Every program that can connect to the address of --listen reaches the port: on 127.0.0.1, the
+default with PORT, that is every user of this machine, and web pages in a browser. At
+unix:PATH it is you alone. Port 0 takes a free one, which is printed.`,
 		Example: `  envctl port 3f2a 8080
-  envctl port 3f2a 5173 --listen 127.0.0.1:0`,
+  envctl port 3f2a 5173 --listen 127.0.0.1:0
+  envctl port 3f2a 8080 --listen unix:web.sock`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			port, err := strconv.ParseUint(args[1], 10, 16)
@@ -47,7 +50,7 @@ on 127.0.0.1; port 0 takes a free one, which is printed.`,
 	}
 	f.flags(cmd)
 	cmd.ValidArgsFunction = f.completeIDs(1)
-	cmd.Flags().StringVar(&f.listen, "listen", "", "address of this machine to listen on (default 127.0.0.1:PORT)")
+	cmd.Flags().StringVar(&f.listen, "listen", "", "address of this machine to listen on, or unix:PATH (default 127.0.0.1:PORT)")
 	return cmd
 }
 
@@ -64,9 +67,9 @@ func (f *portFlags) run(ctx context.Context, id string, port int) (err error) {
 	if !env.Primitive().Capabilities().Forward {
 		return fmt.Errorf("sandbox %s carries no connections: %w", env.ID(), errors.ErrUnsupported)
 	}
-	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+	ln, err := listen(ctx, address)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("%w; choose another port with --listen, such as --listen 127.0.0.1:0", err)
+		return fmt.Errorf("%w; choose another address with --listen, such as --listen 127.0.0.1:0", err)
 	}
 	if err != nil {
 		return usagef("--listen: %v", err)
@@ -74,6 +77,16 @@ func (f *portFlags) run(ctx context.Context, id string, port int) (err error) {
 	f.app.status.off()
 	fmt.Fprintf(f.app.out, "%s -> port %d of %s\n", ln.Addr(), port, env.ID())
 	return f.serve(ctx, ln, env, port)
+}
+
+// listen listens at host:port or, for the user alone, at unix:PATH.
+func listen(ctx context.Context, address string) (net.Listener, error) {
+	network := "tcp"
+	if path, unix := strings.CutPrefix(address, "unix:"); unix {
+		network, address = "unix", path
+		defer syscall.Umask(syscall.Umask(0o077)) // who may write to the socket may connect
+	}
+	return (&net.ListenConfig{}).Listen(ctx, network, address)
 }
 
 // serve forwards connections until ctx is done or a connection finds that the sandbox has ended.

@@ -4,10 +4,14 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"io"
+	"io/fs"
 	"net/http"
+	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -85,6 +89,27 @@ func TestPortReachesASandboxWithoutNetwork(t *testing.T) {
 	running.Wait()
 	if !strings.Contains(errOut.String(), "nothing listens on port 8080 of the sandbox (yet)") {
 		t.Errorf("it said %q", errOut.String())
+	}
+}
+
+// Other users of the machine may connect to any of its ports, but not to a socket of the user.
+func TestAPortAtAUnixSocketIsTheUsersAlone(t *testing.T) {
+	t.Chdir(t.TempDir())
+	ln, err := listen(t.Context(), "unix:web.sock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat("web.sock"); err != nil || info.Mode().Perm() != 0o700 {
+		t.Errorf("%v, %v", info.Mode(), err)
+	}
+	if _, err := listen(t.Context(), "unix:web.sock"); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("a second one: %v", err)
+	}
+	if err := ln.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat("web.sock"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("after its end: %v", err)
 	}
 }
 
