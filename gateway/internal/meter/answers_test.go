@@ -13,7 +13,7 @@ type answer struct {
 	api   runnerscripts.ModelAPI
 	body  string
 	want  meter.Usage
-	found bool
+	exact bool
 }
 
 const (

@@ -13,6 +13,7 @@ type counter struct {
 	api   runnerscripts.ModelAPI
 	usage Usage
 	found bool
+	last  bool // the usage is that of the whole answer
 
 	// The fields below describe the current event. Its model counts only if the event reports
 	// usage: most events without usage are skipped unread.
@@ -20,8 +21,9 @@ type counter struct {
 	told  bool
 }
 
-// value processes a value that a [picker] has found.
-func (c *counter) value(key string, value []byte) {
+// value processes a value that a [picker] has found; inner says that it is in a message or
+// response.
+func (c *counter) value(key string, value []byte, inner bool) {
 	gemini := key == "usageMetadata" || key == "modelVersion"
 	if gemini != (c.api == runnerscripts.APIGemini) {
 		return
@@ -39,9 +41,17 @@ func (c *counter) value(key string, value []byte) {
 	}
 	if w.told() {
 		c.told, c.found = true, true
+		// The message with which Anthropic starts a stream tells the input only.
+		c.last = c.last || c.api == runnerscripts.APIOpenAI || c.api == runnerscripts.APIAnthropic && !inner
 		c.usage.Usage = w.usage(c.api, c.usage.Usage)
 		c.usage.HourWriteTokens = max(c.usage.HourWriteTokens, w.hour())
 	}
+}
+
+// exact reports whether the usage is that of the whole answer. Gemini reports it with each part,
+// so that only the end of the answer tells.
+func (c *counter) exact(whole bool) bool {
+	return c.last || c.api == runnerscripts.APIGemini && c.found && whole
 }
 
 // commit ends an event.

@@ -20,12 +20,12 @@ type Usage struct {
 
 // Watch returns the body of an answer with a reader that extracts the usage while the body is
 // read. It calls done once, when the body ends, fails or is closed, from the goroutine that
-// reads or closes; done must not block. Found is false if the answer has no usage or is
-// encoded. For a truncated answer, done receives the usage reported before the cut.
+// reads or closes; done must not block. Exact is false if the answer has no usage, is encoded, or
+// was cut before it reported all of its usage. Then done receives what it has reported.
 //
 // The reader passes the bytes on without delay. It keeps at most the bytes of one usage object,
 // whatever the size of the answer.
-func Watch(api runnerscripts.ModelAPI, resp *http.Response, done func(u Usage, found bool)) io.ReadCloser {
+func Watch(api runnerscripts.ModelAPI, resp *http.Response, done func(u Usage, exact bool)) io.ReadCloser {
 	encoding := resp.Header.Get("Content-Encoding")
 	encoded := encoding != "" && !strings.EqualFold(encoding, "identity")
 	return &watcher{body: resp.Body, done: done, encoded: encoded, counter: counter{api: api}}
@@ -61,7 +61,7 @@ func (w *watcher) Read(p []byte) (int, error) {
 	}
 	w.mu.Unlock()
 	if err != nil {
-		w.end()
+		w.end(err == io.EOF)
 	}
 	return n, err
 }
@@ -69,19 +69,20 @@ func (w *watcher) Read(p []byte) (int, error) {
 // Close closes the body.
 func (w *watcher) Close() error {
 	err := w.body.Close()
-	w.end()
+	w.end(false)
 	return err
 }
 
-func (w *watcher) end() {
+// end ends the answer, which is whole if it was read to its end.
+func (w *watcher) end(whole bool) {
 	w.mu.Lock()
 	ended := w.ended
 	w.ended = true
 	w.counter.commit()
-	u, found := w.counter.usage, w.counter.found
+	u, exact := w.counter.usage, w.counter.exact(whole)
 	w.mu.Unlock()
 	if !ended {
-		w.done(u, found)
+		w.done(u, exact)
 	}
 }
 

@@ -40,10 +40,10 @@ func TestFloodOfAnAnswerHidesNoUsageAndTakesLittleMemory(t *testing.T) { // not 
 		"a usage":    {openai, `{"model":"gpt-5","usage":{"a":"`, `"},"usage":{"input_tokens":7,"output_tokens":9}}`},
 	} {
 		var got meter.Usage
-		var found bool
+		var exact bool
 		body := io.MultiReader(strings.NewReader(c.start), repeat(filler, size), strings.NewReader(c.stop))
 		resp := &http.Response{Header: http.Header{}, Body: io.NopCloser(body)}
-		w := meter.Watch(c.api, resp, func(u meter.Usage, f bool) { got, found = u, f })
+		w := meter.Watch(c.api, resp, func(u meter.Usage, e bool) { got, exact = u, e })
 		buffer := make([]byte, 32<<10)
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
@@ -52,8 +52,8 @@ func TestFloodOfAnAnswerHidesNoUsageAndTakesLittleMemory(t *testing.T) { // not 
 		if want := int64(len(c.start) + size*len(filler) + len(c.stop)); err != nil || n != want {
 			t.Errorf("%s: %d of %d bytes, %v", name, n, want, err)
 		}
-		if got != usage("gpt-5", 7, 9, 0, 0) || !found {
-			t.Errorf("%s: %+v, %v", name, got, found)
+		if got != usage("gpt-5", 7, 9, 0, 0) || !exact {
+			t.Errorf("%s: %+v, %v", name, got, exact)
 		}
 		if used := after.TotalAlloc - before.TotalAlloc; used > 1<<20 {
 			t.Errorf("%s: %d bytes of memory", name, used)

@@ -55,8 +55,9 @@ func (p *picker) write(b []byte, to *counter) {
 			p.enter(c)
 		case '}', ']', ',':
 			if p.valueDepth > 0 && p.depth == p.valueDepth {
+				inner := p.valueDepth > p.base
 				p.valueDepth = 0
-				to.value(string(p.key[1:len(p.key)-1]), p.value)
+				to.value(string(p.key[1:len(p.key)-1]), p.value, inner)
 			}
 			p.leave(c)
 		}

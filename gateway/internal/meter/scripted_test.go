@@ -59,8 +59,8 @@ func TestTheUsageIsThatOfTheScriptedAPIs(t *testing.T) {
 				t.Fatal(err)
 			}
 			var got meter.Usage
-			var found bool
-			w := meter.Watch(c.api, resp, func(u meter.Usage, f bool) { got, found = u, f })
+			var exact bool
+			w := meter.Watch(c.api, resp, func(u meter.Usage, e bool) { got, exact = u, e })
 			if _, err := io.Copy(io.Discard, w); err != nil {
 				t.Fatal(err)
 			}
@@ -69,8 +69,8 @@ func TestTheUsageIsThatOfTheScriptedAPIs(t *testing.T) {
 			}
 			all := s.Requests()
 			u := all[len(all)-1].Usage
-			if want := usage(c.model, u.InputTokens, u.OutputTokens, u.CacheReadTokens, u.CacheWriteTokens); got != want || !found || u.OutputTokens == 0 {
-				t.Errorf("%s %s: %+v, %v; want %+v", c.path, body, got, found, want)
+			if want := usage(c.model, u.InputTokens, u.OutputTokens, u.CacheReadTokens, u.CacheWriteTokens); got != want || !exact || u.OutputTokens == 0 {
+				t.Errorf("%s %s: %+v, %v; want %+v", c.path, body, got, exact, want)
 			}
 		}
 	}
