@@ -133,6 +133,11 @@ func (b Budget) Metered() bool {
 	return false
 }
 
+// countsTokens reports whether a limit depends on the tokens of calls.
+func (b Budget) countsTokens() bool {
+	return b.Query.USD > 0 || b.Query.Tokens > 0 || b.Session.USD > 0 || b.Session.Tokens > 0
+}
+
 // Meter counts the usage of a session and ends queries that exceed the budget. Its methods may
 // be called from several goroutines.
 type Meter struct {

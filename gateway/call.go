@@ -8,9 +8,9 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"sync/atomic"
-
-	"golang.org/x/sync/semaphore"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/gateway/internal/meter"
 	"github.com/agentenv-dev/agentenv/gateway/internal/policy"
@@ -28,38 +28,40 @@ type ModelPolicy struct {
 	// ProviderTools are tools that the API runs itself and that agents may use, such as
 	// web_search, web_fetch and code_execution; "*" means all. The gateway removes all others
 	// from calls, since they would let an agent reach the internet from a sandbox without a
-	// network.
+	// network. Without web_fetch it refuses calls with addresses that the API would fetch, such
+	// as that of an image; inline data and uploaded files pass.
 	ProviderTools []string `json:"provider_tools,omitempty"`
 }
 
 // rules returns the rules for package policy, with rewrite as the model replacements.
-func (p ModelPolicy) rules(rewrite map[string]string) policy.Rules {
-	return policy.Rules{ProviderTools: p.ProviderTools, Models: p.Allow, Rewrite: rewrite}
+func (p ModelPolicy) rules(rewrite map[string]string, budget Budget) policy.Rules {
+	return policy.Rules{ProviderTools: p.ProviderTools, Models: p.Allow, Rewrite: rewrite, Metered: budget.countsTokens()}
 }
 
 // Check returns an [ErrConfig] if the policy is invalid.
 func (p ModelPolicy) Check() error {
-	if err := p.rules(p.Rewrite).Check(); err != nil {
+	if err := p.rules(p.Rewrite, Budget{}).Check(); err != nil {
 		return fmt.Errorf("%w: models: %w", ErrConfig, err)
 	}
 	return nil
 }
 
-// maxBuffered is how many bytes of request bodies a gateway holds at once.
-const maxBuffered = 4 * maxBody
-
 // calls applies the policy to model calls and counts them.
 type calls struct {
 	cfg    Config
-	memory *semaphore.Weighted
+	share  *share
 	warned atomic.Bool // a warning about removed tools was logged
+	// largest is the largest input that an answer has reported, in tokens.
+	largest atomic.Int64
 }
 
 // modelCall is a model call that passed the policy.
 type modelCall struct {
-	policy.Call
-	model  string
-	counts bool // the model generates output, so the call counts as usage
+	policy.Passed
+	size   int       // of the body
+	counts bool      // the model generates output, so the call counts as usage
+	began  time.Time // when it was sent
+	free   func()    // releases the memory of the body
 }
 
 type modelCallKey struct{}
@@ -70,7 +72,7 @@ func uncounted(path string) bool {
 }
 
 // prepare returns the request to pass on in place of r. The caller must call the returned
-// function after the answer, to release the memory of the body.
+// function after the answer.
 func (c *calls) prepare(r *http.Request, prefix string, up Upstream) (*http.Request, func(), error) {
 	if r.Method != http.MethodPost {
 		return r, func() {}, nil
@@ -82,20 +84,21 @@ func (c *calls) prepare(r *http.Request, prefix string, up Upstream) (*http.Requ
 	if size < 0 || size > maxBody {
 		size = maxBody
 	}
-	if err := c.memory.Acquire(r.Context(), size); err != nil {
-		return nil, nil, err
-	}
-	release := func() { c.memory.Release(size) }
-	out, err := c.read(r, prefix, up)
+	free, err := c.share.acquire(r.Context(), size)
 	if err != nil {
-		release()
 		return nil, nil, err
 	}
-	return out, release, nil
+	call, err := c.read(r, strings.TrimPrefix(r.URL.Path, prefix), up)
+	if err != nil {
+		free()
+		return nil, nil, err
+	}
+	call.free = free
+	return call.request(r, prefix), free, nil
 }
 
 // read reads the call and applies the policy.
-func (c *calls) read(r *http.Request, prefix string, up Upstream) (*http.Request, error) {
+func (c *calls) read(r *http.Request, path string, up Upstream) (*modelCall, error) {
 	var body bytes.Buffer
 	if r.ContentLength > 0 && r.ContentLength <= maxBody {
 		body.Grow(int(r.ContentLength) + bytes.MinRead)
@@ -103,21 +106,25 @@ func (c *calls) read(r *http.Request, prefix string, up Upstream) (*http.Request
 	if _, err := body.ReadFrom(r.Body); err != nil {
 		return nil, err
 	}
-	path := strings.TrimPrefix(r.URL.Path, prefix)
-	call, model, removed, err := c.cfg.Models.rules(c.cfg.Models.Rewrite).Apply(policy.Call{API: up.API, Path: path, Body: body.Bytes()})
+	call := &modelCall{counts: !uncounted(path)}
+	err := c.share.read(r.Context(), body.Len(), func() (err error) {
+		rules := c.cfg.Models.rules(c.cfg.Models.Rewrite, c.cfg.Meter.budget)
+		call.Passed, err = rules.Apply(r.Context(), policy.Call{API: up.API, Path: path, Body: body.Bytes()})
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	if len(removed) > 0 && !c.warned.Swap(true) {
-		c.cfg.Logger.Warn("tools that the model's API runs itself are removed; to allow them, name them in models.provider_tools", "tools", removed)
+	call.size = len(call.Body)
+	if len(call.Removed) > 0 && !c.warned.Swap(true) {
+		c.cfg.Logger.Warn("tools that the model's API runs itself are removed; to allow them, name them in models.provider_tools", "tools", call.Removed[:min(len(call.Removed), 16)])
 	}
-	counts := !uncounted(path)
-	if counts {
-		if err := c.cfg.Meter.admit(r.Context(), model); err != nil {
+	if call.counts {
+		if err := c.cfg.Meter.admit(r.Context(), call.Model); err != nil {
 			return nil, err
 		}
 	}
-	return (&modelCall{Call: call, model: model, counts: counts}).request(r, prefix), nil
+	return call, nil
 }
 
 // request returns r with the body, path and context of the call.
@@ -126,8 +133,39 @@ func (m *modelCall) request(r *http.Request, prefix string) *http.Request {
 	at := *r.URL
 	at.Path, at.RawPath = prefix+m.Path, ""
 	out.URL, out.TransferEncoding = &at, nil
-	out.Body, out.ContentLength = io.NopCloser(bytes.NewReader(m.Body)), int64(len(m.Body))
+	out.Body, out.ContentLength = &sent{rest: m.Body}, int64(len(m.Body))
 	return out
+}
+
+// answered frees the memory of the body. Nothing reads it once its answer begins.
+func (m *modelCall) answered() {
+	m.Body = nil
+	m.free()
+}
+
+// sent is a body that is sent. When it has been sent, it does not hold its bytes.
+type sent struct {
+	mu   sync.Mutex // the transport may close it while it reads
+	rest []byte
+}
+
+func (s *sent) Read(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.rest) == 0 {
+		s.rest = nil
+		return 0, io.EOF
+	}
+	n := copy(p, s.rest)
+	s.rest = s.rest[n:]
+	return n, nil
+}
+
+func (s *sent) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rest = nil
+	return nil
 }
 
 // count adds the usage that the answer reports to the meter.
@@ -138,14 +176,50 @@ func (c *calls) count(up Upstream, resp *http.Response) {
 	}
 	written := &counter{ReadCloser: resp.Body}
 	resp.Body = written
-	resp.Body = meter.Watch(up.API, resp, func(u meter.Usage, found bool) {
-		if !found {
-			// A call without reported usage is estimated at four bytes a token: an agent could
-			// leave out the option that requests usage.
-			u.InputTokens, u.OutputTokens = int64(len(call.Body)/4), written.n.Load()/4
+	perToken := int64(bytesPerToken)
+	if strings.HasPrefix(resp.Header.Get("Content-Type"), "text/event-stream") {
+		perToken = streamBytesPerToken
+	}
+	resp.Body = meter.Watch(up.API, resp, func(u meter.Usage, exact bool) {
+		if exact {
+			c.sawInput(u.TotalInput())
+		} else {
+			call.estimate(&u, written.n.Load()/perToken, time.Since(call.began), c.largest.Load())
 		}
-		c.cfg.Meter.count(call.model, u)
+		c.cfg.Meter.count(call.Model, u)
 	})
+}
+
+// sawInput raises largest.
+func (c *calls) sawInput(tokens int64) {
+	for was := c.largest.Load(); tokens > was && !c.largest.CompareAndSwap(was, tokens); was = c.largest.Load() {
+	}
+}
+
+// How an answer that does not report its usage is counted, see [modelCall.estimate]. An event of
+// a stream has about a hundred bytes beside its few tokens.
+const (
+	bytesPerToken       = 4
+	streamBytesPerToken = 16
+	tokensPerSecond     = 100
+)
+
+// estimate completes the usage of a call whose answer reports none, or was cut before it. An
+// agent could leave out the option that requests the usage, or disconnect. Models think and
+// write at some 100 tokens a second, also what the agent does not see; text is what it has seen.
+// largest is the largest input of an earlier call, for a conversation that the API has stored.
+func (m *modelCall) estimate(u *meter.Usage, text int64, took time.Duration, largest int64) {
+	if u.TotalInput() == 0 {
+		u.InputTokens = int64(m.size / bytesPerToken)
+		if m.Stored {
+			u.InputTokens = max(u.InputTokens, largest)
+		}
+	}
+	output := max(text, int64(took.Seconds()*tokensPerSecond)*m.Answers)
+	if m.MaxOutput > 0 {
+		output = min(output, m.MaxOutput*m.Answers)
+	}
+	u.OutputTokens = max(u.OutputTokens, output)
 }
 
 // counter counts the bytes read from a body.
@@ -160,30 +234,52 @@ func (c *counter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// fallback retries a failed call with the fallback model of the policy.
-type fallback struct {
-	policy ModelPolicy
-	meter  *Meter
-	send   func(*http.Request) (*http.Response, error)
+// sender sends calls to an API, and retries a failed call with the fallback model of the policy.
+type sender struct {
+	calls *calls
+	send  func(*http.Request) (*http.Response, error)
 }
 
 // RoundTrip sends the call. If that fails, it sends the body once more with the fallback model.
-func (f fallback) RoundTrip(r *http.Request) (*http.Response, error) {
-	resp, err := f.send(r)
+// When it returns, the call's body is freed.
+func (s sender) RoundTrip(r *http.Request) (*http.Response, error) {
 	call, ok := r.Context().Value(modelCallKey{}).(*modelCall)
-	if err != nil || !ok || resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode < http.StatusInternalServerError {
+	if !ok {
+		return s.send(r)
+	}
+	defer call.answered()
+	resp, err := s.try(r, call)
+	if err != nil || resp.StatusCode != http.StatusTooManyRequests && resp.StatusCode < http.StatusInternalServerError {
 		return resp, err
 	}
-	if f.policy.Fallback[call.model] == "" {
+	cfg := s.calls.cfg
+	if cfg.Models.Fallback[call.Model] == "" {
 		return resp, nil
 	}
-	other, model, _, err := f.policy.rules(f.policy.Fallback).Apply(call.Call)
-	if err != nil || call.counts && f.meter.admit(r.Context(), model) != nil {
+	again := &modelCall{counts: call.counts, free: call.free}
+	err = s.calls.share.read(r.Context(), call.size, func() (err error) {
+		again.Passed, err = cfg.Models.rules(cfg.Models.Fallback, cfg.Meter.budget).Apply(r.Context(), call.Call)
+		return err
+	})
+	if err != nil || call.counts && cfg.Meter.admit(r.Context(), again.Model) != nil {
 		return resp, nil //nolint:nilerr // the answer of the first model says more
 	}
 	_ = resp.Body.Close()
-	again := &modelCall{Call: other, model: model, counts: call.counts}
-	return f.send(again.request(r, strings.TrimSuffix(r.URL.Path, call.Path)))
+	again.size = len(again.Body)
+	defer again.answered()
+	return s.try(again.request(r, strings.TrimSuffix(r.URL.Path, call.Path)), again)
+}
+
+// try sends the call once. It counts a call that the agent abandons before its answer begins.
+func (s sender) try(r *http.Request, call *modelCall) (*http.Response, error) {
+	call.began = time.Now()
+	resp, err := s.send(r)
+	if err != nil && r.Context().Err() != nil && call.counts {
+		var u meter.Usage
+		call.estimate(&u, 0, time.Since(call.began), s.calls.largest.Load())
+		s.calls.cfg.Meter.count(call.Model, u)
+	}
+	return resp, err
 }
 
 // refuseCall answers a call that the gateway refuses.
@@ -195,6 +291,8 @@ func refuseCall(w http.ResponseWriter, r *http.Request, err error) {
 		refuse(w, http.StatusRequestEntityTooLarge, "request_too_large", fmt.Sprintf("the request has more than %d MiB", maxBody>>20))
 	case isBudget(err), errors.Is(err, ErrConfig):
 		refuse(w, http.StatusForbidden, "billing_error", err.Error())
+	case errors.Is(err, errBusy):
+		refuse(w, http.StatusServiceUnavailable, "overloaded_error", err.Error())
 	case errors.As(err, &refused):
 		refuse(w, http.StatusForbidden, "permission_error", refused.Error())
 	case r.Context().Err() != nil: // the agent disconnected

@@ -4,7 +4,8 @@
 // passes the request on.
 //
 // Where to look: gateway.go serves and checks tokens; proxy.go has the allowed methods and
-// paths and adds the key (sign); call.go applies the policy to a call and counts it; budget.go
+// paths and adds the key (sign); call.go applies the policy to a call and counts it; share.go
+// divides memory among gateways; budget.go
 // has the budgets; credential.go reads keys; replay.go records and replays calls; outward.go is
 // the proxy to allowed hosts, package internal/egress its rules. internal/policy changes calls,
 // internal/meter reads usage from answers, internal/prices has the prices, and internal/replay
@@ -33,7 +34,6 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/net/netutil"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/agentenv-dev/agentenv/gateway/internal/replay"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -53,6 +53,7 @@ const (
 	bodyTimeout   = 30 * time.Second // between two parts of a request's body
 	idleTimeout   = 2 * time.Minute
 	writeTimeout  = 5 * time.Minute // for one part of an answer that the agent does not read
+	closeTimeout  = 5 * time.Second // for all requests to end after they were cancelled
 )
 
 // ErrConfig is an invalid configuration; the text says what to change. It wraps fs.ErrInvalid.
@@ -114,13 +115,15 @@ type Gateway struct {
 	server    *http.Server
 	transport *http.Transport
 	send      func(*http.Request) (*http.Response, error) // to an upstream
-	// writeTimeout is the constant, except in tests.
-	writeTimeout time.Duration
-	recorder     *replay.Recorder // nil for none
-	player       *replay.Player   // nil for none
-	slots        chan struct{}    // one for each request that is passed on
-	outward      *outward
-	serving      sync.WaitGroup
+	// The constants, except in tests.
+	writeTimeout, closeTimeout time.Duration
+	stop                       context.CancelFunc // ends the contexts of all requests
+	recorder                   *replay.Recorder   // nil for none
+	player                     *replay.Player     // nil for none
+	slots                      chan struct{}      // one for each request that is passed on
+	share                      *share             // of the program's memory
+	outward                    *outward
+	serving                    sync.WaitGroup
 
 	mu      sync.Mutex
 	expires time.Time
@@ -152,7 +155,7 @@ func New(cfg Config) (*Gateway, error) {
 		cfg.Token = hex.EncodeToString(secret)
 	}
 	g := &Gateway{
-		cfg: cfg, digest: sha256.Sum256([]byte(cfg.Token)), slots: make(chan struct{}, maxRequests), writeTimeout: writeTimeout,
+		cfg: cfg, digest: sha256.Sum256([]byte(cfg.Token)), slots: make(chan struct{}, maxRequests), share: program.newShare(), writeTimeout: writeTimeout, closeTimeout: closeTimeout,
 		expires: time.Now().Add(cfg.TokenLife),
 		transport: &http.Transport{
 			Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, DisableCompression: true,
@@ -171,7 +174,7 @@ func New(cfg Config) (*Gateway, error) {
 		return nil, err
 	}
 	mux := make(routes, len(g.cfg.Upstreams))
-	through := &calls{cfg: g.cfg, memory: semaphore.NewWeighted(maxBuffered)}
+	through := &calls{cfg: g.cfg, share: g.share}
 	for name, up := range g.cfg.Upstreams {
 		handler, err := g.proxy(name, up, through)
 		if err != nil {
@@ -190,8 +193,11 @@ func New(cfg Config) (*Gateway, error) {
 		}
 		mux.ServeHTTP(w, r)
 	})
+	ctx, stop := context.WithCancel(context.Background()) //nolint:forbidigo // Close ends it
+	g.stop = stop
 	g.server = &http.Server{
-		Handler: handler, MaxHeaderBytes: maxHeader, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
+		BaseContext: func(net.Listener) context.Context { return ctx },
+		Handler:     handler, MaxHeaderBytes: maxHeader, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
 		ErrorLog: log.New(cfg.Logger.StandardWriter(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}), "", 0),
 	}
 	return g, nil
@@ -235,23 +241,36 @@ func (g *Gateway) Renew() {
 	g.expires = time.Now().Add(g.cfg.TokenLife)
 }
 
-// Close revokes the token, cancels running requests and returns when all have ended.
+// Close revokes the token, cancels running requests and returns when all have ended. If one does
+// not end within some seconds, such as one whose Config.Record blocks, Close returns an error.
 func (g *Gateway) Close() error {
 	g.mu.Lock()
 	g.closed = true
 	g.mu.Unlock()
+	g.stop()
 	err := g.server.Close()
-	g.serving.Wait()
-	g.outward.close()
-	for range maxRequests { // wait until every request has released its slot
-		g.slots <- struct{}{}
-	}
-	for range maxRequests {
-		<-g.slots
-	}
-	g.transport.CloseIdleConnections()
 	if errors.Is(err, net.ErrClosed) {
 		err = nil // the sandbox closed the listener
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		g.serving.Wait()
+		g.outward.close()
+		for range maxRequests { // wait until every request has released its slot
+			g.slots <- struct{}{}
+		}
+		for range maxRequests {
+			<-g.slots
+		}
+		g.transport.CloseIdleConnections()
+	}()
+	timeout := time.NewTimer(g.closeTimeout)
+	defer timeout.Stop()
+	select {
+	case <-ended:
+	case <-timeout.C:
+		return errors.Join(err, fmt.Errorf("gateway: close: a request has not ended within %v", g.closeTimeout))
 	}
 	if g.recorder != nil && g.recorder.Err() != nil {
 		err = errors.Join(err, fmt.Errorf("record the session: %w", g.recorder.Err()))

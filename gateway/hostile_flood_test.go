@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/internal/test/testmemory"
@@ -60,5 +61,27 @@ func TestFloodOfAnAnswerWithoutEndNeedsLittleMemory(t *testing.T) {
 		if err := <-served; err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// A flood of the largest calls, each made to be expensive, takes bounded memory, and nothing of it
+// is left.
+func TestFloodOfHostileCallsTakesBoundedMemory(t *testing.T) {
+	bodies := hostileBodies()
+	url, token := discarding(t)
+	testmemory.AtMost(t, 256<<20, func() {
+		var calls sync.WaitGroup
+		for _, body := range bodies {
+			calls.Go(func() {
+				client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+				if status := send(t.Context(), client, url, token, body); status != http.StatusOK && status != http.StatusForbidden {
+					t.Errorf("status %d", status)
+				}
+			})
+		}
+		calls.Wait()
+	})
+	if program.held != 0 {
+		t.Errorf("%d bytes are held", program.held)
 	}
 }

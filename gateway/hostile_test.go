@@ -43,12 +43,7 @@ func TestAnAgentThatNeverReads(t *testing.T) {
 	defer conn.Close()
 	fmt.Fprintf(conn, "POST /anthropic/v1/messages HTTP/1.1\r\nHost: x\r\nX-Api-Key: %s\r\nContent-Length: 2\r\n\r\n{}", at.Token)
 	<-gone
-	for range maxRequests { // every slot is free
-		g.slots <- struct{}{}
-	}
-	for range maxRequests {
-		<-g.slots
-	}
+	waitIdle(g)
 }
 
 // TestAStreamThatIsCut checks that the agent can tell a truncated stream from a complete one.

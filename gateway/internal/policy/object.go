@@ -1,12 +1,12 @@
 package policy
 
 import (
-	"bytes"
-	"encoding/json"
 	"slices"
+	"strconv"
+	"strings"
 )
 
-// object is a JSON object that preserves the bytes of its values.
+// object is a JSON object that preserves the bytes of its members.
 type object struct {
 	whole   []byte
 	members []member
@@ -15,89 +15,119 @@ type object struct {
 
 type member struct {
 	name  string
-	key   []byte // as it was written
-	value json.RawMessage
+	whole []byte // the name and the value, as written
+	value []byte
 }
 
-// parse returns the members of an object. It refuses duplicate names: the API could read the
-// other member.
-func parse(data []byte) (object, error) {
-	o := object{whole: data}
-	dec := json.NewDecoder(bytes.NewReader(data))
-	if first, err := dec.Token(); err != nil || first != json.Delim('{') {
-		return o, refuse("the body is no JSON object")
+// members reads an object of at most limit members. It refuses duplicate names: the API could
+// read the other member. Each value is read by read; nil skips it.
+func (s *scanner) members(what string, limit int, read func(name string) error) (o object, err error) {
+	if s.next() != '{' {
+		return o, refuse("%s is no JSON object", what)
 	}
-	names := map[string]bool{}
-	for dec.More() {
-		before := dec.InputOffset()
-		token, err := dec.Token()
-		name, ok := token.(string)
-		if err != nil || !ok {
-			return o, refuse("the body is damaged JSON: a name is missing")
-		}
-		m := member{name: name, key: bytes.TrimLeft(data[before:dec.InputOffset()], " \t\r\n,")}
-		if err := dec.Decode(&m.value); err != nil {
-			return o, refuse("the body is damaged JSON: %v", err)
-		}
-		if names[name] {
-			return o, refuse("the member %q stands twice", name)
+	begin, names := s.pos, map[string]bool{}
+	err = s.object(func(text []byte) error {
+		from := s.name
+		name, ok := decode(text)
+		switch {
+		case !ok:
+			return refuse("%s has a name of more than %d bytes", what, maxName)
+		case names[name]:
+			return refuse("the member %q of %s stands twice", name, what)
+		case len(names) == limit:
+			return refuse("%s has more than %d members", what, limit)
 		}
 		names[name] = true
-		o.members = append(o.members, m)
-	}
-	if _, err := dec.Token(); err != nil {
-		return o, refuse("the body is damaged JSON: %v", err)
-	}
-	if len(bytes.Trim(data[dec.InputOffset():], " \t\r\n")) > 0 {
-		return o, refuse("the body has more than one JSON object")
-	}
-	return o, nil
-}
-
-func (o *object) index(name string) int {
-	return slices.IndexFunc(o.members, func(m member) bool { return m.name == name })
+		_ = s.next()
+		value := s.pos
+		if read == nil {
+			err = s.value()
+		} else {
+			err = read(name)
+		}
+		o.members = append(o.members, member{name: name, whole: s.data[from:s.pos], value: s.data[value:s.pos]})
+		return err
+	})
+	o.whole = s.data[begin:s.pos]
+	return o, err
 }
 
 // value returns the value of a member; nil if there is none.
-func (o *object) value(name string) json.RawMessage {
-	if i := o.index(name); i >= 0 {
-		return o.members[i].value
+func (o *object) value(name string) []byte {
+	for _, m := range o.members {
+		if m.name == name {
+			return m.value
+		}
 	}
 	return nil
 }
 
-// set replaces the value of an existing member.
-func (o *object) set(name string, value json.RawMessage) {
-	if i := o.index(name); i >= 0 {
-		o.members[i].value, o.changed = value, true
+// text returns the value of a member that is a string or missing or null.
+func (o *object) text(name string) (_ string, ok bool) {
+	switch value := o.value(name); {
+	case value == nil, string(value) == "null":
+		return "", true
+	case value[0] != '"':
+		return "", false
+	default:
+		return decode(value)
 	}
 }
 
-func (o *object) remove(name string) {
-	if i := o.index(name); i >= 0 {
-		o.members, o.changed = slices.Delete(o.members, i, i+1), true
+// number returns the value of a member that is a whole number, else 0.
+func (o *object) number(name string) int64 {
+	value := o.value(name)
+	n, err := strconv.ParseInt(strings.Trim(string(value[:min(len(value), maxName)]), `"`), 10, 64)
+	if err != nil {
+		return 0
 	}
+	return n
 }
 
-// bytes returns the object, byte for byte as it was parsed if nothing has changed.
+// set replaces the value of a member, or adds the member.
+func (o *object) set(name string, value []byte) {
+	o.changed = true
+	added := member{name: name, whole: slices.Concat([]byte(strconv.Quote(name)), []byte(":"), value), value: value}
+	for i, m := range o.members {
+		if m.name == name {
+			o.members[i] = added
+			return
+		}
+	}
+	o.members = append(o.members, added)
+}
+
+// remove removes members and reports whether there was one.
+func (o *object) remove(names ...string) bool {
+	before := len(o.members)
+	o.members = slices.DeleteFunc(o.members, func(m member) bool { return slices.Contains(names, m.name) })
+	o.changed = o.changed || len(o.members) < before
+	return len(o.members) < before
+}
+
+// bytes returns the object, byte for byte as it was read if nothing has changed.
 func (o *object) bytes() []byte {
 	if !o.changed {
 		return o.whole
 	}
-	parts := make([]json.RawMessage, len(o.members))
+	parts := make([][]byte, len(o.members))
 	for i, m := range o.members {
-		parts[i] = slices.Concat(m.key, []byte(":"), m.value)
+		parts[i] = m.whole
 	}
 	return join('{', parts, '}')
 }
 
-func join(open byte, parts []json.RawMessage, end byte) []byte {
-	out := []byte{open}
+func join(first byte, parts [][]byte, last byte) []byte {
+	size := 2 + len(parts)
+	for _, p := range parts {
+		size += len(p)
+	}
+	out := append(make([]byte, 0, size), first)
 	for i, p := range parts {
 		if i > 0 {
 			out = append(out, ',')
 		}
 		out = append(out, p...)
 	}
-	return append(out, end)
+	return append(out, last)
 }

@@ -1,12 +1,16 @@
-// Package policy decides which model calls are allowed and removes the tools that the API would
-// run itself. It parses only what it needs and preserves all other bytes.
+// Package policy decides which model calls are allowed, removes the tools that the API would run
+// itself, and refuses addresses in messages that the API would fetch. It reads a call in one pass
+// of bounded depth, values and memory, and preserves the bytes of what it does not change.
 //
-// An API may still fetch a resource that a message names, such as an image URL.
+// It knows the APIs of Anthropic, OpenAI and Gemini. A server that speaks one of them may run or
+// fetch by other members or models.
 package policy
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"path"
 	"regexp"
 	"slices"
@@ -15,15 +19,24 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
+const (
+	maxMembers     = 1000 // of a call
+	maxToolMembers = 64
+	maxTools       = 10_000
+)
+
 // Rules define which calls are passed on, and how they are changed.
 type Rules struct {
 	// ProviderTools are the tools that an API may run itself, by the names of [canonical]; "*"
-	// means all.
+	// means all. With web_fetch the API may also fetch addresses in messages.
 	ProviderTools []string
 	// Models are the allowed models, as patterns of path.Match; empty means all.
 	Models []string
 	// Rewrite maps a model to the model that replaces it.
 	Rewrite map[string]string
+	// Metered refuses calls whose answer cannot be counted in tokens, and makes a streamed
+	// answer report its usage.
+	Metered bool
 }
 
 // Call is a model call.
@@ -31,6 +44,18 @@ type Call struct {
 	API  runnerscripts.ModelAPI
 	Path string // below the upstream, decoded
 	Body []byte
+}
+
+// Passed is a call to pass on.
+type Passed struct {
+	Call
+	Model   string
+	Removed []string // tools, each once
+	// MaxOutput is how many tokens the API may generate, as the call says; zero if it says
+	// nothing. Answers is how many answers it generates at once.
+	MaxOutput, Answers int64
+	// Stored reports that the call continues a conversation that the API has stored.
+	Stored bool
 }
 
 // RefusedError says why a call is refused.
@@ -55,208 +80,153 @@ func (r Rules) Check() error {
 // geminiModel finds the model in a path of Gemini's API.
 var geminiModel = regexp.MustCompile(`^(/v1[a-z]*/models/)([^:/]+)(:[A-Za-z]+)$`)
 
-// Apply returns the call to pass on, its model, and the removed tools. Errors are a
-// [*RefusedError].
-func (r Rules) Apply(c Call) (out Call, model string, removed []string, err error) {
-	body, err := parse(c.Body)
-	if err != nil {
-		return c, "", nil, err
-	}
-	if model, err = r.model(&c, &body); err != nil {
-		return c, model, nil, err
-	}
-	if !slices.Contains(r.ProviderTools, "*") {
-		if removed, err = r.tools(c.API, &body); err != nil {
-			return c, model, nil, err
-		}
-		if strings.Contains(model, "-search-preview") || strings.HasSuffix(model, "-search-api") {
-			if !r.allows("web_search") {
-				return c, model, nil, refuse("the model %q searches the web, which this sandbox must not do; to allow it, name web_search in models.provider_tools", model)
-			}
-		}
-	}
-	c.Body = body.bytes()
-	return c, model, removed, nil
+// pass is the one pass over a call.
+type pass struct {
+	scanner
+	Rules
+	api   runnerscripts.ModelAPI
+	body  object
+	limit object // Gemini's settings, which limit the output
+
+	tools    int      // read so far
+	kept     [][]byte // of the call's tools
+	filtered bool     // kept replaces the call's tools
+	removed  []string
 }
 
-// model applies Rewrite to a call and returns its model.
-func (r Rules) model(c *Call, body *object) (model string, err error) {
-	at := geminiModel.FindStringSubmatch(c.Path)
-	if c.API == runnerscripts.APIGemini {
-		if at == nil {
-			return "", refuse("the path %q names no model", c.Path)
+// Apply returns the call to pass on. Errors are a [*RefusedError], or the cause of ctx.
+func (r Rules) Apply(ctx context.Context, c Call) (out Passed, err error) {
+	p := &pass{Rules: r, api: c.API, scanner: scanner{data: c.Body, stop: func() error { return context.Cause(ctx) }}}
+	if p.body, err = p.members("the body", maxMembers, p.member); err != nil {
+		return out, err
+	}
+	if p.next(); p.pos < len(p.data) {
+		return out, refuse("the body has more than one JSON object")
+	}
+	out.Call = c
+	if err := p.model(&out); err != nil {
+		return out, err
+	}
+	if err := p.searches(out.Model); err != nil {
+		return out, err
+	}
+	p.edit()
+	if err := p.measure(&out); err != nil {
+		return out, err
+	}
+	if p.body.changed {
+		out.Body = p.body.bytes()
+	}
+	out.Removed = p.removed
+	return out, nil
+}
+
+// member reads a member of the call.
+func (p *pass) member(name string) (err error) {
+	switch {
+	case name == "generationConfig" || name == "generation_config":
+		if p.next() == '{' {
+			p.limit, err = p.members("the call's "+name, maxMembers, nil)
+			return err
 		}
-		model = at[2]
-	} else if raw := body.value("model"); raw != nil {
-		if json.Unmarshal(raw, &model) != nil {
-			return "", refuse("the call's model is no string")
+	case p.allows("*"):
+	case name == "tools" && p.next() != 'n':
+		kept, gone, err := p.filter()
+		p.kept, p.filtered = kept, len(gone) > 0
+		p.remove(gone...)
+		return err
+	case conversation[name] && !p.allows("web_fetch"):
+		return p.content(name)
+	}
+	return p.value()
+}
+
+// remove adds tools to the removed ones.
+func (p *pass) remove(tools ...string) {
+	p.removed = append(p.removed, tools...)
+	slices.Sort(p.removed)
+	p.removed = slices.Compact(p.removed)
+}
+
+// model applies Rewrite to the call.
+func (p *pass) model(out *Passed) error {
+	at := geminiModel.FindStringSubmatch(out.Path)
+	if p.api == runnerscripts.APIGemini {
+		if at == nil {
+			return refuse("the path %q names no model", out.Path)
+		}
+		out.Model = at[2]
+	} else {
+		var ok bool
+		if out.Model, ok = p.body.text("model"); !ok {
+			return refuse("the call's model is no string of at most %d bytes", maxName)
 		}
 	}
-	if other, ok := r.Rewrite[model]; ok {
-		model = other
-		if at != nil && c.API == runnerscripts.APIGemini {
-			c.Path = at[1] + model + at[3]
+	if other, ok := p.Rewrite[out.Model]; ok {
+		out.Model = other
+		if p.api == runnerscripts.APIGemini {
+			out.Path = at[1] + other + at[3]
 		} else {
-			text, err := json.Marshal(model)
+			text, err := json.Marshal(other)
 			if err != nil {
-				return "", err
+				return err
 			}
-			body.set("model", text)
+			p.body.set("model", text)
 		}
 	}
 	matches := func(pattern string) bool {
-		ok, err := path.Match(pattern, model)
+		ok, err := path.Match(pattern, out.Model)
 		return ok && err == nil
 	}
-	if len(r.Models) > 0 && !slices.ContainsFunc(r.Models, matches) {
-		return model, refuse("the model %q is not allowed here; to allow it, add it to models.allow", model)
+	if len(p.Models) > 0 && !slices.ContainsFunc(p.Models, matches) {
+		return refuse("the model %q is not allowed here; to allow it, add it to models.allow", out.Model)
 	}
-	return model, nil
+	return nil
 }
 
-// allows reports whether the API may run a tool itself.
-func (r Rules) allows(tool string) bool {
-	return slices.Contains(r.ProviderTools, tool)
+// searches refuses a model that searches the web.
+func (p *pass) searches(model string) error {
+	if (strings.Contains(model, "-search-preview") || strings.HasSuffix(model, "-search-api")) && !p.allows("web_search") {
+		return refuse("the model %q searches the web, which this sandbox must not do; to allow it, name web_search in models.provider_tools", model)
+	}
+	return nil
 }
 
-// dated is the version at the end of a type, as in web_search_20250305 and
-// web_search_preview_2025_03_11.
-var dated = regexp.MustCompile(`(_preview)?(_20\d\d_?\d\d_?\d\d)?$`)
-
-// canonical returns the name of a tool in the configuration for an API's tool type.
-func canonical(kind string) string {
-	kind = dated.ReplaceAllString(kind, "")
-	switch kind {
-	case "googleSearch", "google_search", "googleSearchRetrieval", "google_search_retrieval", "enterpriseWebSearch", "enterprise_web_search":
-		return "web_search"
-	case "urlContext", "url_context":
-		return "web_fetch"
-	case "codeExecution", "code_interpreter":
-		return "code_execution"
-	case "mcp_toolset", "mcp_servers":
-		return "mcp"
+// measure reads how much the API may generate. With Metered it refuses calls whose usage nobody
+// would learn.
+func (p *pass) measure(out *Passed) error {
+	for _, name := range []string{"max_tokens", "max_completion_tokens", "max_output_tokens"} {
+		out.MaxOutput = max(out.MaxOutput, p.body.number(name))
 	}
-	return kind
-}
-
-// local reports whether the agent runs a tool of this type, or the tool accesses nothing.
-func local(api runnerscripts.ModelAPI, kind string) bool {
-	base := dated.ReplaceAllString(kind, "")
-	switch api {
-	case runnerscripts.APIAnthropic:
-		return slices.Contains([]string{"", "custom", "bash", "text_editor", "computer", "memory", "tool_search_tool_regex", "tool_search_tool_bm25"}, base)
-	case runnerscripts.APIOpenAI:
-		return slices.Contains([]string{"function", "custom", "local_shell", "apply_patch", "computer_use", "computer", "tool_search"}, base)
-	case runnerscripts.APIGemini:
-		return slices.Contains([]string{"functionDeclarations", "function_declarations", "computerUse", "computer_use"}, kind)
+	for _, name := range []string{"maxOutputTokens", "max_output_tokens"} {
+		out.MaxOutput = max(out.MaxOutput, p.limit.number(name))
 	}
-	return false
-}
-
-// tools removes the tools that the API would run itself, and the fields that select them.
-func (r Rules) tools(api runnerscripts.ModelAPI, body *object) (removed []string, err error) {
-	for _, m := range []struct{ member, tool string }{{"mcp_servers", "mcp"}, {"container", "code_execution"}, {"web_search_options", "web_search"}} {
-		if body.value(m.member) != nil && !r.allows(m.tool) {
-			body.remove(m.member)
-			removed = append(removed, m.tool)
+	out.MaxOutput = min(max(out.MaxOutput, 0), math.MaxInt32)
+	out.Answers = max(1, p.body.number("n"), p.limit.number("candidateCount"), p.limit.number("candidate_count"))
+	out.Answers = min(out.Answers, math.MaxInt16)
+	for _, name := range []string{"previous_response_id", "conversation", "prompt", "cachedContent", "cached_content"} {
+		out.Stored = out.Stored || p.body.value(name) != nil
+	}
+	if !p.Metered || p.api != runnerscripts.APIOpenAI {
+		return nil
+	}
+	if value := string(p.body.value("background")); value != "" && value != "false" && value != "null" {
+		return refuse("a call in the background does not tell its tokens, and the budget counts them; send it without background, or limit budget.*.requests only")
+	}
+	if !strings.HasSuffix(out.Path, "/chat/completions") || string(p.body.value("stream")) != "true" {
+		return nil
+	}
+	options := object{changed: true}
+	if value := p.body.value("stream_options"); value != nil && string(value) != "null" {
+		var err error
+		s := &scanner{data: value, stop: p.stop}
+		if options, err = s.members("the call's stream_options", maxToolMembers, nil); err != nil {
+			return err
 		}
 	}
-	raw := body.value("tools")
-	if raw == nil || string(raw) == "null" {
-		return removed, nil
+	if string(options.value("include_usage")) != "true" {
+		options.set("include_usage", []byte("true"))
+		p.body.set("stream_options", options.bytes())
 	}
-	list, gone, err := r.filter(api, raw)
-	if err != nil {
-		return nil, err
-	}
-	removed = append(removed, gone...)
-	switch {
-	case len(gone) == 0:
-		return removed, nil
-	case len(list) == 0:
-		for _, name := range []string{"tools", "tool_choice", "toolConfig", "tool_config", "parallel_tool_calls"} {
-			body.remove(name)
-		}
-		return removed, nil
-	}
-	body.set("tools", join('[', list, ']'))
-	if choice := body.value("tool_choice"); choice != nil && r.choosesOne(choice, gone) {
-		body.remove("tool_choice")
-	}
-	return removed, nil
-}
-
-// choosesOne reports whether a choice names a tool that was removed.
-func (r Rules) choosesOne(choice json.RawMessage, gone []string) bool {
-	var c struct {
-		Type string `json:"type"`
-		Name string `json:"name"`
-	}
-	if json.Unmarshal(choice, &c) != nil {
-		return false // "auto", "required": there are other tools
-	}
-	return slices.Contains(gone, canonical(c.Type)) || c.Type == "tool" && slices.Contains(gone, canonical(c.Name)) || c.Type == "allowed_tools"
-}
-
-// filter returns the tools of a list that are kept, unchanged, and the names of the removed
-// ones.
-func (r Rules) filter(api runnerscripts.ModelAPI, raw json.RawMessage) (stay []json.RawMessage, gone []string, err error) {
-	var list []json.RawMessage
-	if err := json.Unmarshal(raw, &list); err != nil {
-		return nil, nil, refuse("the call's tools are no list")
-	}
-	for _, one := range list {
-		tool, err := parse(one)
-		if err != nil {
-			return nil, nil, refuse("a tool of the call: %v", err)
-		}
-		if api == runnerscripts.APIGemini {
-			before := len(gone)
-			for _, m := range slices.Clone(tool.members) {
-				if !local(api, m.name) && !r.allows(canonical(m.name)) {
-					tool.remove(m.name)
-					gone = append(gone, canonical(m.name))
-				}
-			}
-			if len(tool.members) > 0 || before == len(gone) {
-				stay = append(stay, tool.bytes())
-			}
-			continue
-		}
-		kind, keep, err := r.keeps(api, &tool)
-		switch {
-		case err != nil:
-			return nil, nil, err
-		case keep:
-			stay = append(stay, one)
-		default:
-			gone = append(gone, canonical(kind))
-		}
-	}
-	return stay, gone, nil
-}
-
-// keeps reports whether a tool is kept.
-func (r Rules) keeps(api runnerscripts.ModelAPI, tool *object) (kind string, keep bool, err error) {
-	if raw := tool.value("type"); raw != nil && string(raw) != "null" {
-		if json.Unmarshal(raw, &kind) != nil {
-			return "", false, refuse("the type of a tool is no string")
-		}
-	}
-	if api == runnerscripts.APIOpenAI {
-		switch kind {
-		case "namespace": // a group of others
-			_, gone, err := r.filter(api, tool.value("tools"))
-			return strings.Join(gone, ","), len(gone) == 0, err
-		case "shell": // run by the agent, unless it runs in a container of the API
-			var at struct {
-				Type string `json:"type"`
-			}
-			if raw := tool.value("environment"); raw != nil && json.Unmarshal(raw, &at) != nil || !slices.Contains([]string{"", "local"}, at.Type) {
-				return "code_execution", r.allows("code_execution"), nil
-			}
-			return kind, true, nil
-		}
-	}
-	return kind, local(api, kind) || r.allows(canonical(kind)), nil
+	return nil
 }
