@@ -126,7 +126,7 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 	e := &Environment{
 		prim: p, cfg: cfg, owner: own, gate: gate, meter: meter, hosts: cfg.Sandbox.AllowHosts,
 		log:    cfg.logOf(p.ID()).With(eventlog.Session, cfg.SessionID),
-		hide:   redact.New(append(secretsOfConfig(cfg), gate.secrets...)),
+		hide:   redact.New(append(secretsOfConfig(cfg), gate.secrets.values...)),
 		grace:  runnerscripts.DefaultInterruptGrace,
 		margin: killMargin,
 		probe:  probeTimeout,

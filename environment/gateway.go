@@ -52,7 +52,7 @@ type gate struct {
 	refusals chan string // refusals of the proxy for the running query; nil for no proxy
 	server   *gateway.Gateway
 	at       *runnerscripts.Gateway
-	secrets  []string
+	secrets  secrets
 	file     *os.File // of the recording; nil for none
 	serving  sync.WaitGroup
 }
@@ -140,7 +140,7 @@ func openGate(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config
 			return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 		}
 		to.Upstreams[name] = up
-		g.secrets = append(g.secrets, up.Key)
+		g.secrets.hide(up.Key)
 	}
 	address := "127.0.0.1:0"
 	if last := own.gateway; last != nil {
@@ -195,7 +195,8 @@ func (c Config) modelPolicy() ModelPolicy {
 // serve serves the listener until close.
 func (g *gate) serve(l net.Listener, cfg Config) {
 	g.at = g.server.At(l.Addr())
-	g.secrets = append(g.secrets, g.at.Token, g.at.ProxyCredential())
+	g.secrets.hide(g.at.Token)
+	g.secrets.hide(g.at.ProxyCredential())
 	g.serving.Go(func() {
 		if err := g.server.Serve(l); err != nil && cfg.Logger != nil {
 			cfg.Logger.Debug("the gateway has ended", "error", err) // it ends with the sandbox

@@ -96,3 +96,28 @@ func TestTheGatewayIsWhereItWas(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestAShortKeyIsInNobodysWay has keys that users give to a local server, which takes any. Their
+// letters are everywhere in the events.
+func TestAShortKeyIsInNobodysWay(t *testing.T) {
+	t.Parallel()
+	for _, key := range []string{"k", "x", "none", "test", "EMPTY", "1234567"} {
+		t.Run(key, func(t *testing.T) {
+			t.Parallel()
+			env := create(t, Config{
+				Sandbox: sandbox(t), Agent: asksForF(t), OnPermission: AllowAll,
+				Credentials: map[string]Credential{"openai": {Command: []string{"echo", key}}},
+			})
+			events, err := collect(t.Context(), env, Query{Prompt: "x " + key})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, ev := range events {
+				if strings.Contains(string(ev.Payload), "[redacted]") {
+					t.Errorf("%s %s", ev.Type, ev.Payload)
+				}
+			}
+			workspaceOf(t, env).mustBe(t, tree{"f": "1"})
+		})
+	}
+}

@@ -15,12 +15,9 @@ import (
 	"github.com/agentenv-dev/agentenv/environment/internal/hostgit"
 	"github.com/agentenv-dev/agentenv/environment/internal/redact"
 	"github.com/agentenv-dev/agentenv/internal/eventlog"
+	"github.com/agentenv-dev/agentenv/internal/secret"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
-
-// shortestSecret is the least length in bytes of a value that is redacted. A shorter value is
-// too often part of other words.
-const shortestSecret = 8
 
 // A name of a variable, header or setting is that of a secret if one of its words is in
 // secretWords or contains one of secretParts, unless its last word is in settingWords:
@@ -119,9 +116,9 @@ func (s *secrets) addURL(raw string) {
 	if !strings.Contains(raw, "://") {
 		return
 	}
-	for _, secret := range hostgit.SecretsOf(raw) {
-		if strings.Contains(secret, ":") || !strings.Contains(raw, "://"+secret+"@") || strings.HasPrefix(raw, "http") {
-			s.hide(secret) // a user alone is no secret, but in HTTP it may be a token
+	for _, value := range hostgit.SecretsOf(raw) {
+		if strings.Contains(value, ":") || !strings.Contains(raw, "://"+value+"@") || strings.HasPrefix(raw, "http") {
+			s.hide(value) // a user alone is no secret, but in HTTP it may be a token
 		}
 	}
 	if u, err := url.Parse(raw); err == nil {
@@ -137,7 +134,7 @@ func (s *secrets) addURL(raw string) {
 
 // hide adds a value, and its form in a URL.
 func (s *secrets) hide(value string) {
-	if len(value) < shortestSecret {
+	if len(value) < secret.Shortest {
 		return
 	}
 	s.values = append(s.values, value)

@@ -412,3 +412,29 @@ func TestInvalidConfigurations(t *testing.T) {
 		}
 	}
 }
+
+// TestAShortKeyChangesNoAnswer has a key as servers of local models take it, which is part of
+// many words.
+func TestAShortKeyChangesNoAnswer(t *testing.T) {
+	const said = `{"error":{"kind":"key","message":"k is no known key"}}`
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Api-Key") != "k" {
+			t.Errorf("the key is %q", r.Header.Get("X-Api-Key"))
+		}
+		w.Header().Set("X-Kind", "key")
+		w.WriteHeader(http.StatusUnauthorized)
+		_, _ = io.WriteString(w, said)
+	}))
+	defer server.Close()
+	var record strings.Builder
+	_, at := serveConfig(t, Config{Record: &record, Upstreams: map[string]Upstream{"anthropic": {API: "anthropic", URL: server.URL, Key: "k"}}})
+	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(request(t, "POST", at.URL+"/anthropic/v1/messages", `{"messages":[]}`, "X-Api-Key", at.Token))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil || string(data) != said || resp.Header.Get("X-Kind") != "key" || strings.Contains(record.String(), "redacted") {
+		t.Errorf("%s %v, recorded %s: %v", data, resp.Header, record.String(), err)
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/internal/secret"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -99,7 +100,7 @@ func (g *Gateway) proxy(name string, up Upstream, through *calls) (http.Handler,
 				refuse(w, http.StatusUnprocessableEntity, "invalid_request_error", missing.Error())
 				return
 			}
-			cause := strings.ReplaceAll(err.Error(), up.Key, "[redacted]")
+			cause := up.redact(err.Error())
 			logger.Warn("the model's API cannot be reached", "error", cause)
 			refuse(w, http.StatusBadGateway, "api_error", fmt.Sprintf("the gateway cannot reach the API at %s: %s", base.Host, cause))
 		},
@@ -171,6 +172,14 @@ func (u Upstream) sign(r *http.Request) {
 	}
 }
 
+// redact replaces the key in a text, unless it is too short for that.
+func (u Upstream) redact(text string) string {
+	if len(u.Key) < secret.Shortest {
+		return text
+	}
+	return strings.ReplaceAll(text, u.Key, "[redacted]")
+}
+
 // maxErrorBody is how many bytes of an error body are passed on.
 const maxErrorBody = 1 << 20
 
@@ -180,7 +189,7 @@ func (u Upstream) inspect(resp *http.Response) error {
 	resp.Header.Del("Set-Cookie")
 	for _, values := range resp.Header {
 		for i, v := range values {
-			values[i] = strings.ReplaceAll(v, u.Key, "[redacted]")
+			values[i] = u.redact(v)
 		}
 	}
 	switch {
@@ -194,7 +203,7 @@ func (u Upstream) inspect(resp *http.Response) error {
 		return err
 	}
 	_ = resp.Body.Close()
-	data = bytes.ReplaceAll(data, []byte(u.Key), []byte("[redacted]"))
+	data = []byte(u.redact(string(data)))
 	resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(data)), int64(len(data))
 	resp.Header.Set("Content-Length", strconv.Itoa(len(data)))
 	return nil

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/agentenv-dev/agentenv/gateway/internal/replay"
+	"github.com/agentenv-dev/agentenv/internal/secret"
 )
 
 // NoMatchError is a model call that is not in the recording.
@@ -29,7 +30,9 @@ func (g *Gateway) openReplay() (err error) {
 	case g.cfg.Record != nil:
 		secrets := []string{g.cfg.Token}
 		for _, up := range g.cfg.Upstreams {
-			secrets = append(secrets, up.Key)
+			if len(up.Key) >= secret.Shortest {
+				secrets = append(secrets, up.Key)
+			}
 		}
 		if g.recorder, err = replay.NewRecorder(g.cfg.Record, g.cfg.Places, secrets); err != nil {
 			return fmt.Errorf("record the session: %w", err)

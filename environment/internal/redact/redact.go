@@ -56,14 +56,16 @@ func (r Redactor) Text(s string) string {
 // Empty reports whether no secret is known.
 func (r Redactor) Empty() bool { return r.starts == nil }
 
-// JSON redacts secrets in the strings of valid JSON, including keys, however they are escaped.
-// It reads the value once, and returns the same value if there is no secret in it.
+// JSON redacts secrets in the strings of valid JSON, however they are escaped. It keeps keys that
+// consist of letters and underscores: those are the protocol's, without which nobody can read the
+// value. It reads the value once, and returns the same value if there is no secret in it.
 func (r Redactor) JSON(value []byte) []byte {
 	if r.starts == nil {
 		return value
 	}
 	var safe []byte
 	copied, inside := 0, false
+	begin, kept, from := 0, 0, 0 // of the string: its offset, and then len(safe) and copied
 	for i := 0; i < len(value); {
 		if !inside {
 			quote := bytes.IndexByte(value[i:], '"')
@@ -71,6 +73,7 @@ func (r Redactor) JSON(value []byte) []byte {
 				break
 			}
 			i, inside = i+quote+1, true
+			begin, kept, from = i, len(safe), copied
 			continue
 		}
 		for i < len(value) && r.plain[value[i]] {
@@ -82,6 +85,9 @@ func (r Redactor) JSON(value []byte) []byte {
 		first, next := value[i], i+1
 		switch first {
 		case '"':
+			if copied > from && isProtocols(value[begin:i], value[next:]) {
+				safe, copied = safe[:kept], from
+			}
 			i, inside = next, false
 			continue
 		case '\\':
@@ -97,10 +103,18 @@ func (r Redactor) JSON(value []byte) []byte {
 		}
 		i = next
 	}
-	if copied == 0 {
+	if copied == 0 { // also after a key was kept
 		return value
 	}
 	return append(safe, value[copied:]...)
+}
+
+// isProtocols reports whether a JSON string is a key of letters and underscores. rest follows it.
+func isProtocols(text, rest []byte) bool {
+	rest = bytes.TrimLeft(rest, " \t\r\n")
+	return len(rest) > 0 && rest[0] == ':' && !bytes.ContainsFunc(text, func(r rune) bool {
+		return r != '_' && (r|0x20 < 'a' || r|0x20 > 'z')
+	})
 }
 
 // match returns the end of the first of the secrets that is in a JSON string at i, or 0 if none

@@ -12,23 +12,27 @@ import (
 var secretsOfTests = []string{"sk-QASECRET/123", "sk-QASECRET/123-and-more", `a"b\c` + "\n\té🙂€", "12345678"}
 
 func TestSecretsAreFoundHoweverJSONHasThem(t *testing.T) {
-	r := New(secretsOfTests)
+	r := New(append([]string{"nothing"}, secretsOfTests...))
 	for value, want := range map[string]string{
-		`"x sk-QASECRET/123 y"`:                                `"x [redacted] y"`,
-		`"sk-QASECRET\/123"`:                                   `"[redacted]"`,
-		`"\u0073k-QASECRET\u002f12\u0033"`:                     `"[redacted]"`,
-		`"\u0073\u006B-QASECRET\u002F123-and-more"`:            `"[redacted]"`,
-		`{"sk-QASECRET/123":{"deep":["sk-QASECRET/123",1]}}`:   `{"[redacted]":{"deep":["[redacted]",1]}}`,
-		`"sk-sk-QASECRET/123sk-QASECRET/123"`:                  `"sk-[redacted][redacted]"`,
-		`"a\"b\\c\n\té🙂€"`:                                     `"[redacted]"`,
-		`"a\"b\\c\u000a\u0009\u00e9\ud83d\ude42\u20AC!"`:       `"[redacted]!"`,
-		`"a\"b\\c\u000a\u0009\u00e9\ud83d"`:                    "",
-		`"sk-QASECRET/12"`:                                     "",
-		`["sk-QASECRET/","123"]`:                               "",
-		`{"n":12345678,"s":"12345678"}`:                        `{"n":12345678,"s":"[redacted]"}`,
-		`"\\sk-QASECRET/123\\"`:                                `"\\[redacted]\\"`,
-		`{"a":"\\","b":"\"sk-QASECRET/123\""}`:                 `{"a":"\\","b":"\"[redacted]\""}`,
-		`{"url":"https://api.example.com/v1/responses","a":1}`: "",
+		`"x sk-QASECRET/123 y"`:                                   `"x [redacted] y"`,
+		`"sk-QASECRET\/123"`:                                      `"[redacted]"`,
+		`"\u0073k-QASECRET\u002f12\u0033"`:                        `"[redacted]"`,
+		`"\u0073\u006B-QASECRET\u002F123-and-more"`:               `"[redacted]"`,
+		`{"sk-QASECRET/123":{"deep":["sk-QASECRET/123",1]}}`:      `{"[redacted]":{"deep":["[redacted]",1]}}`,
+		`{"nothing_at" : "nothing","x":["anothing"],"nothing":1}`: `{"nothing_at" : "[redacted]","x":["a[redacted]"],"nothing":1}`,
+		`["nothing",{"nothing":"nothing"}]`:                       `["[redacted]",{"nothing":"[redacted]"}]`,
+		`{"nothing-1":"\u006eothing","nothing":0}`:                `{"[redacted]-1":"[redacted]","nothing":0}`,
+		`{"nothing":0}`:                                           "",
+		`"sk-sk-QASECRET/123sk-QASECRET/123"`:                     `"sk-[redacted][redacted]"`,
+		`"a\"b\\c\n\té🙂€"`:                                        `"[redacted]"`,
+		`"a\"b\\c\u000a\u0009\u00e9\ud83d\ude42\u20AC!"`:          `"[redacted]!"`,
+		`"a\"b\\c\u000a\u0009\u00e9\ud83d"`:                       "",
+		`"sk-QASECRET/12"`:                                        "",
+		`["sk-QASECRET/","123"]`:                                  "",
+		`{"n":12345678,"s":"12345678"}`:                           `{"n":12345678,"s":"[redacted]"}`,
+		`"\\sk-QASECRET/123\\"`:                                   `"\\[redacted]\\"`,
+		`{"a":"\\","b":"\"sk-QASECRET/123\""}`:                    `{"a":"\\","b":"\"[redacted]\""}`,
+		`{"url":"https://api.example.com/v1/responses","a":1}`:    "",
 	} {
 		if want == "" {
 			want = value
