@@ -169,7 +169,7 @@ func (g *gate) openFile(cfg Config, to *gateway.Config, paths primitives.Paths) 
 	to.Places = map[string]string{paths.Workspace: "<sandbox:workspace>", paths.Home: "<sandbox:home>", paths.Session: "<sandbox:session>"}
 	switch {
 	case cfg.Record != "":
-		if g.file, err = os.OpenFile(cfg.Record, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600); err != nil {
+		if g.file, err = gateway.OpenRecord(cfg.Record); err != nil {
 			return fmt.Errorf("%w: record: %w", ErrConfig, err)
 		}
 		to.Record = g.file

@@ -3,6 +3,7 @@ package environment
 import (
 	"bytes"
 	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -67,16 +68,30 @@ func TestRecordingsThatCannotBeUsed(t *testing.T) {
 		}
 		return filepath.Join(dir, name)
 	}
+	if err := errors.Join(os.Symlink("victim", filepath.Join(dir, "link")), os.Symlink(write("rc", "hello"), filepath.Join(dir, "other-link"))); err != nil {
+		t.Fatal(err)
+	}
+	keyed := map[string]Credential{"anthropic": {Env: "TEST_HOST_KEY"}}
 	for want, cfg := range map[string]Config{
-		"no such file":    {Replay: filepath.Join(dir, "none")},
-		"is no recording": {Replay: write("other", "hello\n")},
-		"has version 99":  {Replay: write("new", `{"format":"agentenv-replay","version":99}`+"\n")},
-		"leave one out":   {Replay: write("both", ""), Record: write("both", "")},
-		"give creden":     {Record: write("alone", "")},
+		"link: not a regular file":       {Record: filepath.Join(dir, "link"), Credentials: keyed},
+		"other-link: not a regular file": {Record: filepath.Join(dir, "other-link"), Credentials: keyed},
+		"rc: replay":                     {Record: filepath.Join(dir, "rc"), Credentials: keyed},
+		"is a directory":                 {Record: dir, Credentials: keyed},
+		"no such file":                   {Replay: filepath.Join(dir, "none")},
+		"is no recording":                {Replay: write("other", "hello\n")},
+		"has version 99":                 {Replay: write("new", `{"format":"agentenv-replay","version":99}`+"\n")},
+		"leave one out":                  {Replay: write("both", ""), Record: write("both", "")},
+		"give creden":                    {Record: write("alone", "")},
 	} {
 		cfg.Sandbox, cfg.Agent = sandbox(t), Agent{Name: "script"}
 		if _, err := Create(t.Context(), cfg); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)
 		}
+	}
+	if _, err := os.Lstat(filepath.Join(dir, "victim")); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a file was made behind the link: %v", err)
+	}
+	if data, err := os.ReadFile(filepath.Join(dir, "rc")); err != nil || string(data) != "hello" {
+		t.Errorf("a file has %q, %v", data, err)
 	}
 }

@@ -3,16 +3,37 @@ package gateway
 import (
 	"errors"
 	"fmt"
+	"io"
+	"math"
 	"net/http"
 	"net/url"
+	"os"
 	"strings"
 
 	"github.com/agentenv-dev/agentenv/gateway/internal/replay"
+	"github.com/agentenv-dev/agentenv/internal/output"
 	"github.com/agentenv-dev/agentenv/internal/secret"
 )
 
 // NoMatchError is a model call that is not in the recording.
 type NoMatchError = replay.NoMatchError
+
+// OpenRecord opens a file for [Config.Record]: a new one of mode 0600, or a recording, which is
+// added to and gets that mode. It follows no symbolic link at the end of name, and adds to no
+// other file: a sandbox may have put something else there. Errors are [ErrConfig].
+func OpenRecord(name string) (_ *os.File, err error) {
+	f, err := output.Open(name, os.O_RDWR|os.O_APPEND)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	if err = replay.CheckAppend(io.NewSectionReader(f, 0, math.MaxInt64)); err == nil {
+		err = f.Chmod(0o600)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("%w: %s: %w", ErrConfig, name, err), f.Close())
+	}
+	return f, nil
+}
 
 // openReplay opens the recorder or the player.
 func (g *Gateway) openReplay() (err error) {

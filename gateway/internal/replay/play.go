@@ -42,12 +42,10 @@ func Open(r io.Reader, places Places) (*Player, error) {
 	p := &Player{places: places, played: map[int]bool{}}
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxLine)
-	var h header
-	if !lines.Scan() || json.Unmarshal(lines.Bytes(), &h) != nil || h.Format != format {
-		return nil, errors.Join(fmt.Errorf("%w: the file is no recording; make one with --record", ErrFile), lines.Err())
-	}
-	if h.Version != version {
-		return nil, fmt.Errorf("%w: the recording has version %d, and this program reads %d; record the session again", ErrFile, h.Version, version)
+	lines.Scan()
+	h, err := parseHeader(lines.Bytes())
+	if err != nil {
+		return nil, errors.Join(err, lines.Err())
 	}
 	p.masks = h.Masks
 	if err := compile(p.masks); err != nil {

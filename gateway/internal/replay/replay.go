@@ -7,8 +7,10 @@
 package replay
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -23,6 +25,7 @@ const (
 	format  = "agentenv-replay"
 	version = 1
 
+	maxHeader = 1 << 20   // in bytes
 	maxLine   = 256 << 20 // of a file, in bytes
 	maxAnswer = 64 << 20  // of a recorded answer, in bytes
 )
@@ -30,11 +33,38 @@ const (
 // ErrFile is a file that is not a recording of this version. It wraps fs.ErrInvalid.
 var ErrFile = fmt.Errorf("replay: %w", fs.ErrInvalid)
 
+var errNone = fmt.Errorf("%w: the file is no recording; make one with --record and a new file", ErrFile)
+
 // header is the first line.
 type header struct {
 	Format  string `json:"format"`
 	Version int    `json:"version"`
 	Masks   []Mask `json:"masks"`
+}
+
+// parseHeader reads the first line.
+func parseHeader(line []byte) (h header, err error) {
+	if json.Unmarshal(line, &h) != nil || h.Format != format {
+		return h, errNone
+	}
+	if h.Version != version {
+		return h, fmt.Errorf("%w: the recording has version %d, and this program reads %d; record the session again", ErrFile, h.Version, version)
+	}
+	return h, nil
+}
+
+// CheckAppend returns an [ErrFile] if r is neither empty nor a recording that this program can
+// continue.
+func CheckAppend(r io.Reader) error {
+	line, err := bufio.NewReaderSize(r, maxHeader).ReadSlice('\n')
+	if errors.Is(err, io.EOF) && len(line) == 0 {
+		return nil
+	}
+	if err != nil {
+		return errNone
+	}
+	_, err = parseHeader(line)
+	return err
 }
 
 // Mask replaces the parts of a call that differ between runs.

@@ -248,3 +248,14 @@ func FuzzOpen(f *testing.F) {
 		}
 	})
 }
+
+func TestOnlyARecordingIsAddedTo(t *testing.T) {
+	for text, ok := range map[string]bool{
+		"": true, `{"format":"agentenv-replay","version":1}` + "\nmore": true, `{"format":"agentenv-replay","version":1}`: false,
+		`{"format":"agentenv-replay","version":2}` + "\n": false, "\n": false, "hello\n": false, "{}\n": false, strings.Repeat("x", 2<<20): false,
+	} {
+		if err := CheckAppend(strings.NewReader(text)); (err == nil) != ok || err != nil && !errors.Is(err, ErrFile) {
+			t.Errorf("%.60q: %v", text, err)
+		}
+	}
+}
