@@ -146,7 +146,7 @@ func openGate(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config
 	if last := own.gateway; last != nil {
 		to.Token, address = last.Token, last.Address()
 	}
-	if g.server, err = gateway.New(to); err != nil {
+	if g.server, err = gateway.New(to); err != nil { //nolint:contextcheck // it outlives ctx, until Close
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	l, err := primitives.Listen(ctx, p, "tcp", address)

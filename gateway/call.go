@@ -107,9 +107,9 @@ func (c *calls) read(r *http.Request, path string, up Upstream) (*modelCall, err
 		return nil, err
 	}
 	call := &modelCall{counts: !uncounted(path)}
-	err := c.share.read(r.Context(), body.Len(), func() (err error) {
+	err := c.share.read(r.Context(), body.Len(), func(ctx context.Context) (err error) {
 		rules := c.cfg.Models.rules(c.cfg.Models.Rewrite, c.cfg.Meter.budget)
-		call.Passed, err = rules.Apply(r.Context(), policy.Call{API: up.API, Path: path, Body: body.Bytes()})
+		call.Passed, err = rules.Apply(ctx, policy.Call{API: up.API, Path: path, Body: body.Bytes()})
 		return err
 	})
 	if err != nil {
@@ -257,8 +257,8 @@ func (s sender) RoundTrip(r *http.Request) (*http.Response, error) {
 		return resp, nil
 	}
 	again := &modelCall{counts: call.counts, free: call.free}
-	err = s.calls.share.read(r.Context(), call.size, func() (err error) {
-		again.Passed, err = cfg.Models.rules(cfg.Models.Fallback, cfg.Meter.budget).Apply(r.Context(), call.Call)
+	err = s.calls.share.read(r.Context(), call.size, func(ctx context.Context) (err error) {
+		again.Passed, err = cfg.Models.rules(cfg.Models.Fallback, cfg.Meter.budget).Apply(ctx, call.Call)
 		return err
 	})
 	if err != nil || call.counts && cfg.Meter.admit(r.Context(), again.Model) != nil {

@@ -109,9 +109,9 @@ func (s *share) release(n int64) {
 
 // read calls f, which reads a call of the given size. A gateway reads one large call at a time,
 // and waits for its turn among the gateways.
-func (s *share) read(ctx context.Context, size int, f func() error) error {
+func (s *share) read(ctx context.Context, size int, f func(context.Context) error) error {
 	if size <= quickBody {
-		return f()
+		return f(ctx)
 	}
 	for _, turns := range []chan struct{}{s.reading, s.of.reading} {
 		select {
@@ -121,5 +121,5 @@ func (s *share) read(ctx context.Context, size int, f func() error) error {
 			return context.Cause(ctx)
 		}
 	}
-	return f()
+	return f(ctx)
 }

@@ -78,7 +78,7 @@ func TestLargeCallsAreReadByTurns(t *testing.T) {
 		more := make(chan struct{})
 		var order []string
 		read := func(s *share, name string, size int) {
-			if err := s.read(t.Context(), size, func() error {
+			if err := s.read(t.Context(), size, func(context.Context) error {
 				order = append(order, name)
 				if size > quickBody {
 					<-more

@@ -33,7 +33,7 @@ func hostile(size int) iter.Seq2[string, func() (body []byte, refusal string)] {
 			{"a number", `{"messages":`, `1`, `}`, ""},
 			{"a model", `{"model":"`, `m`, `"}`, "model"},
 		} {
-			make := func() ([]byte, string) {
+			body := func() ([]byte, string) {
 				out := append(make([]byte, 0, size+1024), m.head...)
 				if m.part != `"%x":0,` {
 					out = append(out, bytes.Repeat([]byte(m.part), size/len(m.part))...)
@@ -43,7 +43,7 @@ func hostile(size int) iter.Seq2[string, func() (body []byte, refusal string)] {
 				}
 				return append(out, m.tail...), m.refusal
 			}
-			if !yield(m.name, make) {
+			if !yield(m.name, body) {
 				return
 			}
 		}

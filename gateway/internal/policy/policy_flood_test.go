@@ -13,9 +13,9 @@ import (
 // No body takes more memory than itself, whatever it is made of. A changed call is a copy.
 func TestFloodInACallTakesNoMoreMemoryThanItsBody(t *testing.T) { // not parallel: it measures memory
 	const size = 8 << 20
-	for name, make := range hostile(size) {
+	for name, build := range hostile(size) {
 		t.Run(name, func(t *testing.T) {
-			body, refusal := make()
+			body, refusal := build()
 			for _, api := range []runnerscripts.ModelAPI{anthropic, openai, gemini} {
 				call := Call{API: api, Path: "/v1beta/models/m:generateContent", Body: body}
 				testmemory.AtMost(t, size+8<<20, func() {

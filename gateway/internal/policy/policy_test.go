@@ -322,9 +322,9 @@ func BenchmarkApply(b *testing.B) {
 
 // BenchmarkHostile reads bodies of 64 MiB that are made to be expensive.
 func BenchmarkHostile(b *testing.B) {
-	for name, make := range hostile(64 << 20) {
+	for name, build := range hostile(64 << 20) {
 		b.Run(name, func(b *testing.B) {
-			body, _ := make()
+			body, _ := build()
 			b.ReportAllocs()
 			for b.Loop() {
 				_, _ = Rules{}.Apply(b.Context(), Call{API: gemini, Path: "/v1beta/models/m:generateContent", Body: body})
