@@ -247,8 +247,8 @@ func (g *Gateway) Close() error {
 	g.mu.Lock()
 	g.closed = true
 	g.mu.Unlock()
-	g.stop()
 	err := g.server.Close()
+	g.stop() // after the connections, so that no client gets an empty answer
 	if errors.Is(err, net.ErrClosed) {
 		err = nil // the sandbox closed the listener
 	}

@@ -163,6 +163,9 @@ func TestCloseEndsACallThatWaits(t *testing.T) {
 	if _, err := sent.Write(make([]byte, quickBody+1)); err != nil {
 		t.Fatal(err)
 	}
+	if err := sent.Close(); err != nil { // the client reads on, to see that this is all
+		t.Fatal(err)
+	}
 	end()
 	if err := <-ended; err == nil || strings.Contains(err.Error(), "status") {
 		t.Error(err)
