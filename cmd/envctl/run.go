@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	outputfile "github.com/agentenv-dev/agentenv/internal/output"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
 )
@@ -268,8 +269,10 @@ func (f *runFlags) check(cfg environment.Config) error {
 	if f.patch == "" || f.patch == "-" {
 		return nil
 	}
-	if info, err := os.Stat(f.patch); err == nil && info.IsDir() {
+	if info, err := os.Lstat(f.patch); err == nil && info.IsDir() {
 		return usagef("--patch: %s is a folder; give a file", f.patch)
+	} else if err == nil && !info.Mode().IsRegular() { // a sandbox may have made it, in a mounted folder
+		return usagef("--patch: %s is a link or a device; give a file, or - for standard output", f.patch)
 	}
 	if _, err := os.Stat(filepath.Dir(f.patch)); err != nil {
 		return usagef("--patch: %w; give a file in a folder that exists", err)
@@ -384,7 +387,7 @@ func (f *runFlags) writePatch(ctx context.Context, env *environment.Environment)
 	var w io.Writer = f.app.out
 	to := "to standard output"
 	if f.patch != "-" {
-		file, err := os.Create(f.patch)
+		file, err := outputfile.Open(f.patch, os.O_WRONLY|os.O_TRUNC)
 		if err != nil {
 			return fmt.Errorf("write the patch: %w", err)
 		}

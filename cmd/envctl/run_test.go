@@ -74,12 +74,17 @@ func TestAnAnswerNeedsNoLineEnd(t *testing.T) {
 
 func TestThePatchIsRefusedBeforeTheAgentHasWorked(t *testing.T) {
 	alone(t)
+	link := filepath.Join(t.TempDir(), "fix.patch")
+	if err := os.Symlink("elsewhere", link); err != nil {
+		t.Fatal(err)
+	}
 	for _, args := range [][]string{
 		{"--json", "--patch", "-"},
+		{"--patch", link}, // of a sandbox, perhaps
 	} {
 		var out, errOut bytes.Buffer
 		code := Execute(t.Context(), strings.NewReader(""), &out, &errOut, append(append([]string{"run"}, args...), "go"))
-		if code != exitUsage || out.Len() > 0 || !strings.Contains(errOut.String(), "give --patch") {
+		if code != exitUsage || out.Len() > 0 || !strings.Contains(errOut.String(), "--patch") {
 			t.Errorf("%q: exit status %d\n%s%s", args, code, &out, &errOut)
 		}
 	}
