@@ -3,8 +3,6 @@ package sqlite
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -57,8 +55,7 @@ func (s *Store) lock(ctx context.Context, id string) (*os.File, error) {
 	if _, _, err := find(ctx, s.r, id); err != nil {
 		return nil, err
 	}
-	sum := sha256.Sum256([]byte(id)) // an id may hold any character
-	name := filepath.Join(s.dir, lockFolder, hex.EncodeToString(sum[:16]))
+	name := s.lockFile(id)
 	patience := time.Now().Add(inheritedLock)
 	for ctx.Err() == nil {
 		f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
