@@ -41,7 +41,7 @@
 //	gateway, budget                  keys, budgets and policy of models, allowed hosts, served inside the sandbox; asking for more
 //	session, secrets, errors         the conversation and its transcript; what is redacted; error types
 //	script, process, durable, logs   how runner scripts are started and read; those that outlive the program
-//	query_record                     where a kept sandbox stores the events of a query
+//	query_record, waiting            where a kept sandbox stores the events of a query; what waits for an answer
 //	fork, move, pool, record         copies, Pause and Usage; another sandbox; many; host records
 //
 // internal/configfile reads YAML and profiles,

@@ -25,12 +25,18 @@ const (
 	promptVariable = "AGENTENV_TEST_PROMPT"
 )
 
+// promptAskLater is the prompt of a host that leaves permission requests unanswered.
+const promptAskLater = "ask later"
+
 // beHost creates a kept sandbox, prints its ID and the text of a query's events, and is then
 // killed.
 func beHost(ctx context.Context, config string) error {
 	var cfg Config
 	if err := json.Unmarshal([]byte(config), &cfg); err != nil {
 		return err
+	}
+	if os.Getenv(promptVariable) == promptAskLater {
+		cfg.OnPermission = AnswerLater
 	}
 	env, err := Create(ctx, cfg)
 	if err != nil {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/internal/eventlog"
 	"github.com/agentenv-dev/agentenv/internal/flock"
+	program "github.com/agentenv-dev/agentenv/internal/owner"
 	"github.com/agentenv-dev/agentenv/internal/statedir"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -56,6 +57,15 @@ type SandboxInfo struct {
 	// [Environment.Working].
 	QueryBegan time.Time `json:"query_began,omitzero"`
 	QueryEnded time.Time `json:"query_ended,omitzero"`
+	// QueryBy is the program of the latest query, as host:pid, for people. QueryOwned means that it
+	// is alive, and QueryLost that it died before the query ended: in a kept sandbox the query may
+	// go on, see [Environment.Working]. Neither is set if this machine cannot know.
+	QueryBy    string `json:"query_by,omitempty"`
+	QueryOwned bool   `json:"query_owned,omitempty"`
+	QueryLost  bool   `json:"query_lost,omitempty"`
+	// Waiting are the permission requests of the query that wait for an answer, as the program of
+	// the query has seen them; see [Environment.Waiting] for a query without one.
+	Waiting []Waiting `json:"waiting,omitempty"`
 	// Usage is what its queries have used of models: as the agent reported it, or else as the
 	// gateway counted it.
 	Usage runnerscripts.Usage `json:"usage,omitzero"`
@@ -142,9 +152,12 @@ type activity struct {
 	Agent string `json:"agent,omitempty"`
 	Kept  bool   `json:"kept,omitempty"`
 	// Began and Ended are those of the latest query, which runs while it has not ended.
-	Began time.Time           `json:"began,omitzero"`
-	Ended time.Time           `json:"ended,omitzero"`
-	Usage runnerscripts.Usage `json:"usage,omitzero"` // of all queries
+	Began time.Time        `json:"began,omitzero"`
+	Ended time.Time        `json:"ended,omitzero"`
+	By    program.Identity `json:"by,omitzero"` // the program of that query
+	// Waiting are the requests of that query that wait for an answer, oldest first.
+	Waiting []Waiting           `json:"waiting,omitempty"`
+	Usage   runnerscripts.Usage `json:"usage,omitzero"` // of all queries
 	// Used is what the gateway has counted.
 	Used Used `json:"used,omitzero"`
 	// Ending is when a program began to end the sandbox.
@@ -224,14 +237,46 @@ func describeActivity(list []SandboxInfo) {
 		if !ok {
 			continue
 		}
-		if a.Name != "" {
-			s.Name = a.Name
-		}
-		s.Agent, s.Usage, s.QueryBegan, s.QueryEnded = a.Agent, a.Usage, a.Began, a.Ended
-		s.Kept = s.Kept || a.Kept
+		a.describe(s)
 		s.Orphan = s.Orphan && !s.Kept
 		s.Ending = !a.Ending.IsZero() && time.Since(a.Ending) < endingLasts && (s.Kept || s.InUse)
 	}
+}
+
+// describe adds the activity to the description of its sandbox.
+func (a activity) describe(s *SandboxInfo) {
+	if a.Name != "" {
+		s.Name = a.Name
+	}
+	s.Agent, s.Usage, s.QueryBegan, s.QueryEnded = a.Agent, a.Usage, a.Began, a.Ended
+	s.Kept = s.Kept || a.Kept
+	if a.By.PID == "" {
+		return
+	}
+	s.QueryBy = a.By.Host + ":" + a.By.PID
+	if a.Ended.IsZero() {
+		lives := a.By.Liveness()
+		s.QueryOwned, s.QueryLost, s.Waiting = lives == program.Alive, lives == program.Dead, a.Waiting
+	}
+}
+
+// Remembered returns what this machine remembers of a sandbox: its name, its agent and its latest
+// query. It asks neither the sandbox nor its backend, so it also works for a sandbox that has just
+// ended, and does not say whether it lives: Status is empty. For an unknown sandbox the error is
+// fs.ErrNotExist.
+func Remembered(typ, id string) (SandboxInfo, error) {
+	root, err := activityFolder()
+	if err != nil {
+		return SandboxInfo{}, err
+	}
+	defer func() { _ = root.Close() }() // it was only read
+	a, ok := readActivity(root, knownName(typ, id))
+	if !ok {
+		return SandboxInfo{}, fmt.Errorf("%w: this machine remembers nothing of the %s sandbox %s", fs.ErrNotExist, typ, id)
+	}
+	s := SandboxInfo{ID: id, Type: typ}
+	a.describe(&s)
+	return s, nil
 }
 
 // logActivity begins the activity log of a new sandbox, and names the sandbox if it gets a name.

@@ -104,26 +104,32 @@ func (e *Environment) copyTo(ctx context.Context, to Config) (*Environment, erro
 
 // working reports whether a query of another program runs.
 func (e *Environment) working(ctx context.Context) (bool, error) {
+	_, running, err := e.runningQuery(ctx)
+	return running, err
+}
+
+// runningQuery returns how far the latest query is, and whether it runs.
+func (e *Environment) runningQuery(ctx context.Context) (far progress, running bool, err error) {
 	last, err := e.lastPrompt(ctx)
 	if errors.Is(err, ErrNoQuery) || err == nil && last.Seen {
-		return false, nil
+		return far, false, nil
 	}
 	if err != nil {
-		return false, err
+		return far, false, err
 	}
-	far, err := e.progressOf(ctx, last)
+	far, err = e.progressOf(ctx, last)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrInvalid):
-		return false, nil // its output is gone, so the query is gone
+		return far, false, nil // its output is gone, so the query is gone
 	case err != nil || far.ended:
-		return false, err
+		return far, false, err
 	}
 	proc, err := primitives.Reattach(ctx, e.prim, last.Process, primitives.Offset{Stdout: last.Offset, NoFollow: true})
 	if err != nil {
-		return false, err
+		return far, false, err
 	}
 	alive := !exits(ctx, proc, primitives.DefaultGrace)
-	return alive, errors.Join(context.Cause(ctx), proc.Close())
+	return far, alive, errors.Join(context.Cause(ctx), proc.Close())
 }
 
 // createWithWorkspace creates a sandbox with the workspace of this one.

@@ -206,6 +206,7 @@ func (r *queryRun) admit(ctx context.Context, ev runnerscripts.Event, take taker
 				}
 			})
 		}
+		r.noteWaiting(ev)
 		r.report(ev)
 		r.asks.Go(func() { r.callBack(ctx, waiting, policy, req, ev) })
 	}
@@ -283,6 +284,7 @@ func (r *queryRun) resolved(ev runnerscripts.Event) {
 		}
 		return
 	}
+	r.noteAnswered(done.ID)
 	open.cancel()
 	allowed := done.Kind.Allows() && !r.shared
 	switch {
@@ -317,6 +319,9 @@ func (r *queryRun) settle(all, known bool) {
 		delete(r.active.requests, id)
 	}
 	r.env.mu.Unlock()
+	for _, end := range ends {
+		r.noteAnswered(end.ID)
+	}
 	if known {
 		return
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/agentenv-dev/agentenv/internal/eventlog"
+	program "github.com/agentenv-dev/agentenv/internal/owner"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -119,7 +120,7 @@ func (r *queryRun) run(ctx context.Context) error {
 	}
 	r.begin()
 	defer e.setQuery(nil)
-	e.activity.change(func(a *activity) { a.Began, a.Ended = r.began, time.Time{} })
+	e.activity.change(func(a *activity) { a.Began, a.Ended, a.By, a.Waiting = r.began, time.Time{}, program.Self(), nil })
 	ctx, withdraw := context.WithCancelCause(ctx)
 	r.used = e.meter.Query(withdraw, func(limit *BudgetError) bool { return r.askForMore(ctx, limit) })
 	defer r.used()
@@ -314,7 +315,9 @@ func (r *queryRun) noteActivity() {
 	if r.env.isClosed() && !r.env.owner.kept {
 		return // the sandbox has ended too
 	}
-	r.env.activity.change(func(a *activity) { a.Ended, a.Usage, a.Used = now(), a.Usage.Add(r.usage), r.env.Used() })
+	r.env.activity.change(func(a *activity) {
+		a.Ended, a.Waiting, a.Usage, a.Used = now(), nil, a.Usage.Add(r.usage), r.env.Used()
+	})
 }
 
 // finishQuery returns the error of a query that has ended, and drops a broken agent.

@@ -121,6 +121,9 @@ const maxSettled = 16 << 20
 type progress struct {
 	// settled has its permission requests; true for those that were settled.
 	settled map[string]bool
+	// waiting are the events of the query's requests that were not settled, by ID: as many as may
+	// wait at once.
+	waiting map[string]runnerscripts.Event
 	started bool
 	ended   bool
 	running string // the query that runs; empty if none does
@@ -145,14 +148,16 @@ func (e *Environment) progressOf(ctx context.Context, at queryRecord) (progress,
 
 // readProgress is progressOf for a stream of events whose last line may be incomplete.
 func readProgress(r io.Reader, maxLine int, query string) (progress, error) {
-	far := progress{settled: make(map[string]bool)}
+	far := progress{settled: make(map[string]bool), waiting: make(map[string]runnerscripts.Event)}
 	lines := runnerscripts.NewLineReader(r, maxLine)
-	size := 0
+	size, held := 0, 0
 	note := func(id string, is bool) {
 		if _, known := far.settled[id]; !known {
 			size += 64 + len(id)
 		}
 		far.settled[id] = is
+		held -= len(far.waiting[id].Payload)
+		delete(far.waiting, id)
 	}
 	for size <= maxSettled {
 		line, err := lines.Next()
@@ -171,6 +176,10 @@ func readProgress(r io.Reader, maxLine int, query string) (progress, error) {
 		case runnerscripts.TypePermissionRequest:
 			if req, err := runnerscripts.Payload[request](ev); err == nil {
 				note(req.ID, false)
+				if len(far.waiting) < maxOpen && held+len(ev.Payload) <= maxOpenBytes {
+					far.waiting[req.ID] = ev
+					held += len(ev.Payload)
+				}
 			}
 		case runnerscripts.TypePermissionResolved:
 			if done, err := runnerscripts.Payload[request](ev); err == nil {

@@ -14,11 +14,11 @@ import (
 
 // Identity identifies one run of a program.
 type Identity struct {
-	Host    string // the machine's name, for users; empty means unknown
-	PID     string
-	PIDs    string // the PID namespace
-	Started string // in kernel ticks since boot; empty if the system does not report it
-	Boot    string // the kernel's boot ID; empty if there is none
+	Host    string `json:"host,omitempty"` // the machine's name, for users; empty means unknown
+	PID     string `json:"pid,omitempty"`
+	PIDs    string `json:"pids,omitempty"`    // the PID namespace
+	Started string `json:"started,omitempty"` // in kernel ticks since boot; empty if the system does not report it
+	Boot    string `json:"boot,omitempty"`    // the kernel's boot ID; empty if there is none
 }
 
 // Self returns the identity of this program.
