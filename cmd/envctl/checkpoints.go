@@ -300,7 +300,7 @@ func (f *checkpointFlags) compare(ctx context.Context, ids []string) error {
 	return f.app.out.table(rows...)
 }
 
-func compareOne(ctx context.Context, st store.Store, id string) (comparison, error) {
+func compareOne(ctx context.Context, st *sqlite.Store, id string) (comparison, error) {
 	rec, err := st.Load(ctx, id)
 	if err != nil {
 		return comparison{}, err
@@ -310,7 +310,7 @@ func compareOne(ctx context.Context, st store.Store, id string) (comparison, err
 		return comparison{}, err
 	}
 	c := comparison{
-		ID: id, Agent: state.Agent, Status: rec.Status,
+		ID: id, Agent: state.Agent, Status: sessionsNow(ctx, st, rec)[0].Status,
 		InputTokens:  state.Usage.TotalInput() - state.Inherited.TotalInput(),
 		OutputTokens: state.Usage.OutputTokens - state.Inherited.OutputTokens,
 		CostUSD:      state.Usage.CostUSD - state.Inherited.CostUSD,

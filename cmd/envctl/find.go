@@ -96,6 +96,7 @@ type location struct {
 	session string              // the ID of its session
 	models  runnerscripts.Usage // what its agent has used
 	name    string
+	info    environment.SandboxInfo
 }
 
 // is reports whether word is the ID or the name of the sandbox, and not just a prefix of its ID.
@@ -115,7 +116,7 @@ func locations(from []environment.Sandbox, list []environment.SandboxInfo) []loc
 	found := make([]location, 0, len(list))
 	for _, info := range list {
 		i := slices.IndexFunc(from, func(s environment.Sandbox) bool { return s.Type == info.Type })
-		found = append(found, location{from[i], info.ID, info.InUse, info.Status, info.SessionID, info.Usage, info.Name})
+		found = append(found, location{from[i], info.ID, info.InUse, info.Status, info.SessionID, info.Usage, info.Name, info})
 	}
 	return found
 }

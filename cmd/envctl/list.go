@@ -7,12 +7,10 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
@@ -32,8 +30,11 @@ func (a *app) newListCmd() *cobra.Command {
 		Long: `List the sandboxes, or the files of one. A sandbox is "in use" by the program that made
 it, "kept" after that, "ending", or an "orphan" of a program that has died, which
 'envctl gc' removes. "(guest N)" marks one of another release of envctl, whose guest
-speaks version N of the protocol. The agent, its latest query and the cost of all of them are known
-of sandboxes that were made on this machine.`,
+speaks version N of the protocol.
+
+QUERY is the agent's latest query: "running"; "waiting" for an answer to a question, see
+'envctl answer'; "ended"; or "interrupted", as its program died and its agent with it. The agent,
+its query and the cost of all queries are known of sandboxes that were made on this machine.`,
 		Example: `  envctl ls
   envctl ls 3f2a
   envctl ls -r --pattern '**/*.go' 3f2a:src`,
@@ -65,14 +66,14 @@ func (f *listFlags) sandboxes(ctx context.Context) error {
 	}
 	from := choices(cfg.Sandbox)
 	found, failed := listAll(ctx, from)
-	list := f.withQueries(ctx, cfg, from, found)
+	list := withQueries(ctx, cfg, from, found)
 	if f.asJSON {
 		return errors.Join(printLines(f.app, list), failed)
 	}
 	rows := [][]span{plains("ID", "NAME", "TYPE", "AGE", "STATUS", "AGENT", "QUERY", "COST")}
 	for _, s := range list {
 		rows = append(rows, plains(
-			f.app.shortID(s.ID), firstOf(s.Name, "-"), s.Type, age(s.Created), s.status(), firstOf(s.Agent, "-"), s.query(), dollars(s.Usage.CostUSD)))
+			f.app.shortID(s.ID), firstOf(s.Name, "-"), s.Type, age(s.Created), s.status(), firstOf(s.Agent, "-"), since(s), dollars(s.Usage.CostUSD)))
 	}
 	return errors.Join(f.app.out.table(rows...), failed)
 }
@@ -83,14 +84,6 @@ func (a *app) shortID(id string) string {
 		return strings.TrimPrefix(id, idPrefix)
 	}
 	return id
-}
-
-// listed is a sandbox in a list.
-type listed struct {
-	environment.SandboxInfo
-	// Query is the state of the latest query: "running", "ended", or "unknown" if its program
-	// was killed and the sandbox does not report it; empty for none.
-	Query string `json:"query,omitempty"`
 }
 
 // status returns the status or the use of a sandbox, and its guest version if that differs from
@@ -117,73 +110,6 @@ func (s listed) use() string {
 		return "kept"
 	}
 	return string(s.Status)
-}
-
-// query returns the state of the latest query in a few words.
-func (s listed) query() string {
-	switch s.Query {
-	case "":
-		return "-"
-	case queryEnded:
-		return s.Query
-	}
-	return s.Query + " " + age(s.QueryBegan)
-}
-
-// The states of a query.
-const (
-	queryRunning = "running"
-	queryEnded   = "ended"
-	queryUnknown = "unknown"
-)
-
-// withQueries adds the state of each sandbox's latest query. If the program that started the
-// query was killed, withQueries asks the sandbox whether the query still runs.
-func (f *listFlags) withQueries(ctx context.Context, cfg environment.Config, from []environment.Sandbox, found []environment.SandboxInfo) []listed {
-	list := make([]listed, len(found))
-	var asking sync.WaitGroup
-	turns := make(chan struct{}, askedAtOnce)
-	for i, at := range locations(from, found) {
-		s := &list[i]
-		s.SandboxInfo = found[i]
-		switch {
-		case s.QueryBegan.IsZero():
-		case !s.QueryEnded.IsZero() || s.Status != primitives.StatusRunning:
-			s.Query = queryEnded
-		case s.InUse || s.Ending:
-			s.Query = queryRunning
-		case s.Orphan:
-			s.Query = queryUnknown
-		default:
-			asking.Go(func() {
-				turns <- struct{}{}
-				defer func() { <-turns }()
-				cfg := cfg
-				cfg.Sandbox = at.sandbox
-				s.Query = queryOf(ctx, cfg, at.id)
-			})
-		}
-	}
-	asking.Wait()
-	return list
-}
-
-// queryOf asks a sandbox for the state of its query.
-func queryOf(ctx context.Context, cfg environment.Config, id string) string {
-	ctx, cancel := context.WithTimeout(ctx, listTimeout)
-	defer cancel()
-	env, err := environment.Attach(ctx, cfg, id)
-	if err != nil {
-		return queryUnknown
-	}
-	defer func() { _ = env.Close() }() // nothing was changed
-	switch working, err := env.Working(ctx); {
-	case err != nil:
-		return queryUnknown
-	case working:
-		return queryRunning
-	}
-	return queryEnded
 }
 
 // age returns the time since a moment, in its largest unit.

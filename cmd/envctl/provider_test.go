@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"io"
 	"slices"
 	"testing"
 
@@ -73,10 +72,9 @@ func TestASandboxOfAnotherModuleIsFoundAndListed(t *testing.T) {
 	if flag := whereFlag(at.sandbox); flag != "--sandbox theirs " {
 		t.Errorf("it is found with %q", flag)
 	}
-	f := &listFlags{target: target{app: newApp(nil, io.Discard, io.Discard)}}
 	from := choices(s)
 	found, err := listAll(ctx, from)
-	list := f.withQueries(ctx, environment.Config{}, from, found)
+	list := withQueries(ctx, environment.Config{}, from, found)
 	if err != nil || len(list) != 1 || list[0].ID != env.ID() || list[0].Type != "theirs" {
 		t.Errorf("ls: %+v, %v", list, err)
 	}

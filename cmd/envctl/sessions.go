@@ -49,24 +49,29 @@ sandbox does, too.`,
 func (a *app) newSessionsListCmd() *cobra.Command {
 	var asJSON bool
 	var filter store.Filter
-	statuses := []string{"idle", "running", "failed"}
+	var status string
+	statuses := sessionStatuses()
 	cmd := &cobra.Command{
 		Use:   "ls [flags]",
 		Short: "List the stored sessions, the latest first",
+		Long: `List the stored sessions, the latest first. STATUS is what a session does now: it is
+"running" if a program drives it or its kept sandbox goes on with the query, "waiting" if the
+agent has asked something ('envctl answer'), "interrupted" if its program died and nothing works
+on it, "failed" if its last query failed, else "idle".`,
 		Example: `  envctl sessions ls
   envctl sessions ls --agent claude --status failed
   envctl sessions ls --json | jq -r .id`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
-			case filter.Status != "" && !slices.Contains(statuses, filter.Status):
-				return usagef("--status: there is no status %q; %s", filter.Status, meant(filter.Status, statuses))
+			case status != "" && !slices.Contains(statuses, status):
+				return usagef("--status: there is no status %q; %s", status, meant(status, statuses))
 			case filter.Limit < 0:
 				return usagef("--limit: %d is negative; give a positive number, or 0 for all", filter.Limit)
 			}
-			var list []store.Record
+			var list []listedSession
 			err := a.withSessions(cmd.Context(), func(s *sqlite.Store) (err error) {
-				list, err = records(cmd.Context(), s, filter)
+				list, err = listSessions(cmd.Context(), s, filter, status)
 				return err
 			})
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -77,7 +82,7 @@ func (a *app) newSessionsListCmd() *cobra.Command {
 			}
 			rows := [][]span{plains("ID", "STATUS", "AGENT", "SANDBOX", "EVENTS", "AGE", "TITLE")}
 			for _, r := range list {
-				rows = append(rows, plains(a.shortSession(r.ID), firstOf(r.Status, "-"), firstOf(r.Agent, "-"),
+				rows = append(rows, plains(a.shortSession(r.ID), r.status(), firstOf(r.Agent, "-"),
 					firstOf(r.Sandbox.Type, "-"), fmt.Sprint(r.LastSeq), age(r.UpdatedAt), firstOf(r.Title, "-")))
 			}
 			return a.out.table(rows...)
@@ -86,7 +91,7 @@ func (a *app) newSessionsListCmd() *cobra.Command {
 	fl := cmd.Flags()
 	fl.BoolVar(&asJSON, "json", false, "print one JSON object a line")
 	fl.StringVarP(&filter.Agent, "agent", "a", "", "only those of this agent")
-	fl.StringVar(&filter.Status, "status", "", "only those with this status: "+strings.Join(statuses, ", "))
+	fl.StringVar(&status, "status", "", "only those with this status: "+strings.Join(statuses, ", "))
 	fl.IntVarP(&filter.Limit, "limit", "n", 0, "only so many; 0 for all")
 	_ = cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(agentNames(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("status", cobra.FixedCompletions(statuses, cobra.ShellCompDirectiveNoFileComp))
@@ -110,11 +115,13 @@ func (a *app) newSessionsShowCmd() *cobra.Command {
   envctl sessions show --json 3f2a | jq .config`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withSession(cmd.Context(), args[0], func(_ *sqlite.Store, r store.Record) error {
-				if r.State, r.StateSeq = nil, 0; asJSON {
-					return json.NewEncoder(a.out).Encode(r)
+			return a.withSession(cmd.Context(), args[0], func(s *sqlite.Store, r store.Record) error {
+				r.State, r.StateSeq = nil, 0
+				now := sessionsNow(cmd.Context(), s, r)[0]
+				if asJSON {
+					return json.NewEncoder(a.out).Encode(now)
 				}
-				return a.showSession(r)
+				return a.showSession(now)
 			})
 		},
 	}
@@ -123,14 +130,14 @@ func (a *app) newSessionsShowCmd() *cobra.Command {
 	return cmd
 }
 
-func (a *app) showSession(r store.Record) error {
+func (a *app) showSession(r listedSession) error {
 	sandbox := "-"
 	if r.Sandbox.ID != "" {
 		sandbox = r.Sandbox.Type + " " + r.Sandbox.ID
 	}
 	rows := [][]span{
 		plains("ID", r.ID), plains("title", firstOf(r.Title, "-")), plains("summary", firstOf(r.Summary, "-")),
-		plains("status", firstOf(r.Status, "-")), plains("agent", firstOf(r.Agent, "-")), plains("sandbox", sandbox),
+		plains("status", r.status()), plains("agent", firstOf(r.Agent, "-")), plains("sandbox", sandbox),
 		plains("copy of", firstOf(r.Parent, "-")), plains("events", fmt.Sprint(r.LastSeq)),
 		plains("tokens", fmt.Sprintf("%d in, %d out", r.Usage.TotalInput(), r.Usage.OutputTokens)),
 		plains("cost", dollars(r.Usage.CostUSD)),
@@ -212,9 +219,7 @@ func (a *app) removeOlder(ctx context.Context, age time.Duration) error {
 		list, err := records(ctx, s, store.Filter{})
 		errs := []error{err}
 		for _, r := range list {
-			unused := func(r store.Record) bool {
-				return time.Since(r.UpdatedAt) >= age && (r.Status != "running" || r.Sandbox.ID == "")
-			}
+			unused := func(r store.Record) bool { return time.Since(r.UpdatedAt) >= age }
 			if !unused(r) {
 				continue
 			}
@@ -230,8 +235,8 @@ func (a *app) removeOlder(ctx context.Context, age time.Duration) error {
 	return err
 }
 
-// removeSession removes a session that no program uses. If only is not nil, it removes the
-// session only if only returns true.
+// removeSession removes a session that no program uses and whose sandbox has ended. If only is not
+// nil, it removes the session only if only returns true, and leaves one in use without an error.
 func (a *app) removeSession(ctx context.Context, s *sqlite.Store, id string, only func(store.Record) bool) error {
 	unlock, err := s.Lock(ctx, id)
 	if errors.Is(err, store.ErrLocked) {
@@ -248,8 +253,10 @@ func (a *app) removeSession(ctx context.Context, s *sqlite.Store, id string, onl
 	if err == nil && r.Sandbox.ID != "" {
 		// Without the stored configuration find searches all types, but no other machines.
 		cfg, _ := session.Stored(ctx, s, id)
-		if _, missing = find(ctx, cfg.Environment.Sandbox, r.Sandbox.ID); missing == nil && only != nil {
-			return unlock() // the sandbox still exists
+		_, missing = find(ctx, cfg.Environment.Sandbox, r.Sandbox.ID)
+		unknown := r.Status == queryRunning && !errors.Is(missing, errNoSandbox)
+		if only != nil && (missing == nil || unknown) {
+			return unlock() // its agent may still work
 		}
 		if missing == nil {
 			err = fmt.Errorf("the session %s goes on in the sandbox %s; end that first, with 'envctl rm %[2]s'", id, r.Sandbox.ID)
@@ -275,6 +282,24 @@ func (a *app) withSessions(ctx context.Context, use func(*sqlite.Store) error) e
 		return err
 	}
 	return errors.Join(use(s), s.Close())
+}
+
+// listSessions returns the sessions that the filter selects and that have a status, which may be
+// empty for any.
+func listSessions(ctx context.Context, s *sqlite.Store, f store.Filter, status string) ([]listedSession, error) {
+	most := f.Limit
+	if status != "" {
+		f.Limit = 0 // the status is that of now, which the store does not know
+	}
+	list, err := records(ctx, s, f)
+	if err != nil {
+		return nil, err
+	}
+	now := slices.DeleteFunc(sessionsNow(ctx, s, list...), func(l listedSession) bool { return status != "" && l.Status != status })
+	if most > 0 {
+		now = now[:min(most, len(now))]
+	}
+	return now, nil
 }
 
 func records(ctx context.Context, s store.Store, f store.Filter) ([]store.Record, error) {

@@ -21,10 +21,16 @@ type usage struct {
 	ID     string            `json:"id"`
 	Type   string            `json:"type"`
 	Status primitives.Status `json:"status"`
+	Orphan bool              `json:"orphan,omitempty"`
+	// Query is the state of the latest query, as in ls, and Waiting are its open questions.
+	Query   string                `json:"query,omitempty"`
+	Waiting []environment.Waiting `json:"waiting,omitempty"`
 	// Models is the model usage of the agent.
 	Models runnerscripts.Usage `json:"models"`
 	// Usage is nil if the sandbox did not report it.
 	*primitives.Usage
+
+	at location
 }
 
 func (a *app) newStatsCmd() *cobra.Command {
@@ -53,9 +59,9 @@ what is unknown, and a memory_limit of 0 where there is none.`,
 			if len(list) == 0 && failed != nil {
 				return failed
 			}
-			rows := [][]span{plains("ID", "TYPE", "STATUS", "CPU TIME", "MEMORY", "LIMIT", "PROCESSES", "TOKENS", "COST")}
+			rows := [][]span{plains("ID", "TYPE", "STATUS", "QUERY", "CPU TIME", "MEMORY", "LIMIT", "PROCESSES", "TOKENS", "COST")}
 			for _, u := range list {
-				rows = append(rows, append(plains(a.shortID(u.ID), u.Type, string(u.Status)), u.columns()...))
+				rows = append(rows, append(plains(a.shortID(u.ID), u.Type, u.listed().use(), since(u.listed())), u.columns()...))
 			}
 			return errors.Join(a.out.table(rows...), failed)
 		},
@@ -64,6 +70,13 @@ what is unknown, and a memory_limit of 0 where there is none.`,
 	cmd.ValidArgsFunction = t.completeIDs(0)
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
 	return cmd
+}
+
+// listed returns the sandbox as ls shows it.
+func (u usage) listed() listed {
+	info := u.at.info
+	info.Waiting = u.Waiting
+	return listed{info, u.Query}
 }
 
 // columns returns the figures as table cells.
@@ -109,7 +122,10 @@ func (t *target) usages(ctx context.Context, ids []string) ([]usage, error) {
 	var asking sync.WaitGroup
 	turns := make(chan struct{}, askedAtOnce)
 	for i, at := range found {
-		list[i] = usage{ID: at.id, Type: at.sandbox.Type, Status: at.status, Models: at.models}
+		list[i] = usage{
+			ID: at.id, Type: at.sandbox.Type, Status: at.status, Orphan: at.info.Orphan, Models: at.models,
+			Query: queryKnown(at.info), Waiting: at.info.Waiting, at: at,
+		}
 		if at.status != primitives.StatusRunning {
 			continue
 		}
@@ -118,7 +134,7 @@ func (t *target) usages(ctx context.Context, ids []string) ([]usage, error) {
 			defer func() { <-turns }()
 			cfg := cfg
 			cfg.Sandbox = at.sandbox
-			list[i].Usage, errs[i] = readUsage(ctx, cfg, at.id)
+			errs[i] = list[i].read(ctx, cfg)
 		})
 	}
 	asking.Wait()
@@ -163,19 +179,22 @@ func (t *target) several(ctx context.Context, chosen environment.Sandbox, ids []
 	return found, errors.Join(errs...)
 }
 
-// readUsage returns the usage of one sandbox; nil if the sandbox cannot report it.
-func readUsage(ctx context.Context, cfg environment.Config, id string) (_ *primitives.Usage, err error) {
-	env, err := environment.Attach(ctx, cfg, id)
+// read reads the usage of a sandbox, if it can report it, and the state of its query.
+func (u *usage) read(ctx context.Context, cfg environment.Config) (err error) {
+	env, err := environment.Attach(ctx, cfg, u.ID)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { err = errors.Join(err, env.Close()) }()
-	u, err := primitives.ReadUsage(ctx, env.Primitive())
+	if u.Query == queryUnknown && u.at.info.Kept {
+		u.Query, u.Waiting = queryIn(ctx, env)
+	}
+	now, err := primitives.ReadUsage(ctx, env.Primitive())
 	if errors.Is(err, errors.ErrUnsupported) {
-		return nil, nil // the sandbox cannot report its usage
+		return nil // the sandbox cannot report its usage
 	}
-	if err != nil {
-		return nil, err
+	if err == nil {
+		u.Usage = &now
 	}
-	return &u, nil
+	return err
 }
