@@ -109,14 +109,18 @@ func setting(ctx context.Context, set func(context.Context, string) error, value
 	return set(ctx, value)
 }
 
+// noProgram says why a permission request is rejected after the input has ended.
+const noProgram = "the program that could answer has ended, and no other one has attached meanwhile"
+
 // rejectUnanswered rejects a permission request that nobody can answer after the input has ended.
 func (c *conversation) rejectUnanswered(ctx context.Context, id string) {
-	err := c.answer(ctx, id, runnerscripts.PermissionDecision{
-		Kind:    runnerscripts.RejectOnce,
-		Message: "standard input of the runner has ended: no answer can arrive",
-	})
-	// The agent may have withdrawn the request at the same time.
-	if err != nil && failure(err).Code != runnerscripts.FailInvalidRequest {
+	err := c.answer(ctx, id, runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Message: "It waited for an answer: " + noProgram + "."})
+	switch {
+	case err == nil:
+		c.tell(runnerscripts.TypeLog, runnerscripts.Log{
+			Level: "warn", Message: fmt.Sprintf("permission request %q was rejected: it waited for an answer, but %s", id, noProgram),
+		})
+	case failure(err).Code != runnerscripts.FailInvalidRequest: // else the agent has withdrawn it at the same time
 		c.reportError(err)
 	}
 }
@@ -153,12 +157,17 @@ func (c *conversation) answer(ctx context.Context, id string, d runnerscripts.Pe
 // reportError reports an error that does not end the query or the script.
 func (c *conversation) reportError(err error) {
 	f := failure(err)
+	c.tell(runnerscripts.TypeError, runnerscripts.ErrorInfo{Code: f.Code, Message: f.Message})
+}
+
+// tell writes an event of the running query.
+func (c *conversation) tell(typ runnerscripts.EventType, payload any) {
 	c.out.order.Lock()
 	defer c.out.order.Unlock()
 	c.mu.Lock()
 	query := c.queue.Running()
 	c.mu.Unlock()
-	c.out.write(time.Now(), runnerscripts.MainConversation, query, runnerscripts.TypeError, runnerscripts.ErrorInfo{Code: f.Code, Message: f.Message})
+	c.out.write(time.Now(), runnerscripts.MainConversation, query, typ, payload)
 }
 
 func invalid(format string, args ...any) *runnerscripts.ScriptFailure {

@@ -351,6 +351,27 @@ func TestQuestionThatIsAnsweredAlreadyIsNoErrorAtTheEndOfTheInput(t *testing.T) 
 	}
 }
 
+func TestARejectionAtTheEndOfTheInputSaysThatTheQuestionWaitedForAProgram(t *testing.T) {
+	f := &fake{}
+	var out agent.Sink
+	f.start = func(_ context.Context, s agent.Sink) error { out = s; return nil }
+	responded := make(chan struct{})
+	f.respond = func(string) error { close(responded); return nil }
+	f.prompt = func(context.Context, string) (rs.QueryCompleted, error) {
+		out.Emit(rs.MainConversation, rs.TypePermissionRequest, rs.PermissionRequest{ID: "q"})
+		<-responded
+		return rs.QueryCompleted{StopReason: rs.StopEndTurn}, nil
+	}
+	h := hold(t.Context(), t, f)
+	if err := h.stdin.Close(); err != nil {
+		t.Fatal(err)
+	}
+	logs := of(h.rest(exitOK), rs.TypeLog)
+	if len(logs) != 1 || payload[rs.Log](t, logs[0]).Message != `permission request "q" was rejected: it waited for an answer, but `+noProgram {
+		t.Errorf("logs %+v", logs)
+	}
+}
+
 func TestSetupDoesNotHangOnAFIFO(t *testing.T) {
 	s := newSandbox(t)
 	if err := syscall.Mkfifo(s.file("f"), 0o600); err != nil {
