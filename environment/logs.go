@@ -173,6 +173,14 @@ func logMessage(ev runnerscripts.Event) string {
 		if q, err := runnerscripts.Payload[runnerscripts.QueryFailed](ev); err == nil {
 			return fmt.Sprintf("query %s failed (%s): %s", ev.QueryID, q.Code, q.Message)
 		}
+	case runnerscripts.TypePermissionRequest:
+		if w, err := waitingFor(ev); err == nil {
+			return fmt.Sprintf("query %s waits for an answer: %s", ev.QueryID, w.Title)
+		}
+	case runnerscripts.TypePermissionResolved:
+		if done, err := runnerscripts.Payload[runnerscripts.PermissionResolved](ev); err == nil {
+			return answered(done)
+		}
 	case runnerscripts.TypeLog:
 		if l, err := runnerscripts.Payload[runnerscripts.Log](ev); err == nil {
 			return l.Level + ": " + l.Message
@@ -187,6 +195,18 @@ func logMessage(ev runnerscripts.Event) string {
 		}
 	}
 	return ""
+}
+
+// answered describes how a permission request ended.
+func answered(done runnerscripts.PermissionResolved) string {
+	text := done.Kind.Effect()
+	if text == "" {
+		text = "withdrawn"
+	}
+	if done.Reason != "" && done.Reason != reasonAnswered {
+		text += " (" + done.Reason + ")"
+	}
+	return "the question was answered: " + text
 }
 
 // readLines sends lines of text.

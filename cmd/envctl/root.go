@@ -170,7 +170,7 @@ An ID may be cut short, as long as it fits only one sandbox.`,
 		return usagef("%w; %s", err, flagMeant(cmd, err))
 	})
 	root.AddCommand(
-		a.newRunCmd(), a.newACPCmd(), a.newAttachCmd(), a.newCreateCmd(), a.newExecCmd(), a.newCopyCmd(), a.newPortCmd(), a.newListCmd(), a.newWatchCmd(),
+		a.newRunCmd(), a.newACPCmd(), a.newAttachCmd(), a.newAnswerCmd(), a.newCreateCmd(), a.newExecCmd(), a.newCopyCmd(), a.newPortCmd(), a.newListCmd(), a.newWatchCmd(),
 		a.newDiffCmd(), a.newMoveCmd(), a.newTranscriptCmd(), a.newLogsCmd(), a.newSessionsCmd(), a.newLogCmd(), a.newRewindCmd(), a.newForkCmd(), a.newCompareCmd(), a.newStatsCmd(), a.newRemoveCmd(), a.newGCCmd(),
 		a.newAgentsCmd(), a.newProfilesCmd(), a.newImageCmd(), a.newCredentialsCmd(), a.newDoctorCmd(), a.newVersionCmd(),
 	)
@@ -182,6 +182,7 @@ An ID may be cut short, as long as it fits only one sandbox.`,
 func takesLong(command string) string {
 	return map[string]string{
 		"envctl agents install": "installing the agent",
+		"envctl answer":         "connecting to the sandbox",
 		"envctl attach":         "connecting to the sandbox",
 		"envctl cp":             "copying",
 		"envctl compare":        "comparing the sessions",
@@ -208,7 +209,7 @@ func takesLong(command string) string {
 // be empty; see refuseEmpty.
 var named = []string{
 	"sandbox", "to", "config", "image", "base", "network", "max-size", "memory", "user", "workdir",
-	"folder", "git", "in", "tar", "patch", "pattern", "agent", "model", "mode", "profile", "name", "id-file", "listen", "scenario", "permission", "log-level", "status", "budget", "record", "replay",
+	"folder", "git", "in", "tar", "patch", "pattern", "agent", "model", "mode", "profile", "name", "id-file", "listen", "scenario", "permission", "log-level", "status", "request", "budget", "record", "replay",
 }
 
 // refuseEmpty rejects an empty value of a named flag. Like a missing flag, it would run the
