@@ -167,6 +167,9 @@ func (s *State) load(ctx context.Context, st store.Store, rec store.Record) erro
 	return nil
 }
 
+// maxSandboxes is how many sandboxes a record names, so that a session is found by their IDs.
+const maxSandboxes = 100
+
 // saveRecord writes the current state into the record.
 func (s *AgentSession) saveRecord(ctx context.Context, status string) {
 	s.mu.Lock()
@@ -180,6 +183,9 @@ func (s *AgentSession) saveRecord(ctx context.Context, status string) {
 			r.Sandbox = store.Sandbox{}
 			if st.Environment.Status == EnvironmentReady {
 				r.Sandbox = store.Sandbox{Type: st.Environment.Backend, ID: st.Environment.ID}
+				if !slices.Contains(r.Sandboxes, r.Sandbox.ID) {
+					r.Sandboxes = append(r.Sandboxes[max(0, len(r.Sandboxes)+1-maxSandboxes):], r.Sandbox.ID)
+				}
 			}
 			r.State, r.StateSeq = data, st.LastSeq
 		})

@@ -14,8 +14,6 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/permission"
 	"github.com/agentenv-dev/agentenv/internal/visible"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
-	"github.com/agentenv-dev/agentenv/session/store"
-	"github.com/agentenv-dev/agentenv/session/store/sqlite"
 )
 
 // answerFlags are the flags of answer.
@@ -233,26 +231,4 @@ func (f *answerFlags) show(waiting []environment.Waiting, id, workspace string) 
 		}
 	}
 	return f.app.err.println(dim("answer with 'envctl answer " + id + " allow', reject, the number of an option, or what the agent should do instead"))
-}
-
-// locateSession is locate for the ID of a sandbox, or of a session whose sandbox is there.
-func (t *target) locateSession(ctx context.Context, id string) (environment.Config, location, error) {
-	cfg, found, err := t.locate(ctx, id)
-	if !errors.Is(err, errNoSandbox) {
-		return cfg, found, err
-	}
-	missing := err
-	err = t.app.withSession(ctx, id, func(_ *sqlite.Store, r store.Record) (err error) {
-		if r.Sandbox.ID == "" {
-			return fmt.Errorf("the session %s has no sandbox at the moment; the next prompt makes one: 'envctl attach %[1]s PROMPT'", r.ID)
-		}
-		if cfg, found, err = t.locate(ctx, r.Sandbox.ID); errors.Is(err, errNoSandbox) {
-			err = fmt.Errorf("the sandbox of the session %s has ended; the next prompt makes another: 'envctl attach %[1]s PROMPT'", r.ID)
-		}
-		return err
-	})
-	if errors.Is(err, store.ErrNotFound) {
-		err = missing
-	}
-	return cfg, found, err
 }

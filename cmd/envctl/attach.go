@@ -105,7 +105,7 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 			return err
 		}
 		if name := stored.Environment.Name; name != "" && sandbox == nil {
-			if _, err := find(ctx, stored.Environment.Sandbox, name); err == nil {
+			if at, err := find(ctx, stored.Environment.Sandbox, name); err == nil && at.id != state.Environment.ID {
 				stored.Environment.Name = "" // another sandbox has the name now
 			}
 		}

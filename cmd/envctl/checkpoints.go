@@ -143,7 +143,7 @@ had becomes a checkpoint first.`,
 				if err != nil {
 					return err
 				}
-				return f.app.err.row(plain(rewound(state)))
+				return f.app.err.row(plain(rewound(state) + "; go on with 'envctl attach " + f.app.shortSession(s.ID()) + " PROMPT'"))
 			})
 		},
 	}

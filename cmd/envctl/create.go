@@ -55,8 +55,10 @@ there. End it with 'envctl rm ID'.`,
 func (a *app) newRemoveCmd() *cobra.Command {
 	t := &target{app: a}
 	cmd := &cobra.Command{
-		Use:     "rm [flags] ID...",
-		Short:   "End sandboxes and all that runs in them",
+		Use:   "rm [flags] ID...",
+		Short: "End sandboxes and all that runs in them",
+		Long: `End sandboxes and all that runs in them. The session of a sandbox stays stored, with its last
+checkpoint: 'envctl attach' goes on with it, 'envctl sessions rm' removes it.`,
 		Example: "  envctl rm 3f2a",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, ids []string) error {
@@ -71,6 +73,9 @@ func (a *app) newRemoveCmd() *cobra.Command {
 					// Remove the sandbox even if its own record is damaged: processes in the
 					// sandbox may have changed the record.
 					err = environment.Remove(cmd.Context(), found.sandbox, found.id)
+				}
+				if err == nil {
+					err = a.pointToLeft(cmd.Context(), found)
 				}
 				errs = append(errs, err)
 			}

@@ -22,7 +22,8 @@ func (a *app) newDiffCmd() *cobra.Command {
 'git apply' takes at the top of a repository; below it, give --directory.
 
 With a checkpoint of 'envctl log', print what changed in the session from there to its present
-checkpoint, or to a second one.`,
+checkpoint, or to a second one. If the sandbox of a session has ended, its first checkpoint is
+compared with the present one.`,
 		Example: `  envctl diff 3f2a | git apply
   envctl diff --stat 3f2a
   envctl diff 3f2a@3
@@ -54,7 +55,10 @@ checkpoint, or to a second one.`,
 }
 
 func (f *diffFlags) run(ctx context.Context, id string) (err error) {
-	env, err := f.attach(ctx, id)
+	env, err := f.attachSession(ctx, id)
+	if ended, ok := errors.AsType[*endedError](err); ok {
+		return f.diffCheckpoints(ctx, point{ended.session, 1}, 0)
+	}
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"github.com/agentenv-dev/agentenv/environment"
@@ -16,8 +17,8 @@ import (
 )
 
 // withSession calls use with the session for id: the session with this ID, else the session of
-// the sandbox with this ID or name or with the only ID that has this prefix, else the session that
-// had this name last, else the only session whose ID has this prefix. A prefix that also fits a
+// the sandbox with this ID or name or with the only ID that has this prefix, else the one that
+// findSession finds. A prefix that also fits a
 // session of another sandbox is an error. In this order, the name of a sandbox never means a session
 // whose ID happens to start with it.
 func (a *app) withSession(ctx context.Context, id string, use func(*sqlite.Store, store.Record) error) error {
@@ -83,8 +84,9 @@ func (l location) alone(ctx context.Context, s store.Store, word string) error {
 	return err
 }
 
-// findSession returns the session with this ID, else the session that had this name last, else
-// the only session whose ID has this prefix.
+// findSession returns the session with this ID, else the session that had this name last or a
+// sandbox with this ID, else the only session of which this is a prefix of its ID or of the ID of
+// one of its sandboxes.
 func findSession(ctx context.Context, s store.Store, id string) (store.Record, error) {
 	r, err := s.Load(ctx, id)
 	if !errors.Is(err, store.ErrNotFound) {
@@ -96,10 +98,14 @@ func findSession(ctx context.Context, s store.Store, id string) (store.Record, e
 	}
 	var fit []string
 	for _, r := range list { // the latest first
-		if id != "" && nameOf(r) == id {
+		if id == "" {
+			break
+		}
+		if nameOf(r) == id || slices.Contains(r.Sandboxes, id) || slices.Contains(r.Sandboxes, idPrefix+id) {
 			return s.Load(ctx, r.ID)
 		}
-		if id != "" && strings.HasPrefix(r.ID, id) {
+		begins := func(had string) bool { return strings.HasPrefix(had, id) || strings.HasPrefix(had, idPrefix+id) }
+		if strings.HasPrefix(r.ID, id) || slices.ContainsFunc(r.Sandboxes, begins) {
 			fit = append(fit, r.ID)
 		}
 	}
@@ -160,4 +166,43 @@ func nameOf(r store.Record) string {
 		return ""
 	}
 	return config.Environment.Name
+}
+
+// endedError is the error for a session whose sandbox is needed and has ended.
+type endedError struct{ session string }
+
+func (e *endedError) Error() string {
+	return fmt.Sprintf("the sandbox of the session %s has ended; the next prompt makes another one: 'envctl attach %[1]s PROMPT'", e.session)
+}
+
+// locateSession is locate for the ID of a sandbox or of a session. If the sandbox has ended, the
+// error is an [*endedError].
+func (t *target) locateSession(ctx context.Context, id string) (environment.Config, location, error) {
+	cfg, found, err := t.locate(ctx, id)
+	if !errors.Is(err, errNoSandbox) {
+		return cfg, found, err
+	}
+	missing := err
+	err = t.app.withSession(ctx, id, func(_ *sqlite.Store, r store.Record) (err error) {
+		if r.Sandbox.ID != "" {
+			cfg, found, err = t.locate(ctx, r.Sandbox.ID)
+		}
+		if r.Sandbox.ID == "" || errors.Is(err, errNoSandbox) {
+			err = &endedError{r.ID}
+		}
+		return err
+	})
+	if errors.Is(err, store.ErrNotFound) {
+		err = missing
+	}
+	return cfg, found, err
+}
+
+// attachSession is attach for the ID of a sandbox or of a session, see locateSession.
+func (t *target) attachSession(ctx context.Context, id string) (*environment.Environment, error) {
+	cfg, found, err := t.locateSession(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return environment.Attach(ctx, cfg, found.id)
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
 	"github.com/agentenv-dev/agentenv/session/store"
+	"github.com/agentenv-dev/agentenv/session/store/sqlite"
 )
 
 // storeOfRuns returns the store of this user's sessions. If it cannot be opened and the sandbox
@@ -62,6 +63,24 @@ func (a *app) pointToSession(id string) {
 	if a.err.terminal {
 		_ = a.err.println(dim("go on with 'envctl attach " + a.shortSession(id) + " PROMPT'"))
 	}
+}
+
+// pointToLeft prints the command that continues the session of a sandbox that was removed, if
+// the session is stored and has had a prompt.
+func (a *app) pointToLeft(ctx context.Context, was location) error {
+	if was.session == "" {
+		return nil
+	}
+	left := false
+	err := a.withSessions(ctx, func(s *sqlite.Store) error {
+		r, err := s.Load(ctx, was.session)
+		left = err == nil && r.LastSeq > 0
+		return nil
+	})
+	if err != nil || !left {
+		return nil // the sandbox has ended, whatever is known of its session
+	}
+	return a.err.row(dim("its session stays: go on with 'envctl attach " + a.shortSession(was.session) + " PROMPT'"))
 }
 
 // overrideStored overrides a stored configuration with the flags and the file.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 
 	"github.com/spf13/cobra"
 )
@@ -36,7 +37,10 @@ func (a *app) newTranscriptCmd() *cobra.Command {
 }
 
 func (f *transcriptFlags) run(ctx context.Context, id string) (err error) {
-	env, err := f.attach(ctx, id)
+	env, err := f.attachSession(ctx, id)
+	if ended, ok := errors.AsType[*endedError](err); ok {
+		return fmt.Errorf("the sandbox of the session %s has ended, and the agent's own files with it; 'envctl sessions export --text %[1]s' prints what was said", ended.session)
+	}
 	if err != nil {
 		return err
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"iter"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -106,6 +107,9 @@ type Record struct {
 	Usage runnerscripts.Usage `json:"usage,omitzero"`
 	// Sandbox is the last sandbox.
 	Sandbox Sandbox `json:"sandbox,omitzero"`
+	// Sandboxes are the IDs of the latest sandboxes so far, also of those that have ended, oldest
+	// first.
+	Sandboxes []string `json:"sandboxes,omitempty"`
 	// Config is the configuration with which the session was opened. It has neither the values of
 	// the agent's variables nor those of credentials.
 	Config json.RawMessage `json:"config,omitempty"`
@@ -164,5 +168,6 @@ func PutBlob(ctx context.Context, s Store, id string, content io.Reader) (Digest
 func (r Record) clone() Record {
 	r.Metadata = maps.Clone(r.Metadata)
 	r.Config, r.State = bytes.Clone(r.Config), bytes.Clone(r.State)
+	r.Sandboxes = slices.Clone(r.Sandboxes)
 	return r
 }
