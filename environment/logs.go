@@ -1,7 +1,9 @@
 package environment
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +14,9 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/agentenv-dev/agentenv/internal/eventlog"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -247,12 +252,9 @@ func History(ctx context.Context, s Sandbox, id string) ([]LogEntry, error) {
 // has ended.
 const reportDelay = 200 * time.Millisecond
 
-// outOfMemory reports whether an agent has probably crashed because the sandbox ran out of
-// memory since a query began. The agent itself only sees that a process was killed.
-func (e *Environment) outOfMemory(ctx context.Context, failed runnerscripts.QueryFailed, since time.Time) bool {
-	if failed.Code != runnerscripts.FailAgent {
-		return false
-	}
+// outOfMemory reports whether the sandbox ran out of memory after since. What was killed knows only
+// that it was killed.
+func (e *Environment) outOfMemory(ctx context.Context, since time.Time) bool {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), e.probe)
 	defer cancel()
 	for try := range 2 {
@@ -280,13 +282,39 @@ func (e *Environment) outOfMemory(ctx context.Context, failed runnerscripts.Quer
 
 // explain adds to a failure that memory ran out, if it did, and reports whether it did.
 func (e *Environment) explain(ctx context.Context, failed *runnerscripts.QueryFailed, since time.Time) bool {
-	if !e.outOfMemory(ctx, *failed, since) {
+	if failed.Code != runnerscripts.FailAgent || !e.outOfMemory(ctx, since) {
 		return false
 	}
-	advice := "give the sandbox more"
-	if u, err := primitives.ReadUsage(context.WithoutCancel(ctx), e.prim); err == nil && u.MemoryLimit > 0 {
-		advice = fmt.Sprintf("give the sandbox more than %d MiB", u.MemoryLimit>>20)
-	}
-	failed.Message = fmt.Sprintf("memory ran out, and the kernel ended the agent (%s); %s", failed.Message, advice)
+	failed.Message = fmt.Sprintf("memory ran out, and the kernel ended the agent (%s); %s", failed.Message, e.moreMemory(ctx))
 	return true
+}
+
+// moreMemory returns the advice for a sandbox that ran out of memory.
+func (e *Environment) moreMemory(ctx context.Context) string {
+	if u, err := primitives.ReadUsage(context.WithoutCancel(ctx), e.prim); err == nil && u.MemoryLimit > 0 {
+		return fmt.Sprintf("give the sandbox more than %d MiB", u.MemoryLimit>>20)
+	}
+	return "give the sandbox more"
+}
+
+// noteTool remembers when a tool of the agent was killed, or may have been: not every agent reports
+// how its commands end.
+func (r *queryRun) noteTool(ev runnerscripts.Event) {
+	if r.killed || !bytes.Contains(ev.Payload, []byte(runnerscripts.ToolFailed)) {
+		return
+	}
+	call, err := runnerscripts.Payload[runnerscripts.ToolCall](ev)
+	r.killed = err == nil && call.Status == runnerscripts.ToolFailed && (call.ExitCode == 0 || call.ExitCode == 128+int(unix.SIGKILL))
+}
+
+// warnOutOfMemory reports that a tool was killed because the sandbox ran out of memory.
+func (r *queryRun) warnOutOfMemory(ctx context.Context) {
+	if !r.killed || !r.env.outOfMemory(ctx, r.began) {
+		return
+	}
+	r.killed = false
+	w := warning("memory ran out in the sandbox during the query, and the kernel killed a process; " + r.env.moreMemory(ctx))
+	w.Data = json.RawMessage(`{"out_of_memory":true}`)
+	r.env.log.Warn(w.Message, eventlog.Query, r.query.ID)
+	r.report(r.env.event(runnerscripts.TypeLog, r.query.ID, w))
 }

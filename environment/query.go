@@ -94,6 +94,7 @@ type queryRun struct {
 	usage   runnerscripts.Usage // of models
 	started bool                // the runner works on the prompt
 	untaken bool                // the runner ended before it started the query
+	killed  bool                // a tool may have been killed
 	ended   bool                // query_completed or query_failed was reported
 
 	refusals map[string]bool // the refused hosts that were reported
@@ -246,7 +247,10 @@ func (r *queryRun) handleEvent(ctx context.Context, ev runnerscripts.Event) (ove
 	case runnerscripts.TypePermissionResolved:
 		r.resolved(ev)
 		return false, nil
+	case runnerscripts.TypeToolCallUpdate, runnerscripts.TypeToolCall:
+		r.noteTool(ev)
 	case runnerscripts.TypeQueryCompleted:
+		r.warnOutOfMemory(ctx)
 		done, err := r.completed(ctx, ev)
 		if err != nil {
 			return true, &ScriptError{Script: runnerscripts.ExecuteQuery, Err: err}

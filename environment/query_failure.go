@@ -17,7 +17,12 @@ func (r *queryRun) failed(ctx context.Context, ev runnerscripts.Event, failed ru
 	if cause != nil {
 		failed.Code, failed.Message, failed.HTTPStatus, changed = codeOf(cause), cause.Error(), 0, true
 	}
-	if r.env.explain(ctx, &failed, r.began) || changed {
+	if r.env.explain(ctx, &failed, r.began) {
+		changed = true
+	} else {
+		r.warnOutOfMemory(ctx)
+	}
+	if changed {
 		ev = r.said(runnerscripts.TypeQueryFailed, failed)
 	}
 	r.end(ev)

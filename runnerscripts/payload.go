@@ -38,6 +38,11 @@ type ToolCall struct {
 	Content    []ToolCallContent `json:"content,omitempty"`
 	Locations  []Location        `json:"locations,omitempty"`
 	RawOutput  json.RawMessage   `json:"rawOutput,omitempty"`
+	// ExitCode is the exit status of a command that has failed; zero if it is unknown, as agents
+	// may not report it. Signal is the number of the signal that ended the command, and ExitCode
+	// 128 more.
+	ExitCode int `json:"exitCode,omitempty"`
+	Signal   int `json:"signal,omitempty"`
 }
 
 // ToolKind is the kind of a tool, as in ACP.

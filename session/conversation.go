@@ -203,6 +203,8 @@ func merge(t *runnerscripts.ToolCall, u runnerscripts.ToolCall) {
 	setIf(&t.Name, u.Name)
 	setIf(&t.Kind, u.Kind)
 	setIf(&t.Status, u.Status)
+	setIf(&t.ExitCode, u.ExitCode)
+	setIf(&t.Signal, u.Signal)
 	if isSet(u.RawInput) {
 		t.RawInput = bytes.Clone(u.RawInput)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -196,7 +197,7 @@ func (p *textPrinter) tool(ev runnerscripts.Event) error {
 		return nil
 	}
 	call, known := p.tools.Get(u.ToolCallID)
-	late := hasEnded(call) && len(call.Content) == 0 && len(u.Content) > 0
+	late := hasEnded(call) && len(call.Content) == 0 && (len(u.Content) > 0 || u.ExitCode != 0)
 	if u.Title != "" {
 		call.Title = u.Title
 	}
@@ -216,7 +217,10 @@ func (p *textPrinter) tool(ev runnerscripts.Event) error {
 	case !late && !hasEnded(u):
 		return nil
 	case call.Status == runnerscripts.ToolFailed:
-		return p.result(call, red)
+		if err := p.result(call, red); err != nil {
+			return err
+		}
+		return p.failed(u, call)
 	}
 	return p.result(call, dim)
 }
@@ -224,6 +228,27 @@ func (p *textPrinter) tool(ev runnerscripts.Event) error {
 // hasEnded reports whether a tool call has ended.
 func hasEnded(call runnerscripts.ToolCall) bool {
 	return call.Status == runnerscripts.ToolCompleted || call.Status == runnerscripts.ToolFailed
+}
+
+// failed prints how a command failed, and that a tool failed that says nothing itself.
+func (p *textPrinter) failed(u, call runnerscripts.ToolCall) error {
+	switch {
+	case u.Signal != 0:
+		return p.line(red(fmt.Sprintf("  (killed by signal %d)", u.Signal)))
+	case u.ExitCode != 0:
+		return p.line(red(fmt.Sprintf("  (exit %d)", u.ExitCode)))
+	case !slices.ContainsFunc(call.Content, shows):
+		return p.line(red("  (failed)"))
+	}
+	return nil
+}
+
+// shows reports whether a part of a tool's output has a line.
+func shows(c runnerscripts.ToolCallContent) bool {
+	for range rows(c, plain) {
+		return true
+	}
+	return false
 }
 
 // sizeOf returns how many bytes of memory the printed parts of a tool call take.

@@ -42,7 +42,7 @@ func (a *app) newStatsCmd() *cobra.Command {
 		Long: `Print the processor time, the memory with its limit and the number of processes of
 the sandboxes, or of some of them, and the tokens that their agents have used: those read from
 a cache count, too. In a container every thread counts as a process, as it does for the limit
-of them. "-" is unknown.
+of them. "-" is unknown. STATUS and QUERY are those of 'envctl ls'.
 
 What an agent does not say of its tokens is counted by the gateway; see docs/security.md. Both
 are known where this user made the sandbox on this machine.

@@ -58,6 +58,7 @@ func (t *translator) endCall(at time.Time, conv string, i item) {
 	case itemCommand:
 		update.Content = textContent(i.AggregatedOutput)
 		if i.ExitCode != nil {
+			update.ExitCode = *i.ExitCode
 			update.RawOutput = jsonOf(map[string]any{"exitCode": *i.ExitCode, "output": i.AggregatedOutput})
 		}
 	case itemFiles, itemCollab:

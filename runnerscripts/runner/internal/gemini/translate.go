@@ -214,7 +214,7 @@ func (c toolCall) withOutput(call runnerscripts.ToolCall) runnerscripts.ToolCall
 			call.Content = textContent(end.output)
 		}
 		if end.exit != 0 {
-			call.Status = runnerscripts.ToolFailed
+			call.Status, call.ExitCode = runnerscripts.ToolFailed, end.exit
 		}
 	}
 	return call

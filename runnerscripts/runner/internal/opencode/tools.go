@@ -140,7 +140,7 @@ func (t *translator) toolResult(p part) runnerscripts.ToolCall {
 		update.RawOutput = rawJSON(p.State.Error)
 		return update
 	}
-	if p.exitStatus() != 0 {
+	if update.ExitCode = p.exitStatus(); update.ExitCode != 0 {
 		update.Status = runnerscripts.ToolFailed
 	}
 	update.RawOutput = rawJSON(map[string]any{"output": p.State.Output, "metadata": p.State.Metadata})

@@ -83,15 +83,17 @@ func (t command) use(ctx context.Context, c *conversation) runnerscripts.ToolCal
 		ExitCode: cmd.ProcessState.ExitCode(), Stdout: stdout.text(), Stderr: stderr.text(),
 		Truncated: stdout.dropped || stderr.dropped,
 	}
+	signal := 0
 	if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-		out.ExitCode, out.Signal = 128+int(ws.Signal()), ws.Signal().String()
+		signal = int(ws.Signal())
+		out.ExitCode, out.Signal = 128+signal, ws.Signal().String()
 	}
 	status := runnerscripts.ToolCompleted
 	if out.ExitCode != 0 {
 		status = runnerscripts.ToolFailed
 	}
 	return runnerscripts.ToolCall{
-		Status: status, Content: textContent(out.Stdout + out.Stderr), RawOutput: mustMarshal(out),
+		Status: status, Content: textContent(out.Stdout + out.Stderr), RawOutput: mustMarshal(out), ExitCode: out.ExitCode, Signal: signal,
 	}
 }
 
