@@ -33,6 +33,8 @@ type SandboxInfo struct {
 	Created time.Time         `json:"created"`
 	// InUse means that its owner still runs.
 	InUse bool `json:"in_use"`
+	// Owner is the owner, as host:pid, for people; empty if unknown.
+	Owner string `json:"owner,omitempty"`
 	// Image is the image that a container, or a sandbox at Modal, was created from; empty for
 	// other types.
 	Image string `json:"image,omitempty"`
@@ -42,6 +44,8 @@ type SandboxInfo struct {
 	Kept bool `json:"kept"`
 	// Orphan means that its owner has died and it was not created with Keep: [GC] removes it.
 	Orphan bool `json:"orphan,omitempty"`
+	// OrphanSince is when its owner was found dead; zero if that is not known.
+	OrphanSince time.Time `json:"orphan_since,omitzero"`
 	// Ending means that a program is ending it.
 	Ending bool `json:"ending,omitempty"`
 	// GuestVersion is the version of the guest protocol that it was created with, which may
@@ -84,7 +88,7 @@ func List(ctx context.Context, s Sandbox) ([]SandboxInfo, error) {
 		list = append(list, SandboxInfo{
 			ID: f.ID, Type: s.Type, Status: f.Status, Created: f.Created, InUse: f.Owned,
 			Image: f.Image, Name: f.Name, Kept: f.Kept, Orphan: f.Orphan, GuestVersion: f.GuestVersion,
-			SessionID: f.Session,
+			SessionID: f.Session, OrphanSince: f.OrphanSince, Owner: f.Owner,
 		})
 	}
 	if err != nil {
@@ -238,7 +242,9 @@ func describeActivity(list []SandboxInfo) {
 			continue
 		}
 		a.describe(s)
-		s.Orphan = s.Orphan && !s.Kept
+		if s.Kept {
+			s.Orphan, s.OrphanSince = false, time.Time{}
+		}
 		s.Ending = !a.Ending.IsZero() && time.Since(a.Ending) < endingLasts && (s.Kept || s.InUse)
 	}
 }

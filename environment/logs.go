@@ -25,7 +25,7 @@ import (
 type LogEntry struct {
 	// Time is zero if it is unknown.
 	Time time.Time `json:"time,omitzero"`
-	// Source is "engine", "runner", or "stderr" for the standard error of the runner and the
+	// Source is "engine", "runner", "host" for what envctl adds, or "stderr" for the standard error of the runner and the
 	// agent.
 	Source  string `json:"source"`
 	Message string `json:"message"`

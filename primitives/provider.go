@@ -187,7 +187,11 @@ type Info struct {
 	Expires time.Time `json:"expires,omitzero"`
 	// Orphan reports whether the program that created the sandbox is known to be dead and the
 	// sandbox is not kept: it ends after its grace period, or a [Collector] removes it.
-	Orphan  bool   `json:"orphan,omitempty"`
+	Orphan bool `json:"orphan,omitempty"`
+	// OrphanSince is when the orphan was found without its program and any other one. Zero means
+	// that it is unknown, or that another program is attached.
+	OrphanSince time.Time `json:"orphan_since,omitzero"`
+
 	Image   string `json:"image,omitempty"`   // the image that it was created from
 	Name    string `json:"name,omitempty"`    // in addition to its ID; empty for none
 	Session string `json:"session,omitempty"` // Spec.Session

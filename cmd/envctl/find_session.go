@@ -169,7 +169,10 @@ func nameOf(r store.Record) string {
 }
 
 // endedError is the error for a session whose sandbox is needed and has ended.
-type endedError struct{ session string }
+type endedError struct {
+	session string
+	record  store.Record
+}
 
 func (e *endedError) Error() string {
 	return fmt.Sprintf("the sandbox of the session %s has ended; the next prompt makes another one: 'envctl attach %[1]s PROMPT'", e.session)
@@ -188,12 +191,17 @@ func (t *target) locateSession(ctx context.Context, id string) (environment.Conf
 			cfg, found, err = t.locate(ctx, r.Sandbox.ID)
 		}
 		if r.Sandbox.ID == "" || errors.Is(err, errNoSandbox) {
-			err = &endedError{r.ID}
+			err = &endedError{r.ID, r}
 		}
 		return err
 	})
-	if errors.Is(err, store.ErrNotFound) {
+	_, wrong := errors.AsType[*exitError](err)
+	_, ended := errors.AsType[*endedError](err)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
 		err = missing
+	case err != nil && !wrong && !ended:
+		err = errors.Join(missing, err) // the store cannot be read
 	}
 	return cfg, found, err
 }

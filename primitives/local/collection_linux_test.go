@@ -180,11 +180,28 @@ func TestGCGivesAnOrphanItsGrace(t *testing.T) {
 			t.Errorf("%s GC took %q, want %q", when, got, want)
 		}
 	}
+	since := func(when string) time.Time {
+		t.Helper()
+		list, err := local.Provider{Root: root.Root}.List(t.Context())
+		if err != nil || len(list) != 1 || !list[0].Orphan {
+			t.Fatalf("%s it is listed as %+v, %v", when, list, err)
+		}
+		return list[0].OrphanSince
+	}
+	if at := since("before"); !at.IsZero() {
+		t.Errorf("nobody has seen it alone, but it is so since %v", at)
+	}
 	took("at first sight", "", primitives.GCOptions{})
+	if at := since("at first sight"); at.IsZero() {
+		t.Error("it is not known since when it is an orphan")
+	}
 	alone(t, root.Root, id, 59*time.Minute)
 	took("within its grace", "", primitives.GCOptions{})
 	again := attach(t, root.Root, id)
 	took("while a program is attached", "", primitives.GCOptions{NoGrace: true})
+	if at := since("while a program is attached"); !at.IsZero() {
+		t.Errorf("a program is attached, but it is alone since %v", at)
+	}
 	if err := again.Close(); err != nil {
 		t.Fatal(err)
 	}

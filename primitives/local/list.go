@@ -58,13 +58,19 @@ func describe(session string) (primitives.Info, bool) {
 	if !isID(filepath.Base(session)) || st.load() != nil {
 		return primitives.Info{}, false
 	}
-	if life, err := os.Lstat(st.file(lifeFile)); err != nil || isEnded(life) {
+	life, err := os.Lstat(st.file(lifeFile))
+	if err != nil || isEnded(life) {
 		return primitives.Info{}, false
 	}
 	by := st.owner()
-	return primitives.Info{
+	info := primitives.Info{
 		ID: st.ID, Status: primitives.StatusRunning, Created: st.Created,
 		Owned: by == owner.Alive, Kept: st.Keep, Orphan: by == owner.Dead && !st.Keep,
 		Session: st.For, Owner: cmp.Or(st.OwnerName, fmt.Sprintf("%s:%d", st.Host, st.Owner.PID)),
-	}, true
+	}
+	// A new life file has the time of its creation; see aloneSince.
+	if since := life.ModTime(); info.Orphan && since.After(neverAlone) {
+		info.OrphanSince = since.UTC()
+	}
+	return info, true
 }
