@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"path"
+	"strconv"
 	"strings"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -204,4 +205,17 @@ func plan(name string, raw json.RawMessage) (runnerscripts.Plan, bool) {
 func isObject(raw json.RawMessage) bool {
 	raw = bytes.TrimSpace(raw)
 	return len(raw) > 0 && raw[0] == '{'
+}
+
+// exitCode moves the exit status of a failed command from the beginning of its output to its field.
+func exitCode(call *runnerscripts.ToolCall) {
+	if len(call.Content) == 0 || call.Content[0].Content == nil {
+		return
+	}
+	text := call.Content[0].Content
+	first, rest, _ := strings.Cut(text.Text, "\n")
+	number, ok := strings.CutPrefix(first, "Exit code ")
+	if n, err := strconv.Atoi(number); ok && err == nil {
+		call.ExitCode, text.Text = n, rest
+	}
 }

@@ -135,6 +135,9 @@ func (t *translator) toolResult(at time.Time, conv string, result block, report 
 	}
 	call := t.tools[result.ToolUseID]
 	delete(t.tools, result.ToolUseID)
+	if result.IsError && call.name == "Bash" {
+		exitCode(&update)
+	}
 	t.emit(at, conv, runnerscripts.TypeToolCallUpdate, update)
 	if isSubagentTool(call.name) {
 		t.subagentResult(at, result, report)

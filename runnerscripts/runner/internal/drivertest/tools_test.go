@@ -90,6 +90,9 @@ func failingCommand(r *rig) {
 	if len(call.Content) != 1 || !strings.Contains(call.Content[0].Content.Text, "its out") {
 		r.Errorf("content: %s", agenttest.Show(r, call.Content))
 	}
+	if call.ExitCode != 3 && !r.terse {
+		r.Errorf("exit code: %d in %s", call.ExitCode, agenttest.Show(r, call))
+	}
 	r.SameAsTranscript()
 }
 
