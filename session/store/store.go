@@ -37,7 +37,9 @@ type Store interface {
 	Update(ctx context.Context, id string, change func(*Record)) error
 
 	// List returns the matching records, without their State. They are ordered by when their
-	// last event, or their creation, was stored, latest first, whatever the clocks said.
+	// last event, or their creation, was stored, latest first, whatever the clocks said. A
+	// damaged record has its ID alone and comes with ErrCorrupt, whatever the filter, and the
+	// loop may go on.
 	List(ctx context.Context, f Filter) iter.Seq2[Record, error]
 
 	// Delete removes a session and everything that belongs to it.

@@ -40,7 +40,7 @@ type pendingBlob struct {
 
 // PutBlobs stores contents for a session.
 func (s *Store) PutBlobs(ctx context.Context, id string, contents iter.Seq2[io.Reader, error]) ([]store.Digest, error) {
-	if _, _, err := find(ctx, s.r, id); err != nil {
+	if _, err := headOf(ctx, s.r, id); err != nil {
 		return nil, s.failed(ctx, "put", id, err)
 	}
 	var digests []store.Digest
@@ -69,7 +69,7 @@ func (s *Store) PutBlobs(ctx context.Context, id string, contents iter.Seq2[io.R
 			err = ctx.Err()
 		}
 		if err != nil {
-			return nil, &store.Error{Op: "put", ID: id, Err: translate(errors.Join(err, remove(b.tmp)))}
+			return nil, s.failure("put", id, errors.Join(err, remove(b.tmp)))
 		}
 		pending = append(pending, b)
 		digests = append(digests, store.Digest(hex.EncodeToString(b.digest)))
@@ -121,7 +121,7 @@ func (s *Store) readBlob(r io.Reader) (pendingBlob, error) {
 // within one, so that no session removes a file that another session has just added.
 func (s *Store) putPending(ctx context.Context, id string, blobs []pendingBlob) error {
 	return s.write(ctx, "put", id, func(ctx context.Context, tx *sql.Tx) error {
-		n, _, err := find(ctx, tx, id)
+		h, err := headOf(ctx, tx, id)
 		if err != nil {
 			return err
 		}
@@ -137,7 +137,7 @@ func (s *Store) putPending(ctx context.Context, id string, blobs []pendingBlob) 
 				return err
 			}
 			_, err = tx.ExecContext(ctx,
-				"INSERT INTO session_blob (session, blob) SELECT ?, n FROM blob WHERE digest = ? ON CONFLICT DO NOTHING", n, b.digest)
+				"INSERT INTO session_blob (session, blob) SELECT ?, n FROM blob WHERE digest = ? ON CONFLICT DO NOTHING", h.n, b.digest)
 			if err != nil {
 				return err
 			}
@@ -155,13 +155,22 @@ func (s *Store) file(digest []byte) string {
 // rename renames a file durably: a power failure loses neither the name nor the content.
 func rename(from, to string) error {
 	folder := filepath.Dir(to)
-	if err := os.MkdirAll(folder, 0o700); err != nil {
+	err := os.Mkdir(folder, 0o700)
+	if err == nil {
+		err = syncFolder(filepath.Dir(folder))
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
 	if err := os.Rename(from, to); err != nil {
 		return err
 	}
-	d, err := os.Open(folder)
+	return syncFolder(folder)
+}
+
+// syncFolder makes the names in a folder durable.
+func syncFolder(name string) error {
+	d, err := os.Open(name)
 	if err != nil {
 		return err
 	}
@@ -187,21 +196,23 @@ func (s *Store) Blob(ctx context.Context, id string, d store.Digest) (io.ReadClo
 }
 
 func (s *Store) blob(ctx context.Context, id string, d store.Digest) (io.ReadCloser, error) {
-	n, _, err := find(ctx, s.r, id)
+	h, err := headOf(ctx, s.r, id)
 	if err != nil {
 		return nil, err
 	}
 	var content []byte
-	var file bool
+	var file int64
 	err = s.r.QueryRowContext(ctx,
-		"SELECT content, content IS NULL FROM blob JOIN session_blob ON blob = n WHERE session = ? AND digest = ?", n, rawDigest(d)).
-		Scan(&content, &file)
+		"SELECT content, content IS NULL FROM blob JOIN session_blob ON blob = n WHERE session = ? AND digest = ?", h.n, rawDigest(d)).
+		Scan(raw(&content), integer(&file))
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil, fmt.Errorf("%w: no blob %s", fs.ErrNotExist, d)
+	case errors.Is(err, errColumn):
+		return nil, damaged(d)
 	case err != nil:
 		return nil, err
-	case file:
+	case file != 0:
 		return s.openFile(d)
 	}
 	if sum := sha256.Sum256(content); !bytes.Equal(sum[:], rawDigest(d)) {
@@ -248,14 +259,14 @@ func (f *checkedFile) WriteTo(w io.Writer) (int64, error) {
 // RemoveBlobs removes blobs of a session.
 func (s *Store) RemoveBlobs(ctx context.Context, id string, digests ...store.Digest) error {
 	var blobs []int64
-	err := s.write(ctx, "remove", id, func(ctx context.Context, tx *sql.Tx) error {
-		n, _, err := find(ctx, tx, id)
+	err := s.writeDurably(ctx, "remove", id, func(ctx context.Context, tx *sql.Tx) error {
+		h, err := headOf(ctx, tx, id)
 		if err != nil {
 			return err
 		}
 		for _, d := range digests {
 			removed, err := numbers(ctx, tx,
-				"DELETE FROM session_blob WHERE session = ? AND blob = (SELECT n FROM blob WHERE digest = ?) RETURNING blob", n, rawDigest(d))
+				"DELETE FROM session_blob WHERE session = ? AND blob = (SELECT n FROM blob WHERE digest = ?) RETURNING blob", h.n, rawDigest(d))
 			if err != nil {
 				return err
 			}

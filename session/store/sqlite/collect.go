@@ -26,7 +26,7 @@ func (s *Store) Collect(ctx context.Context, dry bool) (removed []string, err er
 	if dry {
 		remove = func(string) error { return nil }
 	}
-	err = s.transact(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err = s.transact(ctx, false, func(ctx context.Context, tx *sql.Tx) error {
 		if removed, err = s.removeBlobs(ctx, tx, remove, ""); err != nil {
 			return err
 		}

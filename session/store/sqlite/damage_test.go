@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -168,7 +169,7 @@ func TestAFileThatIsNoDatabaseOrNewerIsRefused(t *testing.T) {
 	if !errors.Is(err, store.ErrNewer) || !strings.Contains(err.Error(), "99") {
 		t.Errorf("a newer version: %v", err)
 	}
-	execute(t, s, "PRAGMA user_version = 1")
+	execute(t, s, fmt.Sprintf("PRAGMA user_version = %d", len(migrations)))
 	check(t, opened(t, dir), 3)
 
 	other := t.TempDir()
@@ -184,11 +185,11 @@ func TestAnOlderVersionIsMigrated(t *testing.T) {
 	s, dir := withSession(t)
 	fill(t, s, 3)
 	next := append(migrations[:len(migrations):len(migrations)], "CREATE TABLE new (x); INSERT INTO new VALUES (7)")
-	if _, err := open(t.Context(), dir, busyTimeout, append(next[:len(next):len(next)], "INSERT INTO nowhere VALUES (1)")); err == nil {
+	if _, err := (Config{}).open(t.Context(), dir, busyTimeout, append(next[:len(next):len(next)], "INSERT INTO nowhere VALUES (1)")); err == nil {
 		t.Fatal("a migration that fails")
 	}
 	check(t, opened(t, dir), 3) // nothing has changed
-	newer, err := open(t.Context(), dir, busyTimeout, next)
+	newer, err := (Config{}).open(t.Context(), dir, busyTimeout, next)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,10 +203,109 @@ func TestAnOlderVersionIsMigrated(t *testing.T) {
 	}
 }
 
+func TestTheFirstVersionIsMigrated(t *testing.T) {
+	dir := t.TempDir()
+	old, err := (Config{}).open(t.Context(), dir, busyTimeout, migrations[:1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill := `INSERT INTO session (id, parent, created, updated, last_seq, stored, record, config, state, state_seq)
+		VALUES ('s', 'p', '2026-01-02T03:04:05Z', '2026-01-02T03:04:06Z', 1, 1, '{"agent":"x"}', CAST('{"c":1}' AS BLOB), CAST('{"s":1}' AS BLOB), 1)`
+	if _, err := old.w.ExecContext(t.Context(), fill); err != nil {
+		t.Fatal(err)
+	}
+	if err := old.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r, err := opened(t, dir).Load(t.Context(), "s")
+	if err != nil || r.Agent != "x" || r.Parent != "p" || string(r.Config) != `{"c":1}` || string(r.State) != `{"s":1}` || r.StateSeq != 1 || r.LastSeq != 1 {
+		t.Errorf("record %+v, %v", r, err)
+	}
+}
+
+func TestAnEmptyDatabaseBesideBlobsIsRefused(t *testing.T) {
+	s, dir := withSession(t)
+	d := put(t, s, content(3))
+	execute(t, s, "PRAGMA wal_checkpoint(TRUNCATE)")
+	file := s.file(rawDigest(d))
+	for _, damage := range []func(string) error{func(name string) error { return os.Truncate(name, 0) }, os.Remove} {
+		if err := damage(filepath.Join(dir, Database)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Open(t.Context(), dir); !errors.Is(err, store.ErrCorrupt) || !strings.Contains(err.Error(), "restore it from a backup") {
+			t.Errorf("open: %v", err)
+		}
+		if _, err := os.Stat(file); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A damaged record is of an ID that can be removed, and no other one is affected.
+func TestADamagedRecordIsListedAndRemovedAlone(t *testing.T) {
+	for _, damage := range []string{
+		"UPDATE session SET record = '{' WHERE id = 's'",
+		"UPDATE session SET record = 'secret' WHERE id = 's'",
+		"UPDATE session SET created = x'736563726574' WHERE id = 's'",
+		"UPDATE session SET last_seq = 'secret' WHERE id = 's'",
+		"UPDATE large SET config = 'secret' WHERE session = (SELECT n FROM session WHERE id = 's')",
+	} {
+		t.Run(damage, func(t *testing.T) {
+			s, _ := withSession(t)
+			if err := s.Create(t.Context(), store.Record{ID: "whole", Agent: "script"}); err != nil {
+				t.Fatal(err)
+			}
+			put(t, s, content(1))
+			execute(t, s, damage)
+			var got []string
+			for r, err := range s.List(t.Context(), store.Filter{Agent: "script"}) {
+				if corrupt := errors.Is(err, store.ErrCorrupt); corrupt != (r.ID == "s") || strings.Contains(fmt.Sprint(err), "secret") {
+					t.Errorf("session %q: %v", r.ID, err)
+				}
+				got = append(got, r.ID)
+			}
+			if fmt.Sprint(got) != "[whole s]" {
+				t.Errorf("listed %q", got)
+			}
+			if _, err := s.Load(t.Context(), "s"); !errors.Is(err, store.ErrCorrupt) || strings.Contains(err.Error(), "secret") {
+				t.Errorf("load: %v", err)
+			}
+			if err := s.Create(t.Context(), store.Record{ID: "s"}); !errors.Is(err, fs.ErrExist) {
+				t.Errorf("create: %v", err)
+			}
+			unlock, err := s.Lock(t.Context(), "s")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(s.Delete(t.Context(), "s"), unlock()); err != nil {
+				t.Error(err)
+			}
+			if _, err := s.Load(t.Context(), "s"); !errors.Is(err, store.ErrNotFound) {
+				t.Errorf("load after delete: %v", err)
+			}
+		})
+	}
+}
+
+func TestAnEventOfAnotherTypeIsDamage(t *testing.T) {
+	for _, column := range []string{"own", "envelope", "payload", "sum"} {
+		s, _ := withSession(t)
+		fill(t, s, 2)
+		execute(t, s, "UPDATE event SET "+column+" = CASE typeof("+column+") WHEN 'text' THEN x'736563726574' ELSE 'secret' END WHERE seq = 2")
+		var got error
+		for _, err := range s.Events(t.Context(), "s", 1) {
+			got = err
+		}
+		if !errors.Is(got, store.ErrCorrupt) || !strings.Contains(got.Error(), "event 2") || strings.Contains(got.Error(), "secret") {
+			t.Errorf("%s: %v", column, got)
+		}
+	}
+}
+
 func TestALockedDatabaseIsBusyUntilItIsReleased(t *testing.T) {
 	s, dir := withSession(t)
 	fill(t, s, 1)
-	short, err := open(t.Context(), dir, 10*time.Millisecond, migrations)
+	short, err := (Config{}).open(t.Context(), dir, 10*time.Millisecond, migrations)
 	if err != nil {
 		t.Fatal(err)
 	}

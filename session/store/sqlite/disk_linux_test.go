@@ -37,7 +37,7 @@ func small(ctx context.Context, dir string) (*Store, error) {
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=4m"); err != nil {
 		return nil, fmt.Errorf("mount: %w", err)
 	}
-	s, err := Open(ctx, dir)
+	s, err := Config{MinFree: -1}.Open(ctx, dir)
 	if err != nil {
 		return nil, err
 	}

@@ -6,10 +6,9 @@
 // being written, and locks/ a file for each session that a program drives. The folder must
 // be on a local disk: network file systems lack what SQLite's write-ahead log needs.
 //
-// Acknowledged changes survive the death of the program, even by SIGKILL. The operating system
-// writes them to the disk some moments later (synchronous=NORMAL): a power failure can lose the
-// latest changes, but not older ones or their order. A large blob is on the disk when it is
-// acknowledged.
+// Acknowledged changes survive the death of the program, even by SIGKILL. What a power failure
+// may take is a choice, see [Durability]: never the order, and by default nothing of a query that
+// has ended. A large blob is on the disk when it is acknowledged.
 //
 // Every event has a checksum, and every blob is named by its digest, so damaged data is
 // reported as store.ErrCorrupt and never returned.

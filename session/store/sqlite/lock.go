@@ -38,9 +38,9 @@ func (s *Store) Lock(ctx context.Context, id string) (unlock func() error, err e
 		return nil, s.failed(ctx, "lock", id, err)
 	}
 	return sync.OnceValue(func() error {
-		err := os.Remove(f.Name())
-		if errors.Is(err, fs.ErrNotExist) {
-			err = nil
+		own, err := isPresent(f)
+		if own { // else the file was removed, and one of this name belongs to another owner
+			err = os.Remove(f.Name())
 		}
 		// Closing is not enough: a child that is being started may hold the file, too.
 		err = errors.Join(err, unix.Flock(int(f.Fd()), unix.LOCK_UN), f.Close())
@@ -52,8 +52,11 @@ func (s *Store) Lock(ctx context.Context, id string) (unlock func() error, err e
 }
 
 func (s *Store) lock(ctx context.Context, id string) (*os.File, error) {
-	if _, _, err := find(ctx, s.r, id); err != nil {
+	if _, err := headOf(ctx, s.r, id); err != nil && !errors.Is(err, store.ErrCorrupt) { // a damaged record can be locked, to delete it
 		return nil, err
+	}
+	if s.w == nil {
+		return nil, errReadOnly
 	}
 	name := s.lockFile(id)
 	patience := time.Now().Add(inheritedLock)

@@ -2,7 +2,6 @@ package sqlite
 
 import (
 	"context"
-	"database/sql"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -23,67 +22,17 @@ func checksum(seq uint64, envelope string, payload []byte) uint32 {
 	return crc32.Update(sum, castagnoli, payload)
 }
 
-// Append adds events to the log of a session.
-func (s *Store) Append(ctx context.Context, id string, events ...runnerscripts.Event) error {
-	return s.write(ctx, "append", id, func(ctx context.Context, tx *sql.Tx) error {
-		n, r, err := find(ctx, tx, id)
-		if err != nil || len(events) == 0 {
-			return err
-		}
-		for i, ev := range events {
-			if want := r.LastSeq + uint64(i) + 1; ev.Seq != want {
-				return fmt.Errorf("%w: event %d where %d comes next", store.ErrConflict, ev.Seq, want)
-			}
-		}
-		add, err := tx.PrepareContext(ctx, "INSERT INTO event (session, seq, own, envelope, payload, sum) VALUES (?, ?, ?, ?, ?, ?)")
-		if err != nil {
-			return err
-		}
-		for _, ev := range events {
-			if err = addEvent(ctx, add, n, id, ev); err != nil {
-				break
-			}
-		}
-		if err = errors.Join(err, add.Close()); err != nil {
-			return err
-		}
-		last := events[len(events)-1]
-		_, err = tx.ExecContext(ctx, "UPDATE session SET last_seq = ?, updated = ?, stored = "+nextStored+" WHERE n = ?",
-			last.Seq, stamp(latest(last.Time, r.CreatedAt)), n)
-		return err
-	})
-}
-
-func addEvent(ctx context.Context, add *sql.Stmt, n int64, id string, ev runnerscripts.Event) error {
-	seq, payload, own := ev.Seq, bytesOf(ev.Payload), ev.SessionID == id
-	ev.Seq, ev.Payload = 0, nil
-	if own {
-		ev.SessionID = ""
-	}
-	envelope, err := json.Marshal(ev)
-	if err != nil {
-		return err
-	}
-	_, err = add.ExecContext(ctx, n, seq, own, string(envelope), payload, checksum(seq, string(envelope), payload))
-	return err
-}
-
 // readAhead is how many bytes of events a reader holds beside the next one.
 const readAhead = 256 << 10
 
 // Events returns the log of a session.
 func (s *Store) Events(ctx context.Context, id string, from uint64) iter.Seq2[runnerscripts.Event, error] {
 	return func(yield func(runnerscripts.Event, error) bool) {
-		var n int64
-		var last uint64
-		err := s.r.QueryRowContext(ctx, "SELECT n, last_seq FROM session WHERE id = ?", id).Scan(&n, &last)
-		if errors.Is(err, sql.ErrNoRows) {
-			err = store.ErrNotFound
-		}
-		for next := max(from, 1); err == nil && next <= last; {
+		h, err := headOf(ctx, s.r, id)
+		for next := max(from, 1); err == nil && next <= h.last; {
 			var events []runnerscripts.Event
 			// Finish the database read before yielding: the caller may take any time.
-			events, err = readEvents(ctx, s.r, n, id, next, last)
+			events, err = readEvents(ctx, s.r, h.n, id, next, h.last)
 			for i := 0; i < len(events) && err == nil; i++ {
 				if err = ctx.Err(); err == nil && !yield(events[i], nil) {
 					return
@@ -107,21 +56,22 @@ func readEvents(
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
+	var seq, own uint64
+	var envelope string
+	var payload []byte
+	var sum uint32
+	columns := []any{integer(&seq), integer(&own), text(&envelope), raw(&payload), integer(&sum)}
 	for size := 0; size < readAhead && rows.Next(); {
-		var seq uint64
-		var own bool
-		var envelope string
-		var payload []byte
-		var sum uint32
-		if err := rows.Scan(&seq, &own, &envelope, &payload, &sum); err != nil {
+		want := from + uint64(len(events))
+		err := rows.Scan(columns...)
+		if err != nil && !errors.Is(err, errColumn) {
 			return nil, err
 		}
-		want := from + uint64(len(events))
 		var ev runnerscripts.Event
-		if seq != want || sum != checksum(seq, envelope, payload) || json.Unmarshal([]byte(envelope), &ev) != nil {
+		if err != nil || seq != want || sum != checksum(seq, envelope, payload) || json.Unmarshal([]byte(envelope), &ev) != nil {
 			return nil, fmt.Errorf("%w: event %d", store.ErrCorrupt, want)
 		}
-		if ev.Seq, ev.Payload = seq, payload; own {
+		if ev.Seq, ev.Payload = seq, payload; own != 0 {
 			ev.SessionID = id
 		}
 		events = append(events, ev)
@@ -135,7 +85,7 @@ func readEvents(
 
 // gone returns the error for a missing event.
 func gone(ctx context.Context, q querier, id string, seq uint64) error {
-	if _, _, err := find(ctx, q, id); err != nil {
+	if _, err := headOf(ctx, q, id); err != nil {
 		return err
 	}
 	return fmt.Errorf("%w: event %d is missing", store.ErrCorrupt, seq)

@@ -46,13 +46,30 @@ CREATE TABLE session_blob (
 	PRIMARY KEY (session, blob)
 ) WITHOUT ROWID;
 CREATE INDEX session_blob_blob ON session_blob (blob);
+`, `
+-- A change of the log rewrites the row of its session, so what may be large has a table of its own.
+CREATE TABLE large (
+	session INTEGER PRIMARY KEY REFERENCES session ON DELETE CASCADE,
+	config  BLOB,
+	state   BLOB
+);
+INSERT INTO large (session, config, state) SELECT n, config, state FROM session;
+ALTER TABLE session DROP COLUMN config;
+ALTER TABLE session DROP COLUMN state;
 `}
 
 // migrate brings the database to the current version.
 func (s *Store) migrate(ctx context.Context, migrations []string) error {
 	version, err := versionOf(ctx, s.w)
-	if err != nil || version == len(migrations) {
+	if err != nil {
 		return err
+	}
+	var mode string
+	if err := s.w.QueryRowContext(ctx, "PRAGMA journal_mode").Scan(&mode); err != nil {
+		return err
+	}
+	if version == len(migrations) && mode == "wal" {
+		return nil
 	}
 	// Serialize programs that open the store at the same time.
 	unlock, err := flock.Lock(ctx, filepath.Join(s.dir, lockFolder, "open"), nil)
@@ -60,19 +77,18 @@ func (s *Store) migrate(ctx context.Context, migrations []string) error {
 		return err
 	}
 	defer unlock()
-	if version == 0 {
-		// Both can be set only outside of a transaction, and both persist.
-		if _, err := s.w.ExecContext(ctx, "PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL"); err != nil {
-			return err
-		}
+	// Both can be set only outside of a transaction, and both persist. A new database has neither,
+	// and a backup not the second.
+	if _, err := s.w.ExecContext(ctx, "PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL"); err != nil {
+		return err
 	}
-	return s.transact(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	return s.transact(ctx, true, func(ctx context.Context, tx *sql.Tx) error {
 		version, err := versionOf(ctx, tx) // another program may have migrated it
 		if err != nil {
 			return err
 		}
 		if version > len(migrations) {
-			return fmt.Errorf("%w %d; this program knows versions up to %d: update it", store.ErrNewer, version, len(migrations))
+			return newer(version, len(migrations))
 		}
 		for _, m := range migrations[version:] {
 			if _, err := tx.ExecContext(ctx, m); err != nil {
@@ -82,6 +98,10 @@ func (s *Store) migrate(ctx context.Context, migrations []string) error {
 		_, err = tx.ExecContext(ctx, fmt.Sprintf("PRAGMA user_version = %d", len(migrations)))
 		return err
 	})
+}
+
+func newer(found, known int) error {
+	return fmt.Errorf("%w %d; this program knows versions up to %d: update it", store.ErrNewer, found, known)
 }
 
 func versionOf(ctx context.Context, db querier) (version int, err error) {

@@ -19,26 +19,34 @@ type querier interface {
 	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
 }
 
-// columns are the columns that scanRecord reads.
-const columns = "n, id, parent, created, updated, last_seq, record, config, state_seq"
+// columns are the columns that scanRecord reads, of the tables in from.
+const (
+	columns = "n, id, parent, created, updated, last_seq, record, config, state_seq"
+	from    = " FROM session LEFT JOIN large ON session = n "
+)
 
+// scanRecord reads a row. If the row is damaged, the record has its ID alone.
 func scanRecord(row interface{ Scan(...any) error }, more ...any) (n int64, r store.Record, err error) {
 	var id, parent, created, updated, rest string
 	var config []byte
 	var last, stateSeq uint64
-	err = row.Scan(append([]any{&n, &id, &parent, &created, &updated, &last, &rest, &config, &stateSeq}, more...)...)
-	if err != nil {
-		return 0, store.Record{}, err
+	err = row.Scan(append([]any{
+		integer(&n), text(&id), text(&parent), text(&created), text(&updated), integer(&last), text(&rest), raw(&config), integer(&stateSeq),
+	}, more...)...)
+	if err != nil && !errors.Is(err, errColumn) {
+		return 0, store.Record{}, missing(err)
 	}
-	err = json.Unmarshal([]byte(rest), &r)
+	if err == nil {
+		err = json.Unmarshal([]byte(rest), &r)
+	}
 	if err == nil {
 		r.CreatedAt, err = time.Parse(time.RFC3339Nano, created)
 	}
 	if err == nil {
 		r.UpdatedAt, err = time.Parse(time.RFC3339Nano, updated)
 	}
-	if err != nil {
-		return 0, store.Record{}, fmt.Errorf("%w: record of session %q: %w", store.ErrCorrupt, id, err)
+	if err != nil { // which may quote what is stored
+		return n, store.Record{ID: id}, damagedRecord(id)
 	}
 	r.ID, r.Parent, r.LastSeq, r.Config, r.StateSeq = id, parent, last, config, stateSeq
 	return n, r, nil
@@ -47,12 +55,43 @@ func scanRecord(row interface{ Scan(...any) error }, more ...any) (n int64, r st
 // find returns the record of a session, and its number.
 func find(ctx context.Context, q querier, id string) (int64, store.Record, error) {
 	var state []byte
-	n, r, err := scanRecord(q.QueryRowContext(ctx, "SELECT "+columns+", state FROM session WHERE id = ?", id), &state)
-	if errors.Is(err, sql.ErrNoRows) {
-		err = store.ErrNotFound
-	}
+	n, r, err := scanRecord(q.QueryRowContext(ctx, "SELECT "+columns+", state"+from+"WHERE id = ?", id), raw(&state))
 	r.State = state
 	return n, r, err
+}
+
+// head is what most methods need of a session.
+type head struct {
+	n       int64  // its number
+	last    uint64 // Seq of its last event
+	created string
+}
+
+// findHead reads the head of a session, without its record.
+const findHead = "SELECT n, last_seq, created FROM session WHERE id = ?"
+
+func headOf(ctx context.Context, q querier, id string) (head, error) {
+	return scanHead(q.QueryRowContext(ctx, findHead, id), id)
+}
+
+func scanHead(row *sql.Row, id string) (h head, err error) {
+	err = row.Scan(integer(&h.n), integer(&h.last), text(&h.created))
+	if errors.Is(err, errColumn) {
+		err = damagedRecord(id)
+	}
+	return h, missing(err)
+}
+
+// missing returns store.ErrNotFound for a row that is missing.
+func missing(err error) error {
+	if errors.Is(err, sql.ErrNoRows) {
+		return store.ErrNotFound
+	}
+	return err
+}
+
+func damagedRecord(id string) error {
+	return fmt.Errorf("%w: the record of session %q", store.ErrCorrupt, id)
 }
 
 // rest returns the JSON of the record fields without their own column.
@@ -73,7 +112,7 @@ func insert(ctx context.Context, tx *sql.Tx, r store.Record) (int64, error) {
 	if r.ID == "" {
 		return 0, fmt.Errorf("%w: the session has no ID; give it one", fs.ErrInvalid)
 	}
-	if _, _, err := find(ctx, tx, r.ID); err == nil {
+	if _, err := headOf(ctx, tx, r.ID); err == nil || errors.Is(err, store.ErrCorrupt) {
 		return 0, fs.ErrExist
 	} else if !errors.Is(err, store.ErrNotFound) {
 		return 0, err
@@ -83,13 +122,17 @@ func insert(ctx context.Context, tx *sql.Tx, r store.Record) (int64, error) {
 		return 0, err
 	}
 	done, err := tx.ExecContext(ctx,
-		`INSERT INTO session (id, parent, created, updated, last_seq, stored, record, config, state, state_seq)
-		VALUES (?, ?, ?, ?, ?, `+nextStored+`, ?, ?, ?, ?)`,
-		r.ID, r.Parent, stamp(r.CreatedAt), stamp(r.UpdatedAt), r.LastSeq, text, bytesOf(r.Config), bytesOf(r.State), r.StateSeq)
+		`INSERT INTO session (id, parent, created, updated, last_seq, stored, record, state_seq) VALUES (?, ?, ?, ?, ?, `+nextStored+`, ?, ?)`,
+		r.ID, r.Parent, stamp(r.CreatedAt), stamp(r.UpdatedAt), r.LastSeq, text, r.StateSeq)
 	if err != nil {
 		return 0, err
 	}
-	return done.LastInsertId()
+	n, err := done.LastInsertId()
+	if err != nil {
+		return 0, err
+	}
+	_, err = tx.ExecContext(ctx, "INSERT INTO large (session, config, state) VALUES (?, ?, ?)", n, bytesOf(r.Config), bytesOf(r.State))
+	return n, err
 }
 
 // bytesOf converts raw JSON to a type that the driver accepts.
@@ -99,6 +142,9 @@ func bytesOf(raw json.RawMessage) []byte { return raw }
 func (s *Store) Create(ctx context.Context, r store.Record) error {
 	r.LastSeq, r.UpdatedAt = 0, r.CreatedAt
 	return s.write(ctx, "create", r.ID, func(ctx context.Context, tx *sql.Tx) error {
+		if err := s.admit(); err != nil {
+			return err
+		}
 		_, err := insert(ctx, tx, r)
 		return err
 	})
@@ -118,7 +164,7 @@ func (s *Store) failed(ctx context.Context, op, id string, err error) error {
 	if done := ctx.Err(); done != nil {
 		err = done // the database reports only an interrupt
 	}
-	return &store.Error{Op: op, ID: id, Err: translate(err)}
+	return s.failure(op, id, err)
 }
 
 // Update changes a session's record.
@@ -133,8 +179,11 @@ func (s *Store) Update(ctx context.Context, id string, change func(*store.Record
 		if err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, "UPDATE session SET record = ?, config = ?, state = ?, state_seq = ? WHERE n = ?",
-			text, bytesOf(r.Config), bytesOf(r.State), r.StateSeq, n)
+		_, err = tx.ExecContext(ctx, "UPDATE session SET record = ?, state_seq = ? WHERE n = ?", text, r.StateSeq, n)
+		if err != nil {
+			return err
+		}
+		_, err = tx.ExecContext(ctx, "UPDATE large SET config = ?, state = ? WHERE session = ?", bytesOf(r.Config), bytesOf(r.State), n)
 		return err
 	})
 }
@@ -153,26 +202,36 @@ func (s *Store) List(ctx context.Context, f store.Filter) iter.Seq2[store.Record
 				yield(store.Record{}, &store.Error{Op: "list", Err: err})
 				return
 			}
-			if !yield(r, nil) {
+			if r.damage != nil {
+				r.damage = &store.Error{Op: "list", ID: r.ID, Err: r.damage}
+			}
+			if !yield(r.Record, r.damage) {
 				return
 			}
 		}
 	}
 }
 
-func (s *Store) matching(ctx context.Context, f store.Filter) (records []store.Record, err error) {
-	rows, err := s.r.QueryContext(ctx, "SELECT "+columns+" FROM session ORDER BY stored DESC")
+// listed is a record that List yields.
+type listed struct {
+	store.Record
+	damage error
+}
+
+// matching returns the matching records, and those that were damaged.
+func (s *Store) matching(ctx context.Context, f store.Filter) (records []listed, err error) {
+	rows, err := s.r.QueryContext(ctx, "SELECT "+columns+from+"ORDER BY stored DESC")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
 	for rows.Next() && (f.Limit <= 0 || len(records) < f.Limit) {
 		_, r, err := scanRecord(rows)
-		if err != nil {
+		if err != nil && !errors.Is(err, store.ErrCorrupt) {
 			return nil, err
 		}
-		if f.Matches(r) {
-			records = append(records, r)
+		if err != nil || f.Matches(r) {
+			records = append(records, listed{r, err})
 		}
 	}
 	return records, rows.Err()
@@ -181,11 +240,18 @@ func (s *Store) matching(ctx context.Context, f store.Filter) (records []store.R
 // Delete removes a session.
 func (s *Store) Delete(ctx context.Context, id string) error {
 	var blobs []int64
-	err := s.write(ctx, "delete", id, func(ctx context.Context, tx *sql.Tx) error {
-		n, _, err := find(ctx, tx, id)
+	// The deletion is on the disk before files are removed: no power cut brings back a session
+	// without its blobs.
+	err := s.writeDurably(ctx, "delete", id, func(ctx context.Context, tx *sql.Tx) error {
+		// A damaged record is deleted, too.
+		found, err := numbers(ctx, tx, "SELECT n FROM session WHERE id = ?", id)
+		if err == nil && len(found) == 0 {
+			err = store.ErrNotFound
+		}
 		if err != nil {
 			return err
 		}
+		n := found[0]
 		if blobs, err = numbers(ctx, tx, "SELECT blob FROM session_blob WHERE session = ?", n); err != nil {
 			return err
 		}
@@ -201,16 +267,16 @@ func (s *Store) Delete(ctx context.Context, id string) error {
 // Fork adds a session with the beginning of another session's log, and its blobs.
 func (s *Store) Fork(ctx context.Context, from string, last uint64, r store.Record) error {
 	return s.write(ctx, "fork", from, func(ctx context.Context, tx *sql.Tx) error {
-		old, was, err := find(ctx, tx, from)
+		old, err := headOf(ctx, tx, from)
 		if err != nil {
 			return err
 		}
-		if last > was.LastSeq {
-			return fmt.Errorf("%w: there is no event %d; the last one is %d", fs.ErrInvalid, last, was.LastSeq)
+		if last > old.last {
+			return fmt.Errorf("%w: there is no event %d; the last one is %d", fs.ErrInvalid, last, old.last)
 		}
 		r.Parent, r.LastSeq, r.UpdatedAt = from, last, r.CreatedAt
 		if last > 0 {
-			events, err := readEvents(ctx, tx, old, from, last, last)
+			events, err := readEvents(ctx, tx, old.n, from, last, last)
 			if err != nil {
 				return err
 			}
@@ -221,11 +287,11 @@ func (s *Store) Fork(ctx context.Context, from string, last uint64, r store.Reco
 			return err
 		}
 		_, err = tx.ExecContext(ctx, `INSERT INTO event (session, seq, own, envelope, payload, sum)
-			SELECT ?, seq, own, envelope, payload, sum FROM event WHERE session = ? AND seq <= ? ORDER BY seq`, n, old, last)
+			SELECT ?, seq, own, envelope, payload, sum FROM event WHERE session = ? AND seq <= ? ORDER BY seq`, n, old.n, last)
 		if err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, "INSERT INTO session_blob (session, blob) SELECT ?, blob FROM session_blob WHERE session = ?", n, old)
+		_, err = tx.ExecContext(ctx, "INSERT INTO session_blob (session, blob) SELECT ?, blob FROM session_blob WHERE session = ?", n, old.n)
 		return err
 	})
 }

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -25,55 +26,91 @@ const (
 	busyTimeout = 10 * time.Second
 	// readers is how many methods may read at once.
 	readers = 4
+	// logPages is how many pages the write-ahead log has before it is copied into the database,
+	// for which writers wait: 16 MiB.
+	logPages = 4000
 )
+
+// Durability says when changes are on the disk, where a power failure does not lose them. Whatever
+// it is, acknowledged changes survive the death of the program, a power failure loses only the
+// latest changes, and what is left is whole.
+type Durability string
+
+// The levels of durability.
+const (
+	// DurabilityFast leaves it to the operating system, which writes within about half a minute.
+	DurabilityFast Durability = "fast"
+	// DurabilityQuery is the default: when the end of a query, a checkpoint or a rewind is
+	// acknowledged, it is on the disk with all that came before in every session.
+	DurabilityQuery Durability = "query"
+	// DurabilityEvent has every change on the disk when it is acknowledged.
+	DurabilityEvent Durability = "event"
+)
+
+// DefaultMinFree is the default of Config.MinFree: 256 MiB.
+const DefaultMinFree = 256 << 20
+
+// Config configures a store. The zero value is that of [Open].
+type Config struct {
+	// Durability is DurabilityQuery if it is empty.
+	Durability Durability
+	// MinFree is how many bytes must be free on the disk for a new session or prompt; with less,
+	// these are syscall.ENOSPC, and queries that run go on. Zero means DefaultMinFree, a
+	// negative number no minimum.
+	MinFree int64
+	// ReadOnly opens a store that exists, to be read only, also where nothing can be written: on a
+	// read-only or a full disk. Methods that write return fs.ErrPermission.
+	ReadOnly bool
+
+	vfs string // of SQLite; set by tests
+}
 
 // Store is a [store.Store] in a folder. See [Open].
 type Store struct {
 	dir string
+	cfg Config
 	// w has a single connection, so that writing goroutines queue for it here, where a context
-	// can end the wait.
-	w, r *sql.DB
+	// can end the wait. It is nil in a store that is only read.
+	w, r    *sql.DB
+	log     logWriter
+	appends appends
 }
 
 var _ store.Store = (*Store)(nil)
 
 // Open opens the store in a folder and creates both if they are missing, accessible to this
-// user only. A database of a newer version is store.ErrNewer, a file that is not a database
-// store.ErrCorrupt, a read-only folder fs.ErrPermission. The caller must close the sessions
-// before the store.
-func Open(ctx context.Context, dir string) (*Store, error) {
-	s, err := open(ctx, dir, busyTimeout, migrations)
+// user only. A database of a newer version is store.ErrNewer, a file that is not a database, or
+// an empty one beside blobs, store.ErrCorrupt, a read-only folder fs.ErrPermission. The caller
+// must close the sessions before the store.
+func Open(ctx context.Context, dir string) (*Store, error) { return Config{}.Open(ctx, dir) }
+
+// Open is like the function [Open].
+func (c Config) Open(ctx context.Context, dir string) (*Store, error) {
+	s, err := c.open(ctx, dir, busyTimeout, migrations)
 	if err != nil {
-		return nil, &store.Error{Op: "open", Err: fmt.Errorf("%s: %w", dir, translate(err))}
+		return nil, &store.Error{Op: "open", Err: fmt.Errorf("%s: %w", dir, translate(dir, err))}
 	}
 	return s, nil
 }
 
-func open(ctx context.Context, dir string, busy time.Duration, migrations []string) (*Store, error) {
+func (c Config) open(ctx context.Context, dir string, busy time.Duration, migrations []string) (*Store, error) {
+	switch c.Durability {
+	case "":
+		c.Durability = DurabilityQuery
+	case DurabilityFast, DurabilityQuery, DurabilityEvent:
+	default:
+		return nil, fmt.Errorf("%w: there is no durability %q; use fast, query or event", fs.ErrInvalid, c.Durability)
+	}
+	c.MinFree = cmp.Or(c.MinFree, DefaultMinFree)
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
 	}
-	for _, sub := range []string{blobFolder, tmpFolder, lockFolder} {
-		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
-			return nil, err
-		}
-	}
-	name := filepath.Join(dir, Database)
-	// SQLite copies the mode of this file to its other files.
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	if err := f.Close(); err != nil {
-		return nil, err
-	}
-	s := &Store{dir: dir}
-	if s.w, err = connect(name, busy, 1); err != nil {
-		return nil, err
-	}
-	if s.r, err = connect(name, busy, readers); err == nil {
-		err = s.migrate(ctx, migrations)
+	s := &Store{dir: dir, cfg: c, appends: appends{turn: make(chan struct{}, 1)}}
+	if c.ReadOnly {
+		err = s.openToRead(ctx, busy, len(migrations))
+	} else {
+		err = s.openToWrite(ctx, busy, migrations)
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -81,13 +118,107 @@ func open(ctx context.Context, dir string, busy time.Duration, migrations []stri
 	return s, nil
 }
 
+func (s *Store) openToWrite(ctx context.Context, busy time.Duration, migrations []string) error {
+	for _, sub := range []string{blobFolder, tmpFolder, lockFolder} {
+		if err := os.MkdirAll(filepath.Join(s.dir, sub), 0o700); err != nil {
+			return err
+		}
+	}
+	name := filepath.Join(s.dir, Database)
+	// SQLite copies the mode of this file to its other files.
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	fresh := err == nil && info.Size() == 0
+	if fresh {
+		err = s.checkNew()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	sync := "synchronous(NORMAL)"
+	if s.cfg.Durability == DurabilityEvent {
+		sync = "synchronous(FULL)"
+	}
+	if s.w, err = connect(name, s.cfg.vfs, busy, 1, url.Values{"_pragma": {sync, fmt.Sprintf("wal_autocheckpoint(%d)", logPages)}}); err != nil {
+		return err
+	}
+	if s.r, err = connect(name, s.cfg.vfs, busy, readers, nil); err != nil {
+		return err
+	}
+	err = s.migrate(ctx, migrations)
+	if err == nil && fresh { // what SQLite has made and removed meanwhile is so after a power failure, too
+		err = syncFolder(s.dir)
+		if outer := syncFolder(filepath.Dir(s.dir)); !errors.Is(outer, fs.ErrPermission) { // which may be another user's
+			err = errors.Join(err, outer)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return s.prepare(ctx)
+}
+
+// checkNew refuses an empty database beside blobs: it was damaged, and a new one in its place would
+// make all blobs garbage.
+func (s *Store) checkNew() error {
+	folders, err := os.ReadDir(filepath.Join(s.dir, blobFolder))
+	if err == nil && len(folders) > 0 {
+		err = fmt.Errorf("%w: %s is empty beside the blobs of sessions; restore it from a backup, or remove the folder to begin anew", store.ErrCorrupt, Database)
+	}
+	return err
+}
+
+// openToRead opens a store without writing to its folder.
+func (s *Store) openToRead(ctx context.Context, busy time.Duration, version int) error {
+	name := filepath.Join(s.dir, Database)
+	if _, err := os.Stat(name); err != nil {
+		return err
+	}
+	// SQLite needs files beside a database that programs may write. If they can neither be opened
+	// nor made, no program writes, and all that is needed is in the database and its log.
+	ways := []url.Values{{"mode": {"ro"}}, {"mode": {"ro"}, "vfs": {"unix-none"}, "_pragma": {"locking_mode(EXCLUSIVE)"}}}
+	if log, err := os.Stat(name + "-wal"); errors.Is(err, fs.ErrNotExist) || err == nil && log.Size() == 0 {
+		ways[1] = url.Values{"mode": {"ro"}, "immutable": {"1"}}
+	}
+	var first error
+	for _, way := range ways {
+		r, err := connect(name, s.cfg.vfs, busy, readers, way)
+		if err != nil {
+			return err
+		}
+		found, err := versionOf(ctx, r)
+		switch {
+		case err == nil && found < version:
+			err = fmt.Errorf("%w: it is of the older version %d; open it once where it can be written", errors.ErrUnsupported, found)
+		case err == nil && found > version:
+			err = newer(found, version)
+		case err == nil:
+			s.r = r
+			return nil
+		}
+		first = cmp.Or(first, err)
+		if err := r.Close(); err != nil {
+			return err
+		}
+	}
+	return first
+}
+
 // connect opens a database without accessing it.
-func connect(name string, busy time.Duration, conns int) (*sql.DB, error) {
-	pragmas := url.Values{"_txlock": {"immediate"}, "_pragma": {
-		fmt.Sprintf("busy_timeout(%d)", busy.Milliseconds()),
-		"foreign_keys(1)", "synchronous(NORMAL)",
+func connect(name, vfs string, busy time.Duration, conns int, more url.Values) (*sql.DB, error) {
+	query := url.Values{"_txlock": {"immediate"}, "_pragma": {
+		fmt.Sprintf("busy_timeout(%d)", busy.Milliseconds()), "foreign_keys(1)",
 	}}
-	db, err := sql.Open("sqlite", (&url.URL{Scheme: "file", OmitHost: true, Path: name, RawQuery: pragmas.Encode()}).String())
+	if vfs != "" {
+		query.Set("vfs", vfs)
+	}
+	for k, v := range more {
+		query[k] = append(query[k], v...)
+	}
+	db, err := sql.Open("sqlite", (&url.URL{Scheme: "file", OmitHost: true, Path: name, RawQuery: query.Encode()}).String())
 	if err != nil {
 		return nil, err
 	}
@@ -110,20 +241,42 @@ func (s *Store) Close() error {
 // write runs f in a transaction. ctx ends the wait for the connection, but does not interrupt
 // f.
 func (s *Store) write(ctx context.Context, op, id string, f func(ctx context.Context, tx *sql.Tx) error) error {
-	err := s.transact(ctx, f)
-	if err != nil {
-		return &store.Error{Op: op, ID: id, Err: translate(err)}
-	}
-	return nil
+	return s.failure(op, id, s.transact(ctx, false, f))
 }
 
-func (s *Store) transact(ctx context.Context, f func(ctx context.Context, tx *sql.Tx) error) (err error) {
+// writeDurably is write, and returns when the change is on the disk.
+func (s *Store) writeDurably(ctx context.Context, op, id string, f func(ctx context.Context, tx *sql.Tx) error) error {
+	return s.failure(op, id, s.transact(ctx, true, f))
+}
+
+// failure returns the error of a method; nil for nil.
+func (s *Store) failure(op, id string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return &store.Error{Op: op, ID: id, Err: translate(s.dir, err)}
+}
+
+func (s *Store) transact(ctx context.Context, durably bool, f func(ctx context.Context, tx *sql.Tx) error) (err error) {
+	if s.w == nil {
+		return errReadOnly
+	}
 	conn, err := s.w.Conn(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	work := context.WithoutCancel(ctx)
+	if durably && s.cfg.Durability != DurabilityEvent {
+		// The commit then syncs the write-ahead log, and with it all earlier commits.
+		if _, err := conn.ExecContext(work, "PRAGMA synchronous = FULL"); err != nil {
+			return err
+		}
+		defer func() {
+			_, back := conn.ExecContext(work, "PRAGMA synchronous = NORMAL")
+			err = errors.Join(err, back)
+		}()
+	}
 	tx, err := conn.BeginTx(work, nil)
 	if err != nil {
 		return err
@@ -141,6 +294,9 @@ func (s *Store) transact(ctx context.Context, f func(ctx context.Context, tx *sq
 	return tx.Commit()
 }
 
+// errReadOnly: a store that is only read refuses a change.
+var errReadOnly = fmt.Errorf("%w: the store was opened to be read only", fs.ErrPermission)
+
 // over reports whether a rollback failed because the transaction had already ended.
 func over(err error) bool {
 	failed, ok := errors.AsType[*sqlite.Error](err)
@@ -148,7 +304,7 @@ func over(err error) bool {
 }
 
 // translate adds the sentinel of the contract to an error of the database or the file system.
-func translate(err error) error {
+func translate(dir string, err error) error {
 	if errors.Is(err, syscall.EROFS) {
 		return fmt.Errorf("%w: %w", fs.ErrPermission, err)
 	}
@@ -156,15 +312,21 @@ func translate(err error) error {
 	if !ok {
 		return err
 	}
+	full := fmt.Errorf("%w: the disk of %s is full; make room: %w", syscall.ENOSPC, dir, err)
 	switch failed.Code() & 0xff {
 	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
 		return fmt.Errorf("%w; try again: %w", store.ErrBusy, err)
 	case sqlite3.SQLITE_FULL:
-		return fmt.Errorf("%w; make room: %w", syscall.ENOSPC, err)
+		return full
+	case sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN:
+		// SQLite does not say why it could not make one of its files.
+		if free, files, statErr := room(dir); statErr == nil && (free < leastRoom || files == 0) {
+			return full
+		}
 	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM:
 		return fmt.Errorf("%w: %w", fs.ErrPermission, err)
 	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
-		return fmt.Errorf("%w; restore it from a copy: %w", store.ErrCorrupt, err)
+		return fmt.Errorf("%w; restore it from a backup: %w", store.ErrCorrupt, err)
 	}
 	return err
 }
