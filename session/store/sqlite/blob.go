@@ -157,7 +157,7 @@ func rename(from, to string) error {
 	folder := filepath.Dir(to)
 	err := os.Mkdir(folder, 0o700)
 	if err == nil {
-		err = syncFolder(filepath.Dir(folder))
+		err = syncFile(filepath.Dir(folder))
 	}
 	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -165,11 +165,11 @@ func rename(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return err
 	}
-	return syncFolder(folder)
+	return syncFile(folder)
 }
 
-// syncFolder makes the names in a folder durable.
-func syncFolder(name string) error {
+// syncFile makes the content of a file, or the names in a folder, durable.
+func syncFile(name string) error {
 	d, err := os.Open(name)
 	if err != nil {
 		return err
@@ -259,7 +259,9 @@ func (f *checkedFile) WriteTo(w io.Writer) (int64, error) {
 // RemoveBlobs removes blobs of a session.
 func (s *Store) RemoveBlobs(ctx context.Context, id string, digests ...store.Digest) error {
 	var blobs []int64
-	err := s.writeDurably(ctx, "remove", id, func(ctx context.Context, tx *sql.Tx) error {
+	// It is on the disk before files are removed: no power failure brings back a blob without its
+	// file.
+	err := s.transact(ctx, true, func(ctx context.Context, tx *sql.Tx) error {
 		h, err := headOf(ctx, tx, id)
 		if err != nil {
 			return err
@@ -274,19 +276,19 @@ func (s *Store) RemoveBlobs(ctx context.Context, id string, digests ...store.Dig
 		}
 		return nil
 	})
-	if err != nil {
-		return err
+	if err == nil {
+		err = s.release(context.WithoutCancel(ctx), blobs)
 	}
-	return s.release(ctx, "remove", id, blobs)
+	return s.failure("remove", id, err)
 }
 
 // release removes the given blobs that belong to no session any more. It runs in its own
 // transaction: if it fails after it has removed files, no session needs these.
-func (s *Store) release(ctx context.Context, op, id string, blobs []int64) error {
+func (s *Store) release(ctx context.Context, blobs []int64) error {
 	if len(blobs) == 0 {
 		return nil
 	}
-	return s.write(context.WithoutCancel(ctx), op, id, func(ctx context.Context, tx *sql.Tx) error {
+	return s.transact(ctx, false, func(ctx context.Context, tx *sql.Tx) error {
 		for _, n := range blobs {
 			if _, err := s.removeBlobs(ctx, tx, os.Remove, "n = ? AND ", n); err != nil {
 				return err

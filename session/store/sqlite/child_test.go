@@ -24,9 +24,10 @@ import (
 const childVariable = "SQLITE_TEST_CHILD"
 
 var children = map[string]func(ctx context.Context, dir string) error{
-	"write": writeForever,
-	"share": writeShared,
-	"lock":  lockForever,
+	"write":  writeForever,
+	"share":  writeShared,
+	"lock":   lockForever,
+	"backup": backupForever,
 }
 
 // child runs the program that childVariable names, and reports whether it names one.

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -18,14 +19,35 @@ const abandoned = time.Hour
 // errDry rolls back a dry collection.
 var errDry = errors.New("only looked")
 
-// Collect removes the orphans of killed programs: blobs without a session, and temporary files
-// without a writer. It returns the freed space to the file system, and the names of the blobs
-// and files to the caller. With dry it removes nothing.
+// Collect removes the orphans of killed programs: blobs without a session, temporary files
+// without a writer, and the rest of deleted sessions. It returns the freed space to the file
+// system, and the names of the blobs and files to the caller. With dry it removes nothing.
 func (s *Store) Collect(ctx context.Context, dry bool) (removed []string, err error) {
-	remove := os.Remove
 	if dry {
-		remove = func(string) error { return nil }
+		removed, err = s.collect(ctx, func(string) error { return nil }, errDry)
+	} else {
+		err = s.withReserve(func() (err error) {
+			var deleted []int64
+			if deleted, err = numbers(ctx, s.r, hidden); err == nil {
+				err = s.purge(ctx, deleted)
+			}
+			if err != nil {
+				return err
+			}
+			if removed, err = s.collect(ctx, os.Remove, nil); err != nil {
+				return err
+			}
+			return s.shrink(ctx)
+		})
 	}
+	if err != nil {
+		return removed, s.failed(ctx, "collect", "", err)
+	}
+	return removed, nil
+}
+
+// collect removes blobs and files. end is the error that ends the transaction.
+func (s *Store) collect(ctx context.Context, remove func(string) error, end error) (removed []string, err error) {
 	err = s.transact(ctx, false, func(ctx context.Context, tx *sql.Tx) error {
 		if removed, err = s.removeBlobs(ctx, tx, remove, ""); err != nil {
 			return err
@@ -37,28 +59,53 @@ func (s *Store) Collect(ctx context.Context, dry bool) (removed []string, err er
 			}
 			removed = append(removed, digest)
 			return remove(name)
-		}); err != nil || !dry {
+		}); err != nil {
 			return err
 		}
-		return errDry
+		return end
 	})
-	if err == nil || errors.Is(err, errDry) {
-		err = s.eachAbandoned(func(name string) error {
-			removed = append(removed, filepath.Base(name))
-			return remove(name)
-		})
+	if err != nil && !errors.Is(err, errDry) {
+		return removed, err
 	}
-	if err == nil && !dry {
-		_, err = s.w.ExecContext(ctx, "PRAGMA incremental_vacuum; PRAGMA wal_checkpoint(TRUNCATE)")
+	return removed, s.eachAbandoned(func(name string) error {
+		removed = append(removed, filepath.Base(name))
+		return remove(name)
+	})
+}
+
+// shrink returns the free pages of the database to the file system, in steps that need little room.
+func (s *Store) shrink(ctx context.Context) error {
+	for left := int64(0); ; {
+		var free int64
+		if err := s.w.QueryRowContext(ctx, "PRAGMA freelist_count").Scan(&free); err != nil {
+			return err
+		}
+		// Readers keep old pages, and then nothing is freed.
+		vacuum := fmt.Sprintf("PRAGMA incremental_vacuum(%d); ", purgedAtOnce)
+		if free == 0 || free == left {
+			vacuum = ""
+		}
+		if _, err := s.w.ExecContext(ctx, vacuum+"PRAGMA wal_checkpoint(TRUNCATE)"); err != nil || vacuum == "" {
+			return err
+		}
+		left = free
 	}
-	if err != nil {
-		return removed, s.failed(ctx, "collect", "", err)
-	}
-	return removed, nil
 }
 
 // eachUnknown calls f for each file that is not in the database.
 func (s *Store) eachUnknown(ctx context.Context, tx *sql.Tx, f func(name string) error) error {
+	return s.eachFile(func(digest []byte) error {
+		var known bool
+		err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM blob WHERE digest = ?)", digest).Scan(&known)
+		if err != nil || known {
+			return err
+		}
+		return f(s.file(digest))
+	})
+}
+
+// eachFile calls f with the digest of each file in blobs/.
+func (s *Store) eachFile(f func(digest []byte) error) error {
 	folders, err := os.ReadDir(filepath.Join(s.dir, blobFolder))
 	if err != nil {
 		return err
@@ -73,12 +120,7 @@ func (s *Store) eachUnknown(ctx context.Context, tx *sql.Tx, f func(name string)
 			if err != nil {
 				continue // not a file of the store
 			}
-			var known bool
-			err = tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM blob WHERE digest = ?)", digest).Scan(&known)
-			if err == nil && !known {
-				err = f(s.file(digest))
-			}
-			if err != nil {
+			if err := f(digest); err != nil {
 				return err
 			}
 		}

@@ -1,8 +1,10 @@
 package sqlite
 
 import (
+	"errors"
 	"fmt"
 	"math"
+	"os"
 	"path/filepath"
 	"slices"
 	"syscall"
@@ -11,6 +13,39 @@ import (
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
+
+// spareRoom is the room below which deletions keep the write-ahead log short.
+const spareRoom = 64 << 20
+
+// A full disk has no room to delete anything, as SQLite writes what it deletes to its log. The
+// reserve is a file that makes this room when it is removed. Open makes it again.
+const (
+	reserveFile = "reserve"
+	reserveSize = 2 << 20
+)
+
+// reserve makes the reserve if it is missing. It is not made on a full disk, nor by file systems
+// that cannot allocate.
+func (s *Store) reserve() {
+	name := filepath.Join(s.dir, reserveFile)
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return
+	}
+	err = unix.Fallocate(int(f.Fd()), 0, 0, reserveSize)
+	if err = errors.Join(err, f.Close()); err != nil {
+		_ = os.Remove(name)
+	}
+}
+
+// withReserve calls f again with the room of the reserve if the disk is full.
+func (s *Store) withReserve(f func() error) error {
+	err := f()
+	if err == nil || !errors.Is(translate(s.dir, err), syscall.ENOSPC) || os.Remove(filepath.Join(s.dir, reserveFile)) != nil {
+		return err
+	}
+	return f()
+}
 
 // leastRoom is what SQLite needs for the files beside its database.
 const leastRoom = 64 << 10

@@ -47,6 +47,7 @@ CREATE TABLE session_blob (
 ) WITHOUT ROWID;
 CREATE INDEX session_blob_blob ON session_blob (blob);
 `, `
+-- The id of a session that is being deleted is a blob.
 -- A change of the log rewrites the row of its session, so what may be large has a table of its own.
 CREATE TABLE large (
 	session INTEGER PRIMARY KEY REFERENCES session ON DELETE CASCADE,

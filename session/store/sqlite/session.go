@@ -220,7 +220,7 @@ type listed struct {
 
 // matching returns the matching records, and those that were damaged.
 func (s *Store) matching(ctx context.Context, f store.Filter) (records []listed, err error) {
-	rows, err := s.r.QueryContext(ctx, "SELECT "+columns+from+"ORDER BY stored DESC")
+	rows, err := s.r.QueryContext(ctx, "SELECT "+columns+from+"WHERE typeof(id) <> 'blob' ORDER BY stored DESC")
 	if err != nil {
 		return nil, err
 	}
@@ -235,33 +235,6 @@ func (s *Store) matching(ctx context.Context, f store.Filter) (records []listed,
 		}
 	}
 	return records, rows.Err()
-}
-
-// Delete removes a session.
-func (s *Store) Delete(ctx context.Context, id string) error {
-	var blobs []int64
-	// The deletion is on the disk before files are removed: no power cut brings back a session
-	// without its blobs.
-	err := s.writeDurably(ctx, "delete", id, func(ctx context.Context, tx *sql.Tx) error {
-		// A damaged record is deleted, too.
-		found, err := numbers(ctx, tx, "SELECT n FROM session WHERE id = ?", id)
-		if err == nil && len(found) == 0 {
-			err = store.ErrNotFound
-		}
-		if err != nil {
-			return err
-		}
-		n := found[0]
-		if blobs, err = numbers(ctx, tx, "SELECT blob FROM session_blob WHERE session = ?", n); err != nil {
-			return err
-		}
-		_, err = tx.ExecContext(ctx, "DELETE FROM session WHERE n = ?", n) // deletes all rows that refer to it
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	return s.release(ctx, "delete", id, blobs)
 }
 
 // Fork adds a session with the beginning of another session's log, and its blobs.
@@ -301,21 +274,4 @@ func latest(a, b time.Time) time.Time {
 		return b
 	}
 	return a
-}
-
-// numbers returns the single column of a query.
-func numbers(ctx context.Context, tx *sql.Tx, query string, args ...any) (all []int64, err error) {
-	rows, err := tx.QueryContext(ctx, query, args...)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	for rows.Next() {
-		var n int64
-		if err := rows.Scan(&n); err != nil {
-			return nil, err
-		}
-		all = append(all, n)
-	}
-	return all, rows.Err()
 }

@@ -110,7 +110,13 @@ func (c Config) open(ctx context.Context, dir string, busy time.Duration, migrat
 	if c.ReadOnly {
 		err = s.openToRead(ctx, busy, len(migrations))
 	} else {
-		err = s.openToWrite(ctx, busy, migrations)
+		err = s.withReserve(func() error {
+			err := s.openToWrite(ctx, busy, migrations)
+			if err != nil {
+				err = errors.Join(err, s.Close())
+			}
+			return err
+		})
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -150,14 +156,15 @@ func (s *Store) openToWrite(ctx context.Context, busy time.Duration, migrations 
 	}
 	err = s.migrate(ctx, migrations)
 	if err == nil && fresh { // what SQLite has made and removed meanwhile is so after a power failure, too
-		err = syncFolder(s.dir)
-		if outer := syncFolder(filepath.Dir(s.dir)); !errors.Is(outer, fs.ErrPermission) { // which may be another user's
+		err = syncFile(s.dir)
+		if outer := syncFile(filepath.Dir(s.dir)); !errors.Is(outer, fs.ErrPermission) { // which may be another user's
 			err = errors.Join(err, outer)
 		}
 	}
 	if err != nil {
 		return err
 	}
+	s.reserve()
 	return s.prepare(ctx)
 }
 
@@ -242,11 +249,6 @@ func (s *Store) Close() error {
 // f.
 func (s *Store) write(ctx context.Context, op, id string, f func(ctx context.Context, tx *sql.Tx) error) error {
 	return s.failure(op, id, s.transact(ctx, false, f))
-}
-
-// writeDurably is write, and returns when the change is on the disk.
-func (s *Store) writeDurably(ctx context.Context, op, id string, f func(ctx context.Context, tx *sql.Tx) error) error {
-	return s.failure(op, id, s.transact(ctx, true, f))
 }
 
 // failure returns the error of a method; nil for nil.
