@@ -3,8 +3,10 @@ package session
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
+	"syscall"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/internal/eventlog"
@@ -64,6 +66,9 @@ func (s *AgentSession) appendLocked(ctx context.Context, events []runnerscripts.
 	err := s.store.Append(context.WithoutCancel(ctx), s.id, events...)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if errors.Is(err, syscall.ENOSPC) && len(events) == 1 && events[0].Type == runnerscripts.TypeQueryQueued {
+		return err // only a prompt was refused
+	}
 	if err != nil {
 		s.log.Error("session cannot be stored and ends", eventlog.Error, err)
 		s.broken = fmt.Errorf("session %s cannot go on, because its events cannot be stored: %w", s.id, err)

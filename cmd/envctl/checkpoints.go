@@ -44,7 +44,7 @@ type checkpointFlags struct {
 
 // opened opens a stored session, calls use with it and closes it.
 func (f *checkpointFlags) opened(ctx context.Context, id string, use func(st store.Store, s *session.AgentSession) error) error {
-	return f.app.withSession(ctx, id, func(st *sqlite.Store, rec store.Record) error {
+	return f.app.changeSession(ctx, id, func(st *sqlite.Store, rec store.Record) error {
 		given, err := f.load(ctx)
 		if err != nil {
 			return err

@@ -16,13 +16,24 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store/sqlite"
 )
 
-// withSession calls use with the session for id: the session with this ID, else the session of
+// withSession calls use, which changes nothing, with the session for id: the session with this ID, else the session of
 // the sandbox with this ID or name or with the only ID that has this prefix, else the one that
 // findSession finds. A prefix that also fits a
 // session of another sandbox is an error. In this order, the name of a sandbox never means a session
 // whose ID happens to start with it.
 func (a *app) withSession(ctx context.Context, id string, use func(*sqlite.Store, store.Record) error) error {
-	s, err := sessionstore.OpenExisting(ctx)
+	return a.inSession(ctx, sessionstore.OpenToRead, id, use)
+}
+
+// changeSession is withSession for a change of the store.
+func (a *app) changeSession(ctx context.Context, id string, use func(*sqlite.Store, store.Record) error) error {
+	return a.inSession(ctx, sessionstore.OpenExisting, id, use)
+}
+
+func (a *app) inSession(
+	ctx context.Context, open func(context.Context) (*sqlite.Store, error), id string, use func(*sqlite.Store, store.Record) error,
+) error {
+	s, err := open(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
 		return noSession(id)
 	}

@@ -24,8 +24,8 @@ import (
 func (a *app) newSessionsCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "sessions",
-		Short: "List, show, export and remove the stored sessions",
-		Long: `List, show, export and remove the stored sessions. They are in the state folder
+		Short: "List, show, export, back up and remove the stored sessions",
+		Long: `List, show, export, back up and remove the stored sessions. They are in the state folder
 (~/.local/state/agentenv/sessions) and stay there, also without their sandbox, until they
 are removed.
 
@@ -34,6 +34,7 @@ sandbox does, too.`,
 		Example: `  envctl sessions ls
   envctl sessions show 3f2a
   envctl sessions export 3f2a > session.jsonl
+  envctl sessions backup ~/backups/sessions-1
   envctl sessions rm 3f2a`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := knownCommand(cmd, args); err != nil {
@@ -42,7 +43,7 @@ sandbox does, too.`,
 			return cmd.Help()
 		},
 	}
-	cmd.AddCommand(a.newSessionsListCmd(), a.newSessionsShowCmd(), a.newSessionsExportCmd(), a.newSessionsRemoveCmd())
+	cmd.AddCommand(a.newSessionsListCmd(), a.newSessionsShowCmd(), a.newSessionsExportCmd(), a.newSessionsBackupCmd(), a.newSessionsRemoveCmd())
 	return cmd
 }
 
@@ -82,6 +83,10 @@ on it, "failed" if its last query failed, else "idle".`,
 			}
 			rows := [][]span{plains("ID", "STATUS", "AGENT", "SANDBOX", "EVENTS", "AGE", "TITLE")}
 			for _, r := range list {
+				if r.Status == damagedStatus { // what else there is is unknown
+					rows = append(rows, plains(r.ID, r.Status, "-", "-", "-", "-", "-"))
+					continue
+				}
 				rows = append(rows, plains(a.shortSession(r.ID), r.status(), firstOf(r.Agent, "-"),
 					firstOf(r.Sandbox.Type, "-"), fmt.Sprint(r.LastSeq), age(r.UpdatedAt), firstOf(r.Title, "-")))
 			}
@@ -201,9 +206,7 @@ whose sandbox is still there, is not removed: 'envctl rm' ends a sandbox.`,
 			}
 			var errs []error
 			for _, id := range ids {
-				errs = append(errs, a.withSession(cmd.Context(), id, func(s *sqlite.Store, r store.Record) error {
-					return a.removeSession(cmd.Context(), s, r.ID, nil)
-				}))
+				errs = append(errs, a.removeNamed(cmd.Context(), id))
 			}
 			return errors.Join(errs...)
 		},
@@ -213,13 +216,42 @@ whose sandbox is still there, is not removed: 'envctl rm' ends a sandbox.`,
 	return cmd
 }
 
+// removeNamed removes the session for id, also one whose record is damaged.
+func (a *app) removeNamed(ctx context.Context, id string) error {
+	err := a.changeSession(ctx, id, func(s *sqlite.Store, r store.Record) error {
+		return a.removeSession(ctx, s, r.ID, nil)
+	})
+	failed, ok := errors.AsType[*store.Error](err)
+	if !ok || failed.Op != "load" || !errors.Is(err, store.ErrCorrupt) {
+		return err
+	}
+	return a.changeSessions(ctx, func(s *sqlite.Store) error { return a.removeSession(ctx, s, failed.ID, nil) })
+}
+
+func (a *app) newSessionsBackupCmd() *cobra.Command {
+	return &cobra.Command{
+		Use:   "backup DIR",
+		Short: "Copy all stored sessions to a new folder, while programs use them",
+		Long: `Copy all stored sessions, as of one moment, to a new folder, while programs use them. On the
+same disk large files are hard links and take no room. DIR appears only when it is whole.
+
+To restore, end the programs that use the sessions, and put DIR in the place of the folder
+of sessions (~/.local/state/agentenv/sessions).`,
+		Example: `  envctl sessions backup ~/backups/sessions-1`,
+		Args:    cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.withSessions(cmd.Context(), func(s *sqlite.Store) error { return s.Backup(cmd.Context(), args[0]) })
+		},
+	}
+}
+
 // removeOlder removes the sessions without events for the given time that are not in use.
 func (a *app) removeOlder(ctx context.Context, age time.Duration) error {
-	err := a.withSessions(ctx, func(s *sqlite.Store) error {
+	err := a.changeSessions(ctx, func(s *sqlite.Store) error {
 		list, err := records(ctx, s, store.Filter{})
 		errs := []error{err}
 		for _, r := range list {
-			unused := func(r store.Record) bool { return time.Since(r.UpdatedAt) >= age }
+			unused := func(r store.Record) bool { return r.Status != damagedStatus && time.Since(r.UpdatedAt) >= age }
 			if !unused(r) {
 				continue
 			}
@@ -246,6 +278,9 @@ func (a *app) removeSession(ctx context.Context, s *sqlite.Store, id string, onl
 		return err
 	}
 	r, err := s.Load(ctx, id)
+	if only == nil && errors.Is(err, store.ErrCorrupt) {
+		err = nil // nothing is known of its sandbox
+	}
 	if err == nil && only != nil && !only(r) {
 		return unlock() // a program has used it meanwhile
 	}
@@ -274,9 +309,18 @@ func (a *app) removeSession(ctx context.Context, s *sqlite.Store, id string, onl
 	return nil
 }
 
-// withSessions calls use with the store of sessions. It returns fs.ErrNotExist if there is no
-// store yet.
+// withSessions calls use, which changes nothing, with the store of sessions. It returns
+// fs.ErrNotExist if there is no store yet.
 func (a *app) withSessions(ctx context.Context, use func(*sqlite.Store) error) error {
+	s, err := sessionstore.OpenToRead(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.Join(use(s), s.Close())
+}
+
+// changeSessions is withSessions for a change of the store.
+func (a *app) changeSessions(ctx context.Context, use func(*sqlite.Store) error) error {
 	s, err := sessionstore.OpenExisting(ctx)
 	if err != nil {
 		return err
@@ -302,10 +346,17 @@ func listSessions(ctx context.Context, s *sqlite.Store, f store.Filter, status s
 	return now, nil
 }
 
+// damagedStatus is the status of a session whose record cannot be read.
+const damagedStatus = "damaged"
+
+// records returns the matching records, and those that are damaged, with their ID and this status.
 func records(ctx context.Context, s store.Store, f store.Filter) ([]store.Record, error) {
 	var list []store.Record
 	for r, err := range s.List(ctx, f) {
-		if err != nil {
+		switch {
+		case r.ID != "" && errors.Is(err, store.ErrCorrupt):
+			r.Status = damagedStatus
+		case err != nil:
 			return nil, err
 		}
 		list = append(list, r)

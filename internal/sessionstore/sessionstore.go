@@ -5,7 +5,9 @@ package sessionstore
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
+	"os"
 
 	"github.com/agentenv-dev/agentenv/internal/statedir"
 	"github.com/agentenv-dev/agentenv/session/store/sqlite"
@@ -14,21 +16,37 @@ import (
 // folder is the name of the store's folder in the state folder.
 const folder = "sessions"
 
+// DurabilityVariable names the environment variable with the durability of the store: fast, query
+// or event. Empty means the default.
+const DurabilityVariable = "AGENTENV_DURABILITY"
+
 // Open opens the store, and creates it if it is missing. The caller must close it.
 func Open(ctx context.Context) (*sqlite.Store, error) {
-	return open(ctx, nil)
+	return open(ctx, sqlite.Config{}, nil)
 }
 
 // OpenExisting opens the store, or returns fs.ErrNotExist if there is none. The caller must
 // close it.
 func OpenExisting(ctx context.Context) (*sqlite.Store, error) {
-	return open(ctx, func(root fs.FS) error {
-		_, err := fs.Stat(root, sqlite.Database)
-		return err
-	})
+	return open(ctx, sqlite.Config{}, exists)
 }
 
-func open(ctx context.Context, check func(fs.FS) error) (_ *sqlite.Store, err error) {
+// OpenToRead is OpenExisting for a caller that changes nothing: it also works on a full or
+// read-only disk.
+func OpenToRead(ctx context.Context) (*sqlite.Store, error) {
+	s, err := open(ctx, sqlite.Config{ReadOnly: true}, exists)
+	if errors.Is(err, errors.ErrUnsupported) { // of an older version
+		return OpenExisting(ctx)
+	}
+	return s, err
+}
+
+func exists(root fs.FS) error {
+	_, err := fs.Stat(root, sqlite.Database)
+	return err
+}
+
+func open(ctx context.Context, cfg sqlite.Config, check func(fs.FS) error) (_ *sqlite.Store, err error) {
 	root, err := statedir.Open(folder)
 	if err != nil {
 		return nil, err
@@ -39,5 +57,10 @@ func open(ctx context.Context, check func(fs.FS) error) (_ *sqlite.Store, err er
 			return nil, err
 		}
 	}
-	return sqlite.Open(ctx, root.Name())
+	cfg.Durability = sqlite.Durability(os.Getenv(DurabilityVariable))
+	s, err := cfg.Open(ctx, root.Name())
+	if errors.Is(err, fs.ErrInvalid) {
+		err = fmt.Errorf("%s: %w", DurabilityVariable, err)
+	}
+	return s, err
 }

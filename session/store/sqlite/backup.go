@@ -170,4 +170,3 @@ func syncTree(dir string) error {
 		return syncFile(name)
 	})
 }
-

@@ -1,0 +1,41 @@
+package sqlite
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session/store"
+)
+
+func TestNothingBeginsOnADiskThatIsNearlyFull(t *testing.T) {
+	_, dir := withSession(t)
+	s, err := Config{MinFree: math.MaxInt64}.Open(t.Context(), dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	queued := numbered(1)
+	queued.Type = runnerscripts.TypeQueryQueued
+	for what, err := range map[string]error{
+		"prompt":  s.Append(t.Context(), "s", queued),
+		"session": s.Create(t.Context(), store.Record{ID: "new"}),
+	} {
+		if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "make room") {
+			t.Errorf("a new %s: %v", what, err)
+		}
+	}
+	if err := s.Append(t.Context(), "s", numbered(1)); err != nil {
+		t.Errorf("an event of what runs: %v", err)
+	}
+	check(t, s, 1)
+}
+
+func TestAnUnknownDurabilityIsRefused(t *testing.T) {
+	if _, err := (Config{Durability: "always"}).Open(t.Context(), t.TempDir()); err == nil || !strings.Contains(err.Error(), "fast, query or event") {
+		t.Errorf("open: %v", err)
+	}
+}
