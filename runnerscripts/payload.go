@@ -304,6 +304,9 @@ type Checkpoint struct {
 	// Files and Bytes are the number of files of the workspace and their size.
 	Files int   `json:"files,omitempty"`
 	Bytes int64 `json:"bytes,omitempty"`
+	// Stored is how many bytes were read to take the checkpoint: at most this much it has added
+	// to the store.
+	Stored int64 `json:"stored,omitempty"`
 	// Stale says why Workspace is that of an earlier checkpoint. Empty means that Workspace is
 	// current.
 	Stale string `json:"stale,omitempty"`

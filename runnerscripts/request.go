@@ -305,6 +305,7 @@ const (
 	FailAPI             FailureCode = "api"             // the model's API refused or failed
 	FailBudget          FailureCode = "budget"          // tokens, money or requests reached a limit
 	FailTimeout         FailureCode = "timeout"         // a time limit has passed
+	FailLimit           FailureCode = "limit"           // what is stored of it reached a limit
 	FailQuery           FailureCode = "query"           // the agent reported an error and keeps running
 	FailSessionNotFound FailureCode = "session_not_found"
 	FailUnsupported     FailureCode = "unsupported" // the agent or sandbox does not support it

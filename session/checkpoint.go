@@ -155,7 +155,7 @@ func (s *AgentSession) sync(ctx context.Context, live *liveSandbox, reason runne
 func (s *AgentSession) takeCheckpoint(ctx context.Context, live *liveSandbox, reason runnerscripts.CheckpointReason) (*runnerscripts.Event, error) {
 	head := s.head()
 	next := head.Checkpoint
-	next.Parent, next.Reason, next.Stale = head.Number, reason, ""
+	next.Parent, next.Reason, next.Stale, next.Stored = head.Number, reason, "", 0
 	s.mu.Lock()
 	next.Number = len(s.state.Checkpoints) + 1
 	s.mu.Unlock()
@@ -188,7 +188,7 @@ func (s *AgentSession) putWorkspace(ctx context.Context, live *liveSandbox, c *r
 	if err != nil {
 		return err
 	}
-	c.Workspace, c.Files, c.Bytes = string(st.Root), st.Files, st.Bytes
+	c.Workspace, c.Files, c.Bytes, c.Stored = string(st.Root), st.Files, st.Bytes, st.Stored
 	if len(st.Unreadable) > 0 && !live.unreadable {
 		live.unreadable = true
 		s.log.Warn("files of the workspace cannot be read and are not in checkpoints", "files", strings.Join(st.Unreadable, ", "))

@@ -15,6 +15,8 @@ const (
 	DefaultHealthInterval = 30 * time.Second
 	DefaultMaxQueue       = 64
 	DefaultMaxWorkspace   = 256 << 20
+	DefaultMaxQuerySize   = 1 << 30
+	DefaultMaxSessionSize = 4 << 30
 	// DefaultCheckpointInterval is how often a long query is saved.
 	DefaultCheckpointInterval = time.Minute
 )
@@ -67,6 +69,12 @@ type Config struct {
 	// a sandbox ends. A checkpoint reads and stores only the changes since the last one. All
 	// checkpoints stay until the session is removed, even in a memory store.
 	MaxWorkspace int64
+	// MaxQuerySize and MaxSessionSize are how many bytes the events and checkpoints of one query,
+	// and of the session, may take in the store. A query that reaches one is stopped and fails
+	// with the code "limit" and primitives.ErrLimit; beyond the second the session accepts no
+	// prompt. Zero means DefaultMaxQuerySize and DefaultMaxSessionSize, a negative number no
+	// limit.
+	MaxQuerySize, MaxSessionSize int64
 	// CheckpointInterval is how often a checkpoint is also taken while a query runs. Zero
 	// means DefaultCheckpointInterval, a negative one never.
 	CheckpointInterval time.Duration
@@ -97,6 +105,8 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.HealthInterval, DefaultHealthInterval)
 	setDefault(&c.MaxQueue, DefaultMaxQueue)
 	setDefault(&c.MaxWorkspace, DefaultMaxWorkspace)
+	setDefault(&c.MaxQuerySize, DefaultMaxQuerySize)
+	setDefault(&c.MaxSessionSize, DefaultMaxSessionSize)
 	setDefault(&c.CheckpointInterval, DefaultCheckpointInterval)
 	return c, nil
 }

@@ -80,6 +80,11 @@ func (s *AgentSession) appendLocked(ctx context.Context, events []runnerscripts.
 	for _, ev := range events {
 		s.state.apply(ev)
 	}
+	if a := s.active; a != nil {
+		if err := s.state.over(s.cfg); err != nil {
+			a.stop(limitReached{err})
+		}
+	}
 	s.reopenedLocked()
 	s.wakeReadersLocked()
 	return nil

@@ -37,6 +37,8 @@ type storedConfig struct {
 	HealthInterval    time.Duration             `json:"health_interval,omitempty"`
 	IdleTimeout       time.Duration             `json:"idle_timeout,omitempty"`
 	MaxWorkspace      int64                     `json:"max_workspace,omitempty"`
+	MaxQuerySize      int64                     `json:"max_query_size,omitempty"`
+	MaxSessionSize    int64                     `json:"max_session_size,omitempty"`
 	WatchWorkspace    *environment.FilesOptions `json:"watch_workspace,omitempty"`
 }
 
@@ -61,6 +63,7 @@ func (c Config) stored() (json.RawMessage, error) {
 		Environment: env, Variables: variables, PermissionTimeout: env.PermissionTimeout,
 		RejectBusy: c.RejectBusy, MaxQueue: c.MaxQueue, HealthInterval: c.HealthInterval, IdleTimeout: c.IdleTimeout,
 		MaxWorkspace: c.MaxWorkspace, WatchWorkspace: c.WatchWorkspace,
+		MaxQuerySize: c.MaxQuerySize, MaxSessionSize: c.MaxSessionSize,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("store the configuration: %w", err)
@@ -90,6 +93,7 @@ func (c Config) recalled(data json.RawMessage) (Config, error) {
 	c.Environment = env
 	c.RejectBusy, c.MaxQueue, c.HealthInterval, c.IdleTimeout = from.RejectBusy, from.MaxQueue, from.HealthInterval, from.IdleTimeout
 	c.MaxWorkspace, c.WatchWorkspace = from.MaxWorkspace, from.WatchWorkspace
+	c.MaxQuerySize, c.MaxSessionSize = from.MaxQuerySize, from.MaxSessionSize
 	return c, nil
 }
 

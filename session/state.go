@@ -49,6 +49,8 @@ type State struct {
 	ContextSize int64 `json:"context_size,omitempty"`
 	// LastSeq is the Seq of the last event.
 	LastSeq uint64 `json:"last_seq"`
+	// Size is about how many bytes the session's events and checkpoints take in the store.
+	Size int64 `json:"size,omitempty"`
 
 	// Checkpoints are the session's checkpoints, oldest first.
 	Checkpoints []Checkpoint `json:"checkpoints,omitempty"`
@@ -109,6 +111,8 @@ type QueryState struct {
 	// Seq is the Seq of its first event, and Index the last Index of its events.
 	Seq   uint64 `json:"seq,omitempty"`
 	Index int    `json:"index,omitempty"`
+	// Size is about how many bytes were stored since it started.
+	Size int64 `json:"size,omitempty"`
 }
 
 func newState() State {
@@ -145,6 +149,7 @@ func (s *State) apply(ev runnerscripts.Event) {
 	if ev.SessionID != "" {
 		s.ID = ev.SessionID
 	}
+	s.count(ev)
 	if q := s.query(ev.QueryID); q != nil && ev.Index > q.Index {
 		q.Index = ev.Index
 	}

@@ -60,6 +60,8 @@ func (s *AgentSession) accept(ctx context.Context, t *Turn) error {
 	case err != nil:
 	case s.cfg.RejectBusy && (s.state.Query != nil || len(s.state.Queued) > 0):
 		err = ErrBusy
+	case s.state.overall(s.cfg) != nil:
+		err = s.state.overall(s.cfg)
 	case len(s.queue) >= s.cfg.MaxQueue:
 		err = fmt.Errorf("%w: %d prompts are queued already", ErrBusy, len(s.queue))
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"slices"
 	"sync"
 	"time"
 
@@ -178,6 +179,9 @@ func (s *AgentSession) execute(ctx context.Context, a *activeTurn, live *liveSan
 			}
 			fresh = append(fresh, ev)
 		}
+		if s.isLimited(a) {
+			fresh = slices.DeleteFunc(fresh, dropped)
+		}
 		if err := s.append(ctx, fresh...); err != nil {
 			return last, err
 		}
@@ -220,6 +224,9 @@ func (s *AgentSession) conclude(
 		if !gone(err) {
 			err = errors.Join(errUnhealthy, err)
 		}
+	}
+	if limit, ok := errors.AsType[limitReached](stopped); ok && !ranToEnd(last) {
+		last, err = limit.failed(a.turn, last), limit.error
 	}
 	end, result, err := ending(a.turn, last, stopped, err)
 	events = append(append(events, end), saved...)
@@ -268,7 +275,7 @@ func ending(
 		failed, _ = decode[runnerscripts.QueryFailed](*last)
 	}
 	// A stopped query may end with any error; report that it was stopped.
-	if stopped != nil && !errors.Is(stopped, errUnhealthy) {
+	if _, limited := errors.AsType[limitReached](stopped); stopped != nil && !limited && !errors.Is(stopped, errUnhealthy) {
 		done = runnerscripts.QueryCompleted{
 			StopReason: runnerscripts.StopCancelled, DurationMS: failed.DurationMS, Usage: failed.Usage,
 		}

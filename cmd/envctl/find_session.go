@@ -16,11 +16,11 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store/sqlite"
 )
 
-// withSession calls use, which changes nothing, with the session for id: the session with this ID, else the session of
-// the sandbox with this ID or name or with the only ID that has this prefix, else the one that
-// findSession finds. A prefix that also fits a
-// session of another sandbox is an error. In this order, the name of a sandbox never means a session
-// whose ID happens to start with it.
+// withSession calls use, which changes nothing, with the session for id: the session with this
+// ID, else the session of the sandbox with this ID or name or with the only ID that has this
+// prefix, else the one that findSession finds. A prefix that also fits a session of another
+// sandbox is an error. In this order, the name of a sandbox never means a session whose ID happens
+// to start with it.
 func (a *app) withSession(ctx context.Context, id string, use func(*sqlite.Store, store.Record) error) error {
 	return a.inSession(ctx, sessionstore.OpenToRead, id, use)
 }

@@ -58,6 +58,8 @@ type State struct {
 	Files int          // regular files
 	Bytes int64        // of all files
 	Read  int          // files whose content was read
+	// Stored is how many bytes were given to the store, which may have had some of them.
+	Stored int64
 	// Unreadable names at most 10 of the files that could not be read and are missing in the
 	// state.
 	Unreadable []string
@@ -153,6 +155,7 @@ func (t *taking) read(ctx context.Context, ws Workspace, since time.Time) error 
 		return fmt.Errorf("the store returned %d digests for %d files", len(digests), len(read))
 	}
 	for i, info := range read {
+		t.state.Stored += sizes[i]
 		t.found[info.Path] = indexed{
 			revision: info.Revision, size: sizes[i], digest: digests[i], recent: info.ModTime.After(since),
 		}
@@ -301,6 +304,7 @@ func (t *taking) store(ctx context.Context, infos []primitives.FileInfo) error {
 		digests[dir] = digest
 		if !t.index.dirs[digest] && !t.dirs[digest] {
 			fresh = append(fresh, listing)
+			t.state.Stored += int64(len(listing))
 		}
 		t.dirs[digest] = true
 	}

@@ -1,0 +1,74 @@
+package session
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// sizeOfEnvelope is about what a store needs for an event besides its payload.
+const sizeOfEnvelope = 200
+
+// count adds what an event takes in the store.
+func (s *State) count(ev runnerscripts.Event) {
+	size := int64(sizeOfEnvelope + len(ev.Payload))
+	if ev.Type == runnerscripts.TypeCheckpoint {
+		if c, ok := decode[runnerscripts.Checkpoint](ev); ok {
+			size += max(c.Stored, 0)
+		}
+	}
+	s.Size += size
+	if s.Query != nil {
+		s.Query.Size += size
+	}
+}
+
+// over returns an error if the running query, or the session, has reached its size.
+func (s *State) over(cfg Config) error {
+	if most := cfg.MaxQuerySize; s.Query != nil && most > 0 && s.Query.Size >= most {
+		return fmt.Errorf("%w: %d MiB of the query are stored, of at most %d; ask for less at once, or raise MaxQuerySize",
+			primitives.ErrLimit, s.Query.Size>>20, most>>20)
+	}
+	return s.overall(cfg)
+}
+
+// overall returns an error if the session has reached its size.
+func (s *State) overall(cfg Config) error {
+	if most := cfg.MaxSessionSize; most > 0 && s.Size >= most {
+		return fmt.Errorf("%w: %d MiB of the session are stored, of at most %d; go on in a new session, or raise MaxSessionSize",
+			primitives.ErrLimit, s.Size>>20, most>>20)
+	}
+	return nil
+}
+
+// limitReached stops a query as an interrupt does, after which it fails with the error.
+type limitReached struct{ error }
+
+func (l limitReached) Unwrap() error { return l.error }
+
+// Is makes it an interrupt for those who stop the query.
+func (limitReached) Is(target error) bool { return target == errInterrupted } //nolint:errorlint // this is what Is is for
+
+// failed returns the last event of a query that was stopped.
+func (l limitReached) failed(t *Turn, last *runnerscripts.Event) *runnerscripts.Event {
+	failed := runnerscripts.QueryFailed{Code: runnerscripts.FailLimit, Message: l.Error()}
+	if last != nil { // both ends of a query have these
+		end, _ := decode[runnerscripts.QueryCompleted](*last)
+		failed.DurationMS, failed.Usage = end.DurationMS, end.Usage
+	}
+	ev := event(runnerscripts.TypeQueryFailed, t.id, failed)
+	return &ev
+}
+
+func (s *AgentSession) isLimited(a *activeTurn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := errors.AsType[limitReached](a.stopped)
+	return ok
+}
+
+// dropped reports whether an event is not stored once a query has reached its limit: all but the
+// ends of permission requests.
+func dropped(ev runnerscripts.Event) bool { return ev.Type != runnerscripts.TypePermissionResolved }

@@ -1,0 +1,39 @@
+package session
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session/store"
+)
+
+func TestAQueryEndsAtItsSizeAndASessionToo(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 100_000)
+	cfg := scripted(t, steps(say(long), forever()), steps(say("short")), steps(say(long), say(long)), steps(say("never")))
+	cfg.Store, cfg.CheckpointInterval, cfg.MaxWorkspace = store.NewMemory(), -1, -1
+	cfg.MaxQuerySize, cfg.MaxSessionSize = 90_000, 180_000
+	s := start(t, cfg)
+	limited := func(turn *Turn, says string) {
+		t.Helper()
+		_, err := turn.Wait(t.Context())
+		failed, ok := errors.AsType[*QueryError](err)
+		if !ok || failed.Failure.Code != runnerscripts.FailLimit || !errors.Is(err, primitives.ErrLimit) || !strings.Contains(failed.Failure.Message, says) {
+			t.Errorf("the query ended with %v", err)
+		}
+	}
+	limited(prompt(t, s, "one"), "MaxQuerySize")
+	if st, err := s.State(t.Context()); err != nil || st.Size < 90_000 {
+		t.Errorf("the session has %d bytes, %v", st.Size, err)
+	}
+	if got := converse(t, s, "two"); got != "short" { // the limit of a query is that of each
+		t.Errorf("the next query said %q", got)
+	}
+	_, _ = prompt(t, s, "three").Wait(t.Context()) // it reaches one of the limits, or its end
+	if _, err := s.Prompt(t.Context(), "four"); !errors.Is(err, primitives.ErrLimit) || !strings.Contains(err.Error(), "MaxSessionSize") {
+		t.Errorf("a prompt beyond the size of the session: %v", err)
+	}
+}
