@@ -43,16 +43,16 @@ func (s *State) overall(cfg Config) error {
 	return nil
 }
 
-// limitReached stops a query as an interrupt does, after which it fails with the error.
-type limitReached struct{ error }
+// limitError stops a query as an interrupt does, after which it fails with the error.
+type limitError struct{ error }
 
-func (l limitReached) Unwrap() error { return l.error }
+func (l limitError) Unwrap() error { return l.error }
 
 // Is makes it an interrupt for those who stop the query.
-func (limitReached) Is(target error) bool { return target == errInterrupted } //nolint:errorlint // this is what Is is for
+func (limitError) Is(target error) bool { return target == errInterrupted }
 
 // failed returns the last event of a query that was stopped.
-func (l limitReached) failed(t *Turn, last *runnerscripts.Event) *runnerscripts.Event {
+func (l limitError) failed(t *Turn, last *runnerscripts.Event) *runnerscripts.Event {
 	failed := runnerscripts.QueryFailed{Code: runnerscripts.FailLimit, Message: l.Error()}
 	if last != nil { // both ends of a query have these
 		end, _ := decode[runnerscripts.QueryCompleted](*last)
@@ -65,7 +65,7 @@ func (l limitReached) failed(t *Turn, last *runnerscripts.Event) *runnerscripts.
 func (s *AgentSession) isLimited(a *activeTurn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	_, ok := errors.AsType[limitReached](a.stopped)
+	_, ok := errors.AsType[limitError](a.stopped)
 	return ok
 }
 

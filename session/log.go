@@ -82,7 +82,7 @@ func (s *AgentSession) appendLocked(ctx context.Context, events []runnerscripts.
 	}
 	if a := s.active; a != nil {
 		if err := s.state.over(s.cfg); err != nil {
-			a.stop(limitReached{err})
+			a.stop(limitError{err})
 		}
 	}
 	s.reopenedLocked()

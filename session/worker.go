@@ -225,7 +225,7 @@ func (s *AgentSession) conclude(
 			err = errors.Join(errUnhealthy, err)
 		}
 	}
-	if limit, ok := errors.AsType[limitReached](stopped); ok && !ranToEnd(last) {
+	if limit, ok := errors.AsType[limitError](stopped); ok && !ranToEnd(last) {
 		last, err = limit.failed(a.turn, last), limit.error
 	}
 	end, result, err := ending(a.turn, last, stopped, err)
@@ -275,7 +275,7 @@ func ending(
 		failed, _ = decode[runnerscripts.QueryFailed](*last)
 	}
 	// A stopped query may end with any error; report that it was stopped.
-	if _, limited := errors.AsType[limitReached](stopped); stopped != nil && !limited && !errors.Is(stopped, errUnhealthy) {
+	if _, limited := errors.AsType[limitError](stopped); stopped != nil && !limited && !errors.Is(stopped, errUnhealthy) {
 		done = runnerscripts.QueryCompleted{
 			StopReason: runnerscripts.StopCancelled, DurationMS: failed.DurationMS, Usage: failed.Usage,
 		}
