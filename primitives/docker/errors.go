@@ -122,6 +122,12 @@ func (c config) refused(said string) error {
 		return c.foreignAddress(said)
 	case c.Seccomp != "" && concernsProfile(said):
 		return c.invalid("seccomp", "the engine does not understand the profile; correct it")
+	case strings.Contains(said, ": not a directory"): // of a container that it has not started
+		for i, m := range c.Mounts {
+			if strings.Contains(said, m.Target+": not a directory") {
+				return c.invalid(fmt.Sprintf("mounts[%d].target", i), fmt.Sprintf("%q lies below a file of the image; choose another one", m.Target))
+			}
+		}
 	}
 	return nil
 }
