@@ -1,0 +1,48 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// smallDisk returns a folder on a file system of 1 MiB.
+func smallDisk(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Fatalf("this test needs the right to mount: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+func TestDoctorFindsAFullDisk(t *testing.T) {
+	dir := smallDisk(t)
+	f := checkDisk("disk", "remove something", func() (string, error) { return filepath.Join(dir, "not", "yet"), nil })
+	if f.Status != statusMissing || f.Detail != "1 MiB free ("+dir+")" || f.Fix != "make room, remove something" {
+		t.Errorf("%+v", f)
+	}
+}
+
+// What an agent has done is lost if neither its session nor its patch can be stored.
+func TestARunOnAFullStateDiskIsRefusedBeforeTheAgentWorks(t *testing.T) {
+	alone(t)
+	dir := smallDisk(t)
+	t.Setenv("XDG_STATE_HOME", dir)
+	for range 2 { // an empty disk that is too small, and a full one
+		var out, errOut bytes.Buffer
+		code := Execute(t.Context(), strings.NewReader(""), &out, &errOut, []string{"run", "hi"})
+		if code != exitFailure || out.Len() > 0 || !strings.Contains(errOut.String(), "no space left") || !strings.Contains(errOut.String(), dir) {
+			t.Errorf("exit status %d\n%s%s", code, &out, &errOut)
+		}
+		_ = os.WriteFile(filepath.Join(dir, "fill"), make([]byte, 2<<20), 0o600) // as much as there is room for
+	}
+}
