@@ -2,6 +2,9 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -44,5 +47,38 @@ func TestARunOnAFullStateDiskIsRefusedBeforeTheAgentWorks(t *testing.T) {
 			t.Errorf("exit status %d\n%s%s", code, &out, &errOut)
 		}
 		_ = os.WriteFile(filepath.Join(dir, "fill"), make([]byte, 2<<20), 0o600) // as much as there is room for
+	}
+}
+
+func TestAnInterruptedRunStillTellsWhatElseFailed(t *testing.T) {
+	alone(t)
+	dir := smallDisk(t)
+	if f, err := os.Create(filepath.Join(dir, "fill")); err != nil {
+		t.Fatal(err)
+	} else if _, err := f.Write(make([]byte, 2<<20)); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatal(err)
+	} else if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	out := &hooked{hook: func(text string) bool {
+		if strings.Contains(text, "sleep") {
+			cancel()
+		}
+		return true
+	}}
+	var errOut bytes.Buffer
+	code := Execute(ctx, strings.NewReader(""), out, &errOut, []string{
+		"run", "--scenario", file(t, "s.json", `{"turns":[{"steps":[{"write":{"path":"a","content":"x"}},{"run":["sleep","600"]}]}]}`), "--patch", filepath.Join(dir, "fix.patch"), "go",
+	})
+	if s := errOut.String(); code != exitInterrupted || !strings.Contains(s, "interrupted") || !strings.Contains(s, "no space left") {
+		t.Errorf("exit status %d\n%s", code, s)
+	}
+	if err := besides(errors.Join(context.Canceled, io.ErrShortWrite), context.Canceled); !errors.Is(err, io.ErrShortWrite) || errors.Is(err, context.Canceled) {
+		t.Errorf("what else failed: %v", err)
+	}
+	if err := besides(context.Canceled, context.Canceled); err != nil {
+		t.Errorf("nothing else failed: %v", err)
 	}
 }

@@ -152,31 +152,6 @@ func TestASecondSignalEndsEnvctlWhateverRuns(t *testing.T) {
 	}
 }
 
-func TestAnInterruptedRunStillTellsWhatElseFailed(t *testing.T) {
-	alone(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	out := &hooked{hook: func(text string) bool {
-		if strings.Contains(text, "sleep") {
-			cancel()
-		}
-		return true
-	}}
-	var errOut bytes.Buffer
-	code := Execute(ctx, strings.NewReader(""), out, &errOut, []string{
-		"run", "--scenario", file(t, "s.json", `{"turns":[{"steps":[{"write":{"path":"a","content":"x"}},{"run":["sleep","600"]}]}]}`), "--patch", "/dev/full", "go",
-	})
-	if s := errOut.String(); code != exitInterrupted || !strings.Contains(s, "interrupted") || !strings.Contains(s, "no space left") {
-		t.Errorf("exit status %d\n%s", code, s)
-	}
-	if err := besides(errors.Join(context.Canceled, io.ErrShortWrite), context.Canceled); !errors.Is(err, io.ErrShortWrite) || errors.Is(err, context.Canceled) {
-		t.Errorf("what else failed: %v", err)
-	}
-	if err := besides(context.Canceled, context.Canceled); err != nil {
-		t.Errorf("nothing else failed: %v", err)
-	}
-}
-
 func TestAnEngineThatDoesNotAnswerDoesNotHideOtherSandboxes(t *testing.T) {
 	alone(t)
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))

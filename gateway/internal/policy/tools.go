@@ -168,5 +168,5 @@ func runsLocally(environment []byte, stop func() error) bool {
 	s := &scanner{data: environment, stop: stop}
 	at, err := s.members("environment", maxToolMembers, nil)
 	kind, ok := at.text("type")
-	return err == nil && ok && (kind == "" || kind == "local")
+	return err == nil && ok && slices.Contains([]string{"", "local"}, kind)
 }
