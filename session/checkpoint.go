@@ -188,7 +188,13 @@ func (s *AgentSession) putWorkspace(ctx context.Context, live *liveSandbox, c *r
 	if err != nil {
 		return err
 	}
-	c.Workspace, c.Files, c.Bytes, c.Stored = string(st.Root), st.Files, st.Bytes, st.Stored
+	stored := st.Stored
+	if !live.indexed && c.Workspace != "" {
+		// A new sandbox begins with the files of the last checkpoint, which the store has.
+		stored = max(st.Bytes-c.Bytes, 0)
+	}
+	live.indexed = true
+	c.Workspace, c.Files, c.Bytes, c.Stored = string(st.Root), st.Files, st.Bytes, stored
 	if len(st.Unreadable) > 0 && !live.unreadable {
 		live.unreadable = true
 		s.log.Warn("files of the workspace cannot be read and are not in checkpoints", "files", strings.Join(st.Unreadable, ", "))

@@ -37,3 +37,19 @@ func TestAQueryEndsAtItsSizeAndASessionToo(t *testing.T) {
 		t.Errorf("a prompt beyond the size of the session: %v", err)
 	}
 }
+
+// A new sandbox begins with files that the store has: they must not fill the session again.
+func TestTheFilesOfANewSandboxCountOnce(t *testing.T) {
+	t.Parallel()
+	cfg := scripted(t, []runnerscripts.ScenarioStep{{Write: &runnerscripts.ScenarioWrite{Path: "big", Content: strings.Repeat("x", 512<<10)}}}, []runnerscripts.ScenarioStep{{Text: "done"}})
+	cfg.Store = store.NewMemory()
+	s := start(t, cfg)
+	complete(t, prompt(t, s, "one"))
+	first, _ := s.State(t.Context())
+	s = reopen(t, s, cfg)
+	complete(t, prompt(t, s, "two"))
+	second, _ := s.State(t.Context())
+	if n := len(second.Checkpoints); first.Size < 512<<10 || n < 2 || second.Environment.Starts != 2 || second.Size-first.Size > 100<<10 {
+		t.Errorf("%d bytes, and %d after %d checkpoints and %d sandboxes", first.Size, second.Size, n, second.Environment.Starts)
+	}
+}

@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -93,7 +94,8 @@ func (c Config) recalled(data json.RawMessage) (Config, error) {
 	c.Environment = env
 	c.RejectBusy, c.MaxQueue, c.HealthInterval, c.IdleTimeout = from.RejectBusy, from.MaxQueue, from.HealthInterval, from.IdleTimeout
 	c.MaxWorkspace, c.WatchWorkspace = from.MaxWorkspace, from.WatchWorkspace
-	c.MaxQuerySize, c.MaxSessionSize = from.MaxQuerySize, from.MaxSessionSize
+	// Given ones win: a session that is full goes on only with a larger one.
+	c.MaxQuerySize, c.MaxSessionSize = cmp.Or(c.MaxQuerySize, from.MaxQuerySize), cmp.Or(c.MaxSessionSize, from.MaxSessionSize)
 	return c, nil
 }
 

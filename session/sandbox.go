@@ -101,6 +101,7 @@ type liveSandbox struct {
 
 	// What the checkpoints have stored of the sandbox. AgentSession.saving guards it.
 	index           tree.Index
+	indexed         bool   // index is that of a checkpoint
 	transcript      string // the digest of its blob; empty if none is stored
 	saved           int64  // size of the stored transcript, at least 1; zero if none is stored
 	queryID, prompt string // of the last query

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -81,11 +82,13 @@ func (f *answerFlags) run(ctx context.Context, id string, answer []string) (err 
 	}
 	var asked environment.Waiting
 	var decision runnerscripts.PermissionDecision
+	var given atomic.Bool
 	cfg.PermissionTimeout = -1
 	cfg.OnPermission = func(ctx context.Context, req environment.PermissionRequest) environment.PermissionDecision {
 		if req.ID != asked.ID || ctx.Err() != nil {
 			return environment.PermissionDecision{} // another program answers it
 		}
+		given.Store(true)
 		return decision
 	}
 	env, err := environment.Attach(ctx, cfg, found.id)
@@ -114,7 +117,7 @@ func (f *answerFlags) run(ctx context.Context, id string, answer []string) (err 
 	}
 	bounded, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	if err := give(bounded, env, asked, decision); err != nil {
+	if err := give(bounded, env, asked, decision, &given); err != nil {
 		if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
 			err = fmt.Errorf("the agent did not take the answer within %v: %w; 'envctl logs %s' may say why", answerTimeout, err, found.id)
 		}
@@ -142,8 +145,9 @@ func notAnswerable(s environment.SandboxInfo) error {
 	return fmt.Errorf("no question waits for an answer in %s: no query runs there", s.ID)
 }
 
-// give answers a question and waits until the agent has taken the answer.
-func give(ctx context.Context, env *environment.Environment, asked environment.Waiting, d runnerscripts.PermissionDecision) error {
+// give answers a question and waits until the agent has taken the answer. given says that this
+// program has answered it; else an equal answer is that of another one.
+func give(ctx context.Context, env *environment.Environment, asked environment.Waiting, d runnerscripts.PermissionDecision, given *atomic.Bool) error {
 	for ev, err := range env.FollowQuery(ctx, 0) {
 		if err != nil {
 			return err
@@ -155,12 +159,12 @@ func give(ctx context.Context, env *environment.Environment, asked environment.W
 		switch {
 		case err != nil || done.ID != asked.ID:
 			continue
-		case done.Kind == d.Kind:
+		case done.Kind == d.Kind && given.Load():
 			return nil
 		case done.Kind == "":
 			return fmt.Errorf("too late: the agent has withdrawn the question %q", asked.Title)
 		}
-		return fmt.Errorf("too late: the question %q was answered otherwise: %s", asked.Title, done.Kind.Effect())
+		return fmt.Errorf("too late: the question %q was answered already: %s", asked.Title, done.Kind.Effect())
 	}
 	return fmt.Errorf("too late: the query ended before the question %q was answered", asked.Title)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/environment"
@@ -12,7 +13,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// The first answer counts; a later one is told so.
+// The first answer counts. A later one fails, also if it is the same.
 func TestAnAnswerAfterAnotherOneIsTooLate(t *testing.T) {
 	t.Setenv("XDG_STATE_HOME", t.TempDir())
 	box := environment.Sandbox{Type: "local", Spec: primitives.Spec{Keep: true}, Local: local.Provider{Root: t.TempDir()}}
@@ -57,9 +58,11 @@ func TestAnAnswerAfterAnotherOneIsTooLate(t *testing.T) {
 				t.Fatal(err)
 			}
 			asked := environment.Waiting{ID: done.ID, Title: "true"}
-			err = give(t.Context(), second, asked, runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce})
-			if err == nil || err.Error() != `too late: the question "true" was answered otherwise: reject once` {
-				t.Errorf("the second answer: %v", err)
+			for _, kind := range []runnerscripts.PermissionKind{runnerscripts.AllowOnce, runnerscripts.RejectOnce} {
+				err = give(t.Context(), second, asked, runnerscripts.PermissionDecision{Kind: kind}, new(atomic.Bool))
+				if err == nil || err.Error() != `too late: the question "true" was answered already: reject once` {
+					t.Errorf("the second answer, %s: %v", kind, err)
+				}
 			}
 		}
 	}

@@ -91,7 +91,9 @@ func interrupts(patience time.Duration, exit func(interrupted), signals ...os.Si
 	go func() {
 		why := interrupted{<-c}
 		cancel(why)
-		<-c
+		for <-c == syscall.SIGHUP {
+			// A terminal that closes sends more than one signal, and nobody has asked again.
+		}
 		signal.Stop(c)
 		close(second)
 		time.AfterFunc(patience, func() { exit(why) })

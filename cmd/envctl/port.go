@@ -69,7 +69,7 @@ func (f *portFlags) run(ctx context.Context, id string, port int) (err error) {
 	}
 	ln, err := listen(ctx, address)
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("%w; choose another address with --listen, such as --listen 127.0.0.1:0", err)
+		return fmt.Errorf("%w; choose another address with --listen, such as --listen 127.0.0.1:0, or remove a socket that a killed envctl has left", err)
 	}
 	if err != nil {
 		return usagef("--listen: %v", err)

@@ -6,14 +6,17 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
 
 // adoptOrphans is the main function of a program that gets all orphans, as process 1 of a container
@@ -46,6 +49,26 @@ func examine(ctx context.Context) int {
 	return 0
 }
 
+// awaitReaped waits until this program, which goes on, has no zombies.
+func awaitReaped(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		procs, err := proctree.Snapshot()
+		if err != nil {
+			return err
+		}
+		zombie := func(p proctree.Proc) bool { return p.Zombie && p.PPID == os.Getpid() }
+		if !slices.ContainsFunc(procs, zombie) {
+			return nil
+		}
+		<-tick.C
+	}
+	return errors.New("a program that goes on has zombies")
+}
+
 // reapOrphans is the main function of a program that makes one sandbox of each kind, whose commands
 // leave orphans.
 func reapOrphans(ctx context.Context, root string) int {
@@ -57,12 +80,15 @@ func reapOrphans(ctx context.Context, root string) int {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		const script = `(sleep 0.01 &); (setsid sleep 600 >/dev/null 2>&1 &)`
+		const script = `(sleep 0.01 &); (setsid sleep 0.01 >/dev/null 2>&1 &); (setsid sleep 600 >/dev/null 2>&1 &)`
 		if _, err = s.Run(ctx, shell(script), primitives.RunOptions{}); err == nil && cfg.Keep {
 			var again *local.Sandbox
 			if again, err = local.Attach(ctx, local.Config{Root: root}, s.ID()); err == nil {
 				err = again.Close()
 			}
+		}
+		if err == nil {
+			err = awaitReaped(ctx)
 		}
 		_, terr := s.Terminate(ctx)
 		if err := errors.Join(err, terr, s.Close()); err != nil {

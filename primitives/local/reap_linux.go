@@ -16,6 +16,7 @@ type reaper struct {
 	sb       *Sandbox // nil if the program has other children than those of one sandbox
 	group    int      // this program's process group
 	children chan os.Signal
+	leaders  map[proctree.Identity]time.Time // zombies that lead a group, and when they were first seen
 	stop     chan struct{}
 	stopped  chan struct{}
 }
@@ -29,12 +30,21 @@ func (s *Sandbox) startReaper() (err error) {
 	return err
 }
 
+// waiterTimeout is how long a program may take to wait for a child that leads its process group.
+// One that is a zombie for longer is an orphan: the program waits for its own at once.
+const waiterTimeout = 2 * time.Second
+
 func (r *reaper) run() {
 	defer close(r.stopped)
 	defer signal.Stop(r.children)
 	for {
+		var again <-chan time.Time
+		if len(r.leaders) > 0 {
+			again = time.After(waiterTimeout)
+		}
 		select {
 		case <-r.children:
+		case <-again:
 		case <-r.stop:
 			r.reap()
 			return
@@ -65,12 +75,24 @@ func (r *reaper) reap() {
 		return
 	}
 	var dead []int
+	leaders := map[proctree.Identity]time.Time{}
 	for _, p := range procs {
-		// Without a sandbox, a child that leads its group may be one that this program waits for.
-		if p.Zombie && r.adopted(p) && (r.sb != nil || p.PGID != p.PID) {
-			dead = append(dead, p.PID)
+		switch {
+		case !p.Zombie || !r.adopted(p):
+			continue
+		case r.sb == nil && p.PGID == p.PID: // it may be one that this program waits for
+			first, seen := r.leaders[p.Identity]
+			if !seen {
+				first = time.Now()
+			}
+			if time.Since(first) < waiterTimeout {
+				leaders[p.Identity] = first
+				continue
+			}
 		}
+		dead = append(dead, p.PID)
 	}
+	r.leaders = leaders
 	if r.sb == nil {
 		for _, pid := range dead {
 			_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)

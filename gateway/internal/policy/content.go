@@ -15,7 +15,7 @@ var (
 		"systemInstruction", "system_instruction", "generateContentRequest", "generate_content_request")
 	// texts are the members whose strings an API reads as text, also if that is an address.
 	texts = set("text", "content", "system", "thinking", "reasoning", "reasoning_content", "refusal", "title", "context", "source", "data", "code",
-		"output", "result", "stdout", "stderr", "logs", "query", "diff", "name", "instructions", "input",
+		"output", "result", "error", "message", "stdout", "stderr", "logs", "query", "diff", "name", "instructions", "input",
 		"signature", "encrypted_content", "thoughtSignature", "thought_signature", "displayName", "display_name")
 	// opaque are the members with data of the agent's own tools, and with what an API has found.
 	opaque = set("input", "arguments", "args", "response", "action", "operation", "parameters",

@@ -194,6 +194,7 @@ func (s *Store) storeAll(ctx context.Context, tx *sql.Tx, all ...*appending) err
 
 // store stores the events of one call, or refuses them.
 func (w logWriter) store(ctx context.Context, a *appending) error {
+	a.refused = nil // by a batch that was rolled back
 	h, err := scanHead(w.find.QueryRowContext(ctx, a.id), a.id)
 	if err == nil {
 		err = a.continues(h.last)

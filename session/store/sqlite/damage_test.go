@@ -214,7 +214,18 @@ func TestTheFirstVersionIsMigrated(t *testing.T) {
 	if _, err := old.w.ExecContext(t.Context(), fill); err != nil {
 		t.Fatal(err)
 	}
-	if err := old.Close(); err != nil {
+	// A program of the first version that drives a session could not go on after the migration.
+	lease, err := os.Create(old.lockFile("s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := tryLock(lease); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if _, err := Open(t.Context(), dir); !errors.Is(err, store.ErrBusy) || !strings.Contains(err.Error(), "end it first") {
+		t.Errorf("while a session is driven: %v", err)
+	}
+	if err := errors.Join(lease.Close(), old.Close()); err != nil {
 		t.Fatal(err)
 	}
 	r, err := opened(t, dir).Load(t.Context(), "s")

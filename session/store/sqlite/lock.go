@@ -17,8 +17,11 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// lockFolder holds the lock files of the sessions.
-const lockFolder = "locks"
+// lockFolder holds the lock files of the sessions, and openLock, which serializes migrations.
+const (
+	lockFolder = "locks"
+	openLock   = "open"
+)
 
 // A child that was being forked when its program died holds the program's files, and so its
 // locks, until it calls exec. inheritedLock bounds that time, and inheritedPause is the time
@@ -96,6 +99,35 @@ func (s *Store) lock(ctx context.Context, id string) (*os.File, error) {
 		// The previous owner removed the file.
 	}
 	return nil, ctx.Err()
+}
+
+// unused returns store.ErrBusy if a program drives a session. A program of an older version could
+// not go on after a migration.
+func (s *Store) unused() error {
+	list, err := os.ReadDir(filepath.Join(s.dir, lockFolder))
+	if err != nil {
+		return err
+	}
+	for _, entry := range list {
+		if entry.Name() == openLock {
+			continue
+		}
+		f, err := os.OpenFile(filepath.Join(s.dir, lockFolder, entry.Name()), os.O_RDWR, 0)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		free, err := tryLock(f)
+		if err == nil && !free {
+			err = fmt.Errorf("%w, %s, which an update of the database would break; end it first", store.ErrBusy, owner(f))
+		}
+		if err = errors.Join(err, f.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func tryLock(f *os.File) (bool, error) {

@@ -73,11 +73,16 @@ func (s *Store) migrate(ctx context.Context, migrations []string) error {
 		return nil
 	}
 	// Serialize programs that open the store at the same time.
-	unlock, err := flock.Lock(ctx, filepath.Join(s.dir, lockFolder, "open"), nil)
+	unlock, err := flock.Lock(ctx, filepath.Join(s.dir, lockFolder, openLock), nil)
 	if err != nil {
 		return err
 	}
 	defer unlock()
+	if version > 0 && version < len(migrations) {
+		if err := s.unused(); err != nil {
+			return err
+		}
+	}
 	// Both can be set only outside of a transaction, and both persist. A new database has neither,
 	// and a backup not the second.
 	if _, err := s.w.ExecContext(ctx, "PRAGMA auto_vacuum = INCREMENTAL; PRAGMA journal_mode = WAL"); err != nil {
