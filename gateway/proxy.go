@@ -122,7 +122,7 @@ func (g *Gateway) proxy(name string, up Upstream, through *calls) (http.Handler,
 				return
 			}
 			defer leave()
-			r.Body = &body{ReadCloser: http.MaxBytesReader(w, r.Body, maxBody), deadline: http.NewResponseController(w).SetReadDeadline}
+			r.Body = &body{ReadCloser: http.MaxBytesReader(w, r.Body, maxBody), deadline: http.NewResponseController(w).SetReadDeadline, limit: callTime(r.ContentLength)}
 			call, end, err := through.prepare(r, "/"+name, up)
 			if err != nil {
 				logger.Warn("request refused", "reason", err.Error(), "method", r.Method)
@@ -209,14 +209,34 @@ func (u Upstream) inspect(resp *http.Response) error {
 	return nil
 }
 
-// body limits the time between two parts of a request body.
+// body limits the time between two parts of a request body, and of the whole.
 type body struct {
 	io.ReadCloser
 	deadline func(time.Time) error
+	limit    time.Duration // of the whole; zero means none
+	by       time.Time     // set by the first Read
+}
+
+// callTime returns how long the body of a model call may take. It holds memory that calls of other
+// sessions wait for, which they do for a minute.
+func callTime(size int64) time.Duration {
+	if size < 0 || size > maxBody {
+		size = maxBody
+	}
+	return 20*time.Second + time.Duration(size>>20)*time.Second/2
 }
 
 func (b *body) Read(p []byte) (int, error) {
-	_ = b.deadline(time.Now().Add(bodyTimeout))
+	by := time.Now().Add(bodyTimeout)
+	if b.limit > 0 {
+		if b.by.IsZero() {
+			b.by = time.Now().Add(b.limit)
+		}
+		if b.by.Before(by) {
+			by = b.by
+		}
+	}
+	_ = b.deadline(by)
 	n, err := b.ReadCloser.Read(p)
 	if err != nil {
 		_ = b.deadline(time.Time{}) // otherwise the deadline would also end the answer

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 )
@@ -213,5 +214,29 @@ func TestCloseDoesNotWaitForever(t *testing.T) {
 	g.closeTimeout = closeTimeout
 	if err := g.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+// A body that comes byte by byte would hold the memory of other sessions' calls.
+func TestAWholeBodyHasALimit(t *testing.T) {
+	var last time.Time
+	b := &body{ReadCloser: io.NopCloser(iotest.OneByteReader(strings.NewReader("body"))), limit: time.Second, deadline: func(by time.Time) error {
+		if !by.IsZero() {
+			last = by
+		}
+		return nil
+	}}
+	before := time.Now()
+	if _, err := b.Read(make([]byte, 1)); err != nil || last.Before(before.Add(b.limit)) {
+		t.Errorf("%v after %v: %v", last, before, err)
+	}
+	first := last
+	if _, err := io.Copy(io.Discard, b); err != nil || !last.Equal(first) {
+		t.Errorf("%v, and %v after more: %v", first, last, err)
+	}
+	for _, size := range []int64{-1, 1, maxBody, maxBody + 1} {
+		if limit := callTime(size); limit < 20*time.Second || limit >= time.Minute {
+			t.Errorf("%d bytes: %v", size, limit)
+		}
 	}
 }

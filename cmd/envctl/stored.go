@@ -25,7 +25,7 @@ func (a *app) storeOfRuns(ctx context.Context, keep bool) (st store.Store, close
 	switch {
 	case err == nil:
 		return own, own.Close, true, nil
-	case keep || ctx.Err() != nil || errors.Is(err, syscall.ENOSPC): // without room the result would be lost, too
+	case keep || ctx.Err() != nil || errors.Is(err, syscall.ENOSPC) || errors.Is(err, store.ErrCorrupt): // what the agent does would be lost
 		return nil, nil, false, err
 	}
 	fmt.Fprintf(a.err, "warn: the session is not stored, and cannot be gone on with later: %v\n", err)

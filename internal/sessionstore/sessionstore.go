@@ -34,7 +34,7 @@ func OpenExisting(ctx context.Context) (*sqlite.Store, error) {
 // OpenToRead is OpenExisting for a caller that changes nothing: it also works on a full or
 // read-only disk.
 func OpenToRead(ctx context.Context) (*sqlite.Store, error) {
-	s, err := open(ctx, sqlite.Config{ReadOnly: true}, exists)
+	s, err := open(ctx, sqlite.Config{ReadOnly: true}, nil)
 	if errors.Is(err, errors.ErrUnsupported) { // of an older version
 		return OpenExisting(ctx)
 	}

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"bytes"
+	"errors"
 	"regexp"
 	"strings"
 
@@ -17,6 +18,8 @@ var (
 	texts = set("text", "content", "system", "thinking", "reasoning", "reasoning_content", "refusal", "title", "context", "source", "data", "code",
 		"output", "result", "error", "message", "stdout", "stderr", "logs", "query", "diff", "name", "instructions", "input",
 		"signature", "encrypted_content", "thoughtSignature", "thought_signature", "displayName", "display_name")
+	// written are the types of what an API itself has written, and does not fetch again.
+	written = set("web_search_result")
 	// opaque are the members with data of the agent's own tools, and with what an API has found.
 	opaque = set("input", "arguments", "args", "response", "action", "operation", "parameters",
 		"citations", "annotations", "queries", "results", "logprobs", "generationConfig", "generation_config", "tools")
@@ -44,16 +47,7 @@ var (
 func (p *pass) content(name string) error {
 	switch p.next() {
 	case '{':
-		return p.object(func(text []byte) error {
-			name, _ := decode(text)
-			switch {
-			case name == "tools" && p.api == runnerscripts.APIOpenAI: // that the agent has found
-				return p.found()
-			case opaque[name]:
-				return p.value()
-			}
-			return p.content(name)
-		})
+		return p.part()
 	case '[':
 		return p.array(func() error { return p.content(name) })
 	case '"':
@@ -68,6 +62,43 @@ func (p *pass) content(name string) error {
 	default:
 		return p.value()
 	}
+}
+
+// part reads an object of the conversation.
+func (p *pass) part() error {
+	var kinds []string
+	var address error // of the member url, which the API does not fetch from all kinds
+	err := p.object(func(text []byte) error {
+		name, _ := decode(text)
+		switch {
+		case name == "tools" && p.api == runnerscripts.APIOpenAI: // that the agent has found
+			return p.found()
+		case opaque[name] && !p.strict:
+			return p.value()
+		case name == "variables": // of a stored prompt, with names and content as the caller likes
+			defer func(was bool) { p.strict = was }(p.strict)
+			p.strict = true
+			return p.content(name)
+		case name == "type" && p.next() == '"':
+			kind, err := p.text()
+			if err == nil {
+				name, _ := decode(kind)
+				kinds = append(kinds, name)
+			}
+			return err
+		case name == "url" && p.next() == '"':
+			err := p.content(name)
+			if refused, ok := errors.AsType[*RefusedError](err); ok {
+				address, err = refused, nil
+			}
+			return err
+		}
+		return p.content(name)
+	})
+	if err == nil && !(len(kinds) == 1 && written[kinds[0]]) {
+		err = address
+	}
+	return err
 }
 
 // isAddress reports whether an API fetches from members of this name, such as url, image_url and

@@ -92,6 +92,7 @@ type pass struct {
 	kept     [][]byte // of the call's tools
 	filtered bool     // kept replaces the call's tools
 	removed  []string
+	strict   bool // no member is opaque
 }
 
 // Apply returns the call to pass on. Errors are a [*RefusedError], or the cause of ctx.

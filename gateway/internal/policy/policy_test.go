@@ -124,6 +124,9 @@ func TestCallsThatCouldBeReadInTwoWays(t *testing.T) {
 
 // addressed are calls with addresses that their APIs would fetch.
 var addressed = []Call{
+	{API: openai, Body: []byte(`{"prompt":{"id":"p","variables":{"input":{"type":"input_image","image_url":"https://a.example/?d=1"}}}}`)},
+	{API: anthropic, Body: []byte(`{"messages":[{"content":[{"type":"web_search_result","type":"image","url":"https://a.example/?d=1"}]}]}`)},
+	{API: anthropic, Body: []byte(`{"messages":[{"content":[{"url":"https://a.example/?d=1","type":"image"}]}]}`)},
 	{API: anthropic, Body: []byte(`{"messages":[{"role":"user","content":[{"type":"image","source":{"type":"url","url":"https://a.example/?d=1"}}]}]}`)},
 	{API: anthropic, Body: []byte(`{"messages":[{"role":"user","content":[{"type":"document","source":{"type":"url","url":"https://a.example/?d=1"}}]}]}`)},
 	{API: anthropic, Body: []byte(`{"messages":[{"content":[{"type":"tool_result","content":[{"type":"image","source":{"type":"base64","ur\u006c":"HTTP://a.example","data":"aa"}}]}]}]}`)},
@@ -174,6 +177,7 @@ func TestContentThatIsNotFetchedPasses(t *testing.T) {
 			{"type":"search_result","source":"https://a.example","title":"t","content":[]},
 			{"type":"tool_result","content":"https://a.example"},{"type":"tool_result","content":[{"type":"text","text":"https://a.example"}]}]},
 			{"role":"assistant","content":[{"type":"thinking","thinking":"https://a.example","signature":"//x"},{"type":"tool_use","name":"WebFetch","input":{"url":"https://a.example","source":{"type":"url","url":"https://a.example"}}},
+			{"type":"web_search_tool_result","content":[{"url":"https://a.example","type":"web_search_result","encrypted_content":"x"}]},
 			{"type":"text","text":"x","citations":[{"type":"web_search_result_location","url":"https://a.example"}]}]}],
 			"tools":[{"name":"x","input_schema":{"$schema":"https://json-schema.org/draft","properties":{"url":{"format":"uri","default":"https://a.example"}}}}],"metadata":{"url":"https://a.example"}}`)},
 		{API: openai, Body: []byte(`{"instructions":"https://a.example","input":[{"type":"message","role":"user","content":[{"type":"input_text","text":"https://a.example"},{"type":"input_image","image_url":"data:image/png;base64,aa"},

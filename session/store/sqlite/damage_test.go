@@ -246,9 +246,19 @@ func TestAnEmptyDatabaseBesideBlobsIsRefused(t *testing.T) {
 		if _, err := Open(t.Context(), dir); !errors.Is(err, store.ErrCorrupt) || !strings.Contains(err.Error(), "restore it from a backup") {
 			t.Errorf("open: %v", err)
 		}
+		if _, err := (Config{ReadOnly: true}).Open(t.Context(), dir); !errors.Is(err, store.ErrCorrupt) {
+			t.Errorf("open to read: %v", err)
+		}
 		if _, err := os.Stat(file); err != nil {
 			t.Error(err)
 		}
+	}
+	// A store of small files has no blobs.
+	if err := os.RemoveAll(filepath.Join(dir, blobFolder)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(t.Context(), dir); !errors.Is(err, store.ErrCorrupt) {
+		t.Errorf("without blobs: %v", err)
 	}
 }
 

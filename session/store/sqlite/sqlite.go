@@ -168,12 +168,14 @@ func (s *Store) openToWrite(ctx context.Context, busy time.Duration, migrations 
 	return s.prepare(ctx)
 }
 
-// checkNew refuses an empty database beside blobs: it was damaged, and a new one in its place would
-// make all blobs garbage.
+// checkNew refuses an empty or missing database where there was a store: a new one in its place
+// would look as if there had been no sessions, and make all blobs garbage.
 func (s *Store) checkNew() error {
 	folders, err := os.ReadDir(filepath.Join(s.dir, blobFolder))
-	if err == nil && len(folders) > 0 {
-		err = fmt.Errorf("%w: %s is empty beside the blobs of sessions; restore it from a backup, or remove the folder to begin anew", store.ErrCorrupt, Database)
+	_, reserved := os.Stat(filepath.Join(s.dir, reserveFile))
+	if err == nil && (len(folders) > 0 || reserved == nil) {
+		err = fmt.Errorf("%w: %s is empty or missing beside the other files of the sessions in %s; restore it from a backup, or remove the folder to begin anew",
+			store.ErrCorrupt, Database, s.dir)
 	}
 	return err
 }
@@ -181,7 +183,10 @@ func (s *Store) checkNew() error {
 // openToRead opens a store without writing to its folder.
 func (s *Store) openToRead(ctx context.Context, busy time.Duration, version int) error {
 	name := filepath.Join(s.dir, Database)
-	if _, err := os.Stat(name); err != nil {
+	switch info, err := os.Stat(name); {
+	case errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() == 0:
+		return cmp.Or(s.checkNew(), fs.ErrNotExist)
+	case err != nil:
 		return err
 	}
 	// SQLite needs files beside a database that programs may write. If they can neither be opened
