@@ -10,6 +10,7 @@ import (
 	"os"
 
 	"github.com/agentenv-dev/agentenv/internal/statedir"
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/session/store/sqlite"
 )
 
@@ -19,6 +20,10 @@ const folder = "sessions"
 // DurabilityVariable names the environment variable with the durability of the store: fast, query
 // or event. Empty means the default.
 const DurabilityVariable = "AGENTENV_DURABILITY"
+
+// MaxSizeVariable names the environment variable with the size that the store may have, as in 50GiB,
+// or none. Empty means the default.
+const MaxSizeVariable = "AGENTENV_MAX_STORE_SIZE"
 
 // Open opens the store, and creates it if it is missing. The caller must close it.
 func Open(ctx context.Context) (*sqlite.Store, error) {
@@ -56,6 +61,13 @@ func open(ctx context.Context, cfg sqlite.Config, check func(fs.FS) error) (_ *s
 		if err := check(root.FS()); err != nil {
 			return nil, err
 		}
+	}
+	if text := os.Getenv(MaxSizeVariable); text != "" {
+		size, err := primitives.ParseSize(text)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", MaxSizeVariable, err)
+		}
+		cfg.MaxSize = int64(size)
 	}
 	cfg.Durability = sqlite.Durability(os.Getenv(DurabilityVariable))
 	s, err := cfg.Open(ctx, root.Name())

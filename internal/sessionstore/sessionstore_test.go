@@ -5,6 +5,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/internal/sessionstore"
@@ -41,5 +43,23 @@ func TestTheStoreIsInTheStateFolderAndThisUsersAlone(t *testing.T) {
 	}
 	if _, err := sessionstore.Open(t.Context()); !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("a folder that others can read: %v", err)
+	}
+}
+
+func TestTheSizeOfTheStoreIsThatOfItsVariable(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	create := func(size, id string) error {
+		t.Setenv(sessionstore.MaxSizeVariable, size)
+		s, err := sessionstore.Open(t.Context())
+		if err != nil {
+			return err
+		}
+		return errors.Join(s.Create(t.Context(), store.Record{ID: id}), s.Close())
+	}
+	for size, want := range map[string]error{"1KiB": syscall.ENOSPC, "much": fs.ErrInvalid, "1GiB": nil, "none": nil} {
+		err := create(size, size)
+		if !errors.Is(err, want) || want != nil && !strings.Contains(err.Error(), sessionstore.MaxSizeVariable) {
+			t.Errorf("with %s: %v", size, err)
+		}
 	}
 }

@@ -49,7 +49,7 @@ func (s *Store) Append(ctx context.Context, id string, events ...runnerscripts.E
 		err = ctx.Err()
 	}
 	if err == nil && begins(events) {
-		err = s.admit()
+		err = s.admit(ctx)
 	}
 	if err == nil {
 		s.appends.add(a)

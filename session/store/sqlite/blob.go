@@ -36,6 +36,7 @@ type pendingBlob struct {
 	digest  []byte
 	content []byte // nil if it is a file
 	tmp     string // the file
+	size    int64  // of the file
 }
 
 // PutBlobs stores contents for a session.
@@ -107,14 +108,14 @@ func (s *Store) readBlob(r io.Reader) (pendingBlob, error) {
 	if err != nil {
 		return pendingBlob{}, err
 	}
-	_, err = io.Copy(f, io.MultiReader(&head, io.TeeReader(r, sum)))
+	size, err := io.Copy(f, io.MultiReader(&head, io.TeeReader(r, sum)))
 	if err == nil {
 		err = f.Sync()
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		return pendingBlob{}, errors.Join(err, os.Remove(f.Name()))
 	}
-	return pendingBlob{digest: sum.Sum(nil), tmp: f.Name()}, nil
+	return pendingBlob{digest: sum.Sum(nil), tmp: f.Name(), size: size}, nil
 }
 
 // putPending stores blobs. It renames files within the transaction, as removeBlobs removes them
@@ -132,7 +133,7 @@ func (s *Store) putPending(ctx context.Context, id string, blobs []pendingBlob) 
 					return err
 				}
 			}
-			_, err := tx.ExecContext(ctx, "INSERT INTO blob (digest, content) VALUES (?, ?) ON CONFLICT DO NOTHING", b.digest, b.content)
+			_, err := tx.ExecContext(ctx, "INSERT INTO blob (digest, content, size) VALUES (?, ?, ?) ON CONFLICT DO NOTHING", b.digest, b.content, b.size)
 			if err != nil {
 				return err
 			}

@@ -225,10 +225,16 @@ func TestTheFirstVersionIsMigrated(t *testing.T) {
 	if _, err := Open(t.Context(), dir); !errors.Is(err, store.ErrBusy) || !strings.Contains(err.Error(), "end it first") {
 		t.Errorf("while a session is driven: %v", err)
 	}
-	if err := errors.Join(lease.Close(), old.Close()); err != nil {
+	file := pendingBlob{digest: make([]byte, 32), tmp: filepath.Join(dir, tmpFolder, "blob")}
+	execute(t, old, "INSERT INTO blob (digest) VALUES (?)", file.digest)
+	if err := errors.Join(lease.Close(), os.WriteFile(file.tmp, make([]byte, 1<<20), 0o600), rename(file.tmp, old.file(file.digest)), old.Close()); err != nil {
 		t.Fatal(err)
 	}
-	r, err := opened(t, dir).Load(t.Context(), "s")
+	s := opened(t, dir)
+	if size, err := s.size(t.Context()); err != nil || size < 1<<20 {
+		t.Errorf("the store has %d bytes, %v", size, err)
+	}
+	r, err := s.Load(t.Context(), "s")
 	if err != nil || r.Agent != "x" || r.Parent != "p" || string(r.Config) != `{"c":1}` || string(r.State) != `{"s":1}` || r.StateSeq != 1 || r.LastSeq != 1 {
 		t.Errorf("record %+v, %v", r, err)
 	}

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math"
@@ -62,8 +63,27 @@ func room(dir string) (free int64, files uint64, err error) {
 	return int64(disk.Bavail) * int64(disk.Bsize), files, nil //nolint:unconvert // of another type on other systems
 }
 
-// admit refuses to begin something on a disk that is nearly full.
-func (s *Store) admit() error {
+// size returns how many bytes the sessions take. Pages that a removal has freed do not count, as
+// they are used again.
+func (s *Store) size(ctx context.Context) (size int64, err error) {
+	err = s.r.QueryRowContext(ctx, "SELECT (page_count - freelist_count) * page_size + "+
+		"(SELECT coalesce(sum(size), 0) FROM blob WHERE size > 0) FROM pragma_page_count, pragma_freelist_count, pragma_page_size").
+		Scan(integer(&size))
+	return size, err
+}
+
+// admit refuses to begin something in a store, or on a disk, that is nearly full.
+func (s *Store) admit(ctx context.Context) error {
+	if s.cfg.MaxSize > 0 {
+		size, err := s.size(ctx)
+		if err != nil {
+			return err
+		}
+		if size >= s.cfg.MaxSize {
+			return fmt.Errorf("%w: the sessions in %s take %d MiB, of at most %d; remove old ones, as 'envctl sessions rm --older-than 720h' does, or raise MaxSize (of envctl: AGENTENV_MAX_STORE_SIZE)",
+				syscall.ENOSPC, filepath.Clean(s.dir), size>>20, s.cfg.MaxSize>>20)
+		}
+	}
 	if s.cfg.MinFree < 0 {
 		return nil
 	}

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"bytes"
 	"errors"
 	"math"
 	"strings"
@@ -32,6 +33,39 @@ func TestNothingBeginsOnADiskThatIsNearlyFull(t *testing.T) {
 		t.Errorf("an event of what runs: %v", err)
 	}
 	check(t, s, 1)
+}
+
+func TestNothingBeginsInAStoreThatIsFull(t *testing.T) {
+	s, dir := withSession(t)
+	put(t, s, bytes.Repeat([]byte("x"), 1<<20)) // a file
+	full, err := s.size(t.Context())
+	if err != nil || full < 1<<20 || full > 2<<20 {
+		t.Fatalf("the store has %d bytes, %v", full, err)
+	}
+	if s, err = (Config{MaxSize: full, MinFree: -1}).Open(t.Context(), dir); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	queued := numbered(1)
+	queued.Type = runnerscripts.TypeQueryQueued
+	for what, err := range map[string]error{
+		"prompt":  s.Append(t.Context(), "s", queued),
+		"session": s.Create(t.Context(), store.Record{ID: "new"}),
+		"fork":    s.Fork(t.Context(), "s", 0, store.Record{ID: "copy"}),
+	} {
+		if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "envctl sessions rm --older-than") {
+			t.Errorf("a new %s: %v", what, err)
+		}
+	}
+	if err := s.Append(t.Context(), "s", numbered(1)); err != nil {
+		t.Errorf("an event of what runs: %v", err)
+	}
+	if err := s.Delete(t.Context(), "s"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Create(t.Context(), store.Record{ID: "new"}); err != nil {
+		t.Errorf("a new session after the old one was removed: %v", err)
+	}
 }
 
 func TestAnUnknownDurabilityIsRefused(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"os"
 	"path/filepath"
 
 	"github.com/agentenv-dev/agentenv/internal/flock"
@@ -57,6 +58,9 @@ CREATE TABLE large (
 INSERT INTO large (session, config, state) SELECT n, config, state FROM session;
 ALTER TABLE session DROP COLUMN config;
 ALTER TABLE session DROP COLUMN state;
+`, `
+ALTER TABLE blob ADD COLUMN size INTEGER NOT NULL DEFAULT 0; -- of the file; zero without one
+CREATE INDEX blob_size ON blob (size) WHERE size > 0;
 `}
 
 // migrate brings the database to the current version.
@@ -101,7 +105,22 @@ func (s *Store) migrate(ctx context.Context, migrations []string) error {
 				return err
 			}
 		}
+		if err := s.measure(ctx, tx); err != nil {
+			return err
+		}
 		_, err = tx.ExecContext(ctx, fmt.Sprintf("PRAGMA user_version = %d", len(migrations)))
+		return err
+	})
+}
+
+// measure stores the sizes of the files, which the first versions did not.
+func (s *Store) measure(ctx context.Context, tx *sql.Tx) error {
+	return s.eachFile(func(digest []byte) error {
+		info, err := os.Stat(s.file(digest))
+		if err != nil {
+			return unlessGone(err)
+		}
+		_, err = tx.ExecContext(ctx, "UPDATE blob SET size = ? WHERE digest = ? AND content IS NULL", info.Size(), digest)
 		return err
 	})
 }

@@ -142,7 +142,7 @@ func bytesOf(raw json.RawMessage) []byte { return raw }
 func (s *Store) Create(ctx context.Context, r store.Record) error {
 	r.LastSeq, r.UpdatedAt = 0, r.CreatedAt
 	return s.write(ctx, "create", r.ID, func(ctx context.Context, tx *sql.Tx) error {
-		if err := s.admit(); err != nil {
+		if err := s.admit(ctx); err != nil {
 			return err
 		}
 		_, err := insert(ctx, tx, r)
@@ -240,6 +240,9 @@ func (s *Store) matching(ctx context.Context, f store.Filter) (records []listed,
 // Fork adds a session with the beginning of another session's log, and its blobs.
 func (s *Store) Fork(ctx context.Context, from string, last uint64, r store.Record) error {
 	return s.write(ctx, "fork", from, func(ctx context.Context, tx *sql.Tx) error {
+		if err := s.admit(ctx); err != nil {
+			return err
+		}
 		old, err := headOf(ctx, tx, from)
 		if err != nil {
 			return err

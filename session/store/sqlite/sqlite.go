@@ -50,6 +50,10 @@ const (
 // DefaultMinFree is the default of Config.MinFree: 256 MiB.
 const DefaultMinFree = 256 << 20
 
+// DefaultMaxSize is the default of Config.MaxSize: 20 GiB, which is five sessions of the largest
+// size that package session allows by default.
+const DefaultMaxSize = 20 << 30
+
 // Config configures a store. The zero value is that of [Open].
 type Config struct {
 	// Durability is DurabilityQuery if it is empty.
@@ -58,6 +62,10 @@ type Config struct {
 	// these are syscall.ENOSPC, and queries that run go on. Zero means DefaultMinFree, a
 	// negative number no minimum.
 	MinFree int64
+	// MaxSize is how many bytes all sessions may take; from there on a new session or prompt is
+	// syscall.ENOSPC, and queries that run go on. Zero means DefaultMaxSize, a negative number no
+	// limit.
+	MaxSize int64
 	// ReadOnly opens a store that exists, to be read only, also where nothing can be written: on a
 	// read-only or a full disk. Methods that write return fs.ErrPermission.
 	ReadOnly bool
@@ -102,6 +110,7 @@ func (c Config) open(ctx context.Context, dir string, busy time.Duration, migrat
 		return nil, fmt.Errorf("%w: there is no durability %q; use fast, query or event", fs.ErrInvalid, c.Durability)
 	}
 	c.MinFree = cmp.Or(c.MinFree, DefaultMinFree)
+	c.MaxSize = cmp.Or(c.MaxSize, DefaultMaxSize)
 	dir, err := filepath.Abs(dir)
 	if err != nil {
 		return nil, err
