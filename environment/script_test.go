@@ -48,6 +48,7 @@ var mayRunnerSay = map[runnerscripts.EventType]bool{
 	runnerscripts.TypeCheckpoint:         false,
 	runnerscripts.TypeRewound:            false,
 	runnerscripts.TypeForked:             false,
+	runnerscripts.TypeCheckpointsPruned:  false,
 	runnerscripts.TypeAgentChanged:       false,
 	runnerscripts.TypeSessionInfo:        true,
 

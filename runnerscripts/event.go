@@ -109,6 +109,7 @@ const (
 	TypeCheckpoint         EventType = "checkpoint"          // Checkpoint
 	TypeRewound            EventType = "rewound"             // Rewound
 	TypeForked             EventType = "forked"              // Forked
+	TypeCheckpointsPruned  EventType = "checkpoints_pruned"  // CheckpointsPruned
 
 	TypeSubagentStarted   EventType = "subagent_started"   // SubagentStarted
 	TypeSubagentCompleted EventType = "subagent_completed" // SubagentCompleted

@@ -329,6 +329,12 @@ type Rewound struct {
 	Checkpoint int `json:"checkpoint"`
 }
 
+// CheckpointsPruned reports that what only these checkpoints needed is removed from the store.
+type CheckpointsPruned struct {
+	Numbers []int `json:"numbers"`
+	Freed   int64 `json:"freed,omitempty"` // bytes of files
+}
+
 // Forked reports that the events before it are a copy of another session's.
 type Forked struct {
 	From string `json:"from"` // the ID of that session

@@ -51,6 +51,7 @@ var eventKinds = map[EventType]eventKind{
 	TypeCheckpoint:         hostKind[Checkpoint](TypeCheckpoint),
 	TypeRewound:            hostKind[Rewound](TypeRewound),
 	TypeForked:             hostKind[Forked](TypeForked),
+	TypeCheckpointsPruned:  hostKind[CheckpointsPruned](TypeCheckpointsPruned),
 
 	TypeSubagentStarted:   kindOf[SubagentStarted](TypeSubagentStarted),
 	TypeSubagentCompleted: kindOf[SubagentCompleted](TypeSubagentCompleted),

@@ -25,6 +25,7 @@ func (e Event) Value() Value {
 
 func (*AgentChanged) isValue()          {}
 func (*Checkpoint) isValue()            {}
+func (*CheckpointsPruned) isValue()     {}
 func (*Forked) isValue()                {}
 func (*ContentChunk) isValue()          {}
 func (*EnvironmentInfo) isValue()       {}

@@ -31,6 +31,8 @@ type Checkpoint struct {
 	runnerscripts.Checkpoint
 	Seq  uint64    `json:"seq"` // Seq of the checkpoint's event
 	Time time.Time `json:"time"`
+	// Pruned says that its files and its transcript were removed; see Config.KeepPeriodic.
+	Pruned bool `json:"pruned,omitempty"`
 }
 
 // checkpoint returns the checkpoint with this number; the zero value if there is none.
@@ -55,6 +57,8 @@ func (s *State) applyCheckpoint(ev runnerscripts.Event) {
 		if p, ok := decode[runnerscripts.Rewound](ev); ok {
 			s.Checkpoint, s.Unsaved = p.Checkpoint, false
 		}
+	case runnerscripts.TypeCheckpointsPruned:
+		s.applyPruned(ev)
 	}
 }
 
@@ -83,6 +87,8 @@ func (s *State) withFiles(number int) (Checkpoint, error) {
 	case c.Workspace == "":
 		return c, fmt.Errorf("the files of checkpoint %d are not stored, because the workspace is a folder of yours or MaxWorkspace is negative: %w",
 			number, errors.ErrUnsupported)
+	case c.Pruned:
+		return c, s.prunedError(number)
 	}
 	return c, nil
 }
@@ -246,6 +252,10 @@ func (s *AgentSession) periodically(ctx context.Context, live *liveSandbox) {
 		}
 		if err := s.sync(ctx, live, runnerscripts.CheckpointPeriodic); err != nil && ctx.Err() == nil {
 			s.log.Warn("no checkpoint was taken", "error", err)
+			continue
+		}
+		if err := s.prune(ctx, live); err != nil && ctx.Err() == nil {
+			s.log.Warn("old checkpoints were not pruned", "error", err)
 		}
 	}
 }
@@ -297,12 +307,9 @@ func (s *AgentSession) storedTranscript(ctx context.Context) (*runnerscripts.Tra
 	if digest == "" {
 		return nil, nil
 	}
-	data, err := s.readBlobs(ctx, store.Digest(digest))
-	if err == nil && bytes.HasPrefix(data, []byte("[")) { // a long one is in pieces
-		var pieces []store.Digest
-		if err = json.Unmarshal(data, &pieces); err == nil {
-			data, err = s.readBlobs(ctx, pieces...)
-		}
+	data, pieces, err := s.transcriptBlob(ctx, store.Digest(digest))
+	if err == nil && pieces != nil {
+		data, err = s.readBlobs(ctx, pieces...)
 	}
 	var t runnerscripts.Transcript
 	if err == nil {
@@ -312,6 +319,15 @@ func (s *AgentSession) storedTranscript(ctx context.Context) (*runnerscripts.Tra
 		return nil, fmt.Errorf("read stored transcript: %w", err)
 	}
 	return &t, nil
+}
+
+// transcriptBlob returns the blob of a transcript. A long one is in pieces.
+func (s *AgentSession) transcriptBlob(ctx context.Context, digest store.Digest) (data []byte, pieces []store.Digest, err error) {
+	data, err = s.readBlobs(ctx, digest)
+	if err == nil && bytes.HasPrefix(data, []byte("[")) {
+		err = json.Unmarshal(data, &pieces)
+	}
+	return data, pieces, err
 }
 
 // readBlobs returns the contents of blobs one after the other.

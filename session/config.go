@@ -19,6 +19,8 @@ const (
 	DefaultMaxSessionSize = 4 << 30
 	// DefaultCheckpointInterval is how often a long query is saved.
 	DefaultCheckpointInterval = time.Minute
+	// DefaultKeepPeriodic is an hour of a long query.
+	DefaultKeepPeriodic = 60
 )
 
 // Config configures a session. Only Environment is required.
@@ -66,8 +68,8 @@ type Config struct {
 	// that is a folder of the user is used as it is, and never stored.
 	//
 	// The session takes a checkpoint when the first sandbox is ready, after each query and when
-	// a sandbox ends. A checkpoint reads and stores only the changes since the last one. All
-	// checkpoints stay until the session is removed, even in a memory store.
+	// a sandbox ends. A checkpoint reads and stores only the changes since the last one. All but
+	// periodic ones stay until the session is removed, even in a memory store.
 	MaxWorkspace int64
 	// MaxQuerySize and MaxSessionSize are how many bytes the events and checkpoints of one query,
 	// and of the session, may take in the store. A query that reaches one is stopped and fails
@@ -78,6 +80,11 @@ type Config struct {
 	// CheckpointInterval is how often a checkpoint is also taken while a query runs. Zero
 	// means DefaultCheckpointInterval, a negative one never.
 	CheckpointInterval time.Duration
+	// KeepPeriodic is how many of these periodic checkpoints keep their files, the newest ones and
+	// for a day. The files of older ones are removed, some at once, while a query runs: to use one
+	// is then ErrPruned. The present one, and one from which Rewind has gone on, keep theirs. Zero
+	// means DefaultKeepPeriodic, a negative number all.
+	KeepPeriodic int
 	// WatchWorkspace reports changes in the workspace as file events, which can come
 	// after the end of the query that made them; see [Turn.Events]. Nil reports none.
 	WatchWorkspace *environment.FilesOptions
@@ -108,6 +115,7 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.MaxQuerySize, DefaultMaxQuerySize)
 	setDefault(&c.MaxSessionSize, DefaultMaxSessionSize)
 	setDefault(&c.CheckpointInterval, DefaultCheckpointInterval)
+	setDefault(&c.KeepPeriodic, DefaultKeepPeriodic)
 	return c, nil
 }
 

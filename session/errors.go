@@ -17,6 +17,8 @@ var (
 	// ErrNotPending: the permission request is answered, withdrawn or unknown. It is
 	// environment.ErrNotPending.
 	ErrNotPending = environment.ErrNotPending
+	// ErrPruned: the files of the checkpoint were removed; see Config.KeepPeriodic.
+	ErrPruned = errors.New("the files of the checkpoint were removed, as it was old")
 	// ErrNoEnvironment: the session has no sandbox. The next prompt creates one.
 	ErrNoEnvironment = errors.New("session has no running environment; the next prompt makes one")
 )

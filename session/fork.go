@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -108,6 +109,7 @@ func (s *AgentSession) copySandbox(ctx context.Context, n int) ([]sandbox, error
 type branch struct {
 	parent  string  // empty if the sandbox was moved
 	sandbox sandbox // may be nil
+	pruned  []int   // checkpoints of the parent, some after the fork's own
 }
 
 // events returns the events that name the parent, if there is one, and that end the open items
@@ -117,7 +119,13 @@ func (b *branch) events(st State) []runnerscripts.Event {
 		return leftovers(st, reasonMoved, lost)
 	}
 	forked := event(runnerscripts.TypeForked, "", runnerscripts.Forked{From: b.parent})
-	return append([]runnerscripts.Event{forked}, leftovers(st, reasonForked, cancelled)...)
+	events := append([]runnerscripts.Event{forked}, leftovers(st, reasonForked, cancelled)...)
+	// The parent has pruned them after the event up to which the log was copied.
+	missing := slices.DeleteFunc(b.pruned, func(n int) bool { return n > len(st.Checkpoints) || st.checkpoint(n).Pruned })
+	if len(missing) > 0 {
+		events = append(events, event(runnerscripts.TypeCheckpointsPruned, "", runnerscripts.CheckpointsPruned{Numbers: missing}))
+	}
+	return events
 }
 
 // branchOff adds a copy of the session up to the event last to the store and opens it.
@@ -137,7 +145,10 @@ func (s *AgentSession) branchOff(ctx context.Context, last uint64, sb sandbox) (
 	if err != nil {
 		return nil, err
 	}
-	c, err := openBranch(ctx, cfg, s.create, &branch{parent: s.id, sandbox: sb})
+	s.mu.Lock()
+	pruned := s.state.pruned()
+	s.mu.Unlock()
+	c, err := openBranch(ctx, cfg, s.create, &branch{parent: s.id, sandbox: sb, pruned: pruned})
 	if err != nil {
 		return nil, errors.Join(err, s.store.Delete(context.WithoutCancel(ctx), cfg.ID))
 	}

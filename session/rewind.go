@@ -21,7 +21,7 @@ import (
 // checkpoint of the current sandbox, to which a later Rewind can return.
 //
 // It returns [ErrBusy] while a query runs or is queued, fs.ErrNotExist for an unknown number,
-// and errors.ErrUnsupported if the files of the workspace are not stored; see
+// [ErrPruned] for an old periodic one, and errors.ErrUnsupported if the files of the workspace are not stored; see
 // Config.MaxWorkspace.
 func (s *AgentSession) Rewind(ctx context.Context, number int) error {
 	if err := s.rewind(ctx, number); err != nil {
@@ -48,6 +48,9 @@ func (s *AgentSession) rewind(ctx context.Context, number int) error {
 	if s.live() != nil {
 		return ErrBusy // a prompt was accepted meanwhile
 	}
+	if _, err := s.checkpointWithFiles(number); err != nil {
+		return err // a query has pruned it meanwhile
+	}
 	return s.append(ctx, event(runnerscripts.TypeRewound, "", runnerscripts.Rewound{Checkpoint: number}))
 }
 
@@ -58,6 +61,8 @@ func (s *AgentSession) ForkFrom(ctx context.Context, number, n int) ([]*AgentSes
 	if err := s.check(); err != nil {
 		return nil, fmt.Errorf("fork: %w", err)
 	}
+	s.pruning.Lock()
+	defer s.pruning.Unlock()
 	c, err := s.checkpointWithFiles(number)
 	if err != nil {
 		return nil, fmt.Errorf("fork: %w", err)

@@ -40,6 +40,10 @@ type AgentSession struct {
 	optionsMu sync.Mutex
 	// saving orders checkpoints. Lock it before logMu.
 	saving sync.Mutex
+	// pruning prevents that checkpoints are pruned. Lock it after saving and before logMu.
+	pruning sync.Mutex
+	// removed says that no pruned checkpoint has anything left in the store. saving guards it.
+	removed bool
 	// promptMu keeps the queue in the order of the events. Lock it before logMu, and logMu
 	// before mu.
 	promptMu sync.Mutex

@@ -200,7 +200,7 @@ func (s *State) apply(ev runnerscripts.Event) {
 		}
 	case runnerscripts.TypeOptionsChanged:
 		s.applyOptions(ev)
-	case runnerscripts.TypeCheckpoint, runnerscripts.TypeRewound:
+	case runnerscripts.TypeCheckpoint, runnerscripts.TypeRewound, runnerscripts.TypeCheckpointsPruned:
 		s.applyCheckpoint(ev)
 	case runnerscripts.TypeForked:
 		s.Inherited = s.Usage

@@ -70,8 +70,9 @@ func (a *app) newLogCmd() *cobra.Command {
 		Use:   "log [flags] ID",
 		Short: "List the checkpoints of a session",
 		Long: `List the checkpoints of a session, oldest first: the points to which its files and its
-conversation can return. One is taken after each prompt. FROM is the one that it followed, which
-after 'envctl rewind' is not the one above. A new sandbox starts from the one with a star.`,
+conversation can return. One is taken after each prompt, and each minute while one runs; of
+these, the files of old ones are removed. FROM is the one that it followed, which after 'envctl
+rewind' is not the one above. A new sandbox starts from the one with a star.`,
 		Example: `  envctl log 3f2a
   envctl log --json 3f2a | jq .number`,
 		Args: cobra.ExactArgs(1),
@@ -102,7 +103,10 @@ func (f *checkpointFlags) list(state session.State) error {
 		if c.Number == state.Checkpoint {
 			here = "*"
 		}
-		if c.Workspace != "" {
+		switch {
+		case c.Pruned:
+			files = "removed"
+		case c.Workspace != "":
 			files = strconv.Itoa(c.Files)
 		}
 		from := "-"
