@@ -95,7 +95,7 @@ func (p *pass) part() error {
 		}
 		return p.content(name)
 	})
-	if err == nil && !(len(kinds) == 1 && written[kinds[0]]) {
+	if err == nil && (len(kinds) != 1 || !written[kinds[0]]) {
 		err = address
 	}
 	return err
