@@ -97,6 +97,10 @@ func (c *calls) prepare(r *http.Request, prefix string, up Upstream) (*http.Requ
 	return call.request(r, prefix), free, nil
 }
 
+// maxRecorded is how many bytes a call may have that is recorded or replayed: to find the form in
+// which it is compared takes a quarter of a second for each MiB.
+const maxRecorded = 8 << 20
+
 // read reads the call and applies the policy.
 func (c *calls) read(r *http.Request, path string, up Upstream) (*modelCall, error) {
 	var body bytes.Buffer
@@ -105,6 +109,9 @@ func (c *calls) read(r *http.Request, path string, up Upstream) (*modelCall, err
 	}
 	if _, err := body.ReadFrom(r.Body); err != nil {
 		return nil, err
+	}
+	if body.Len() > maxRecorded && (c.cfg.Record != nil || c.cfg.Replay != nil) {
+		return nil, &policy.RefusedError{Message: fmt.Sprintf("a call that is recorded or replayed has at most %d MiB; send less at once, or leave out record and replay", maxRecorded>>20)}
 	}
 	call := &modelCall{counts: !uncounted(path)}
 	err := c.share.read(r.Context(), body.Len(), func(ctx context.Context) (err error) {
