@@ -224,6 +224,9 @@ func (s *Store) openToRead(ctx context.Context, busy time.Duration, version int)
 		if err := r.Close(); err != nil {
 			return err
 		}
+		if errors.Is(translate(s.dir, err), store.ErrBusy) {
+			break // a program writes, so the other way could read half of it
+		}
 	}
 	return first
 }
