@@ -127,7 +127,7 @@ func TestProgressIsShownWhilePreparing(t *testing.T) {
 	}
 }
 
-// What does not end by itself must not keep envctl alive: as it is told, a second signal ends it.
+// What does not end by itself must not keep envctl alive: a second signal ends it.
 func TestASecondSignalEndsEnvctlWhateverRuns(t *testing.T) {
 	exited := make(chan interrupted, 1)
 	ctx, hurry := interrupts(0, func(why interrupted) { exited <- why }, syscall.SIGUSR1)
