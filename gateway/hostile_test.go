@@ -117,3 +117,18 @@ func FuzzRequest(f *testing.F) {
 		}
 	})
 }
+
+// To compare a call with a recording takes long: its size is bounded more.
+func TestARecordedCallThatIsTooLarge(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { _, _ = io.Copy(io.Discard, r.Body) }))
+	t.Cleanup(server.Close)
+	up := map[string]Upstream{"anthropic": {API: runnerscripts.APIAnthropic, URL: server.URL, Key: realKey}}
+	for name, cfg := range map[string]Config{"plain": {Upstreams: up}, "recorded": {Upstreams: up, Record: io.Discard}} {
+		_, at := serveConfig(t, cfg)
+		text := `{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat("x", maxRecorded) + `"}]}`
+		status, body := ask(t, request(t, "POST", at.URL+"/anthropic/v1/messages", text, "X-Api-Key", at.Token))
+		if name == "plain" && status != 200 || name == "recorded" && (status != 403 || !strings.Contains(body, "at most 8 MiB")) {
+			t.Errorf("%s: %d %s", name, status, body)
+		}
+	}
+}

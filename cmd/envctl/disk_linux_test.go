@@ -10,25 +10,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/agentenv-dev/agentenv/internal/test/testneed"
 )
 
-// smallDisk returns a folder on a file system of 1 MiB.
-func smallDisk(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
-		t.Fatalf("this test needs the right to mount: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(dir, 0); err != nil {
-			t.Error(err)
-		}
-	})
-	return dir
-}
-
 func TestDoctorFindsAFullDisk(t *testing.T) {
-	dir := smallDisk(t)
+	dir := testneed.SmallDisk(t)
 	f := checkDisk("disk", "remove something", func() (string, error) { return filepath.Join(dir, "not", "yet"), nil })
 	if f.Status != statusMissing || f.Detail != "1 MiB free ("+dir+")" || f.Fix != "make room, remove something" {
 		t.Errorf("%+v", f)
@@ -38,7 +25,7 @@ func TestDoctorFindsAFullDisk(t *testing.T) {
 // What an agent has done is lost if neither its session nor its patch can be stored.
 func TestARunOnAFullStateDiskIsRefusedBeforeTheAgentWorks(t *testing.T) {
 	alone(t)
-	dir := smallDisk(t)
+	dir := testneed.SmallDisk(t)
 	t.Setenv("XDG_STATE_HOME", dir)
 	for range 2 { // an empty disk that is too small, and a full one
 		var out, errOut bytes.Buffer
@@ -52,7 +39,7 @@ func TestARunOnAFullStateDiskIsRefusedBeforeTheAgentWorks(t *testing.T) {
 
 func TestAnInterruptedRunStillTellsWhatElseFailed(t *testing.T) {
 	alone(t)
-	dir := smallDisk(t)
+	dir := testneed.SmallDisk(t)
 	if f, err := os.Create(filepath.Join(dir, "fill")); err != nil {
 		t.Fatal(err)
 	} else if _, err := f.Write(make([]byte, 2<<20)); !errors.Is(err, syscall.ENOSPC) {

@@ -95,9 +95,8 @@ func (l location) alone(ctx context.Context, s store.Store, word string) error {
 	return err
 }
 
-// findSession returns the session with this ID, else the session that had this name last or a
-// sandbox with this ID, else the only session of which this is a prefix of its ID or of the ID of
-// one of its sandboxes.
+// findSession returns the session that id means: its ID, its last name, or the ID of one of its
+// sandboxes. Else id is the beginning of such an ID, of one session only.
 func findSession(ctx context.Context, s store.Store, id string) (store.Record, error) {
 	r, err := s.Load(ctx, id)
 	if !errors.Is(err, store.ErrNotFound) {

@@ -82,8 +82,8 @@ const hurryTimeout = 5 * time.Second
 
 // interrupts returns a context that is cancelled at the first of the signals, and a channel that
 // is closed at the second one, when envctl must not wait for a graceful end. After the second one
-// it calls exit, when patience is over, whatever still runs. A third signal kills the program.
-func interrupts(patience time.Duration, exit func(interrupted), signals ...os.Signal) (ctx context.Context, hurry <-chan struct{}) {
+// it calls exit, when timeout is over, whatever still runs. A third signal kills the program.
+func interrupts(timeout time.Duration, exit func(interrupted), signals ...os.Signal) (ctx context.Context, hurry <-chan struct{}) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	second := make(chan struct{})
 	c := make(chan os.Signal, 2)
@@ -96,7 +96,7 @@ func interrupts(patience time.Duration, exit func(interrupted), signals ...os.Si
 		}
 		signal.Stop(c)
 		close(second)
-		time.AfterFunc(patience, func() { exit(why) })
+		time.AfterFunc(timeout, func() { exit(why) })
 	}()
 	return ctx, second
 }

@@ -9,27 +9,13 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/internal/test/testneed"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
 // page is the disk space that one small file takes.
 const page = 4096
-
-// smallDisk returns a folder on a file system of its own.
-func smallDisk(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
-		t.Fatalf("this test needs the right to mount: %v", err)
-	}
-	t.Cleanup(func() {
-		if err := syscall.Unmount(dir, 0); err != nil {
-			t.Error(err)
-		}
-	})
-	return dir
-}
 
 // fillDisk uses up the disk space except for some pages.
 func fillDisk(t *testing.T, dir string, free int64) {
@@ -62,7 +48,7 @@ func TestADurableCommandOnAFullDiskIsNoSpace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	root := smallDisk(t)
+	root := testneed.SmallDisk(t)
 	s := newSandbox(t, local.Config{Root: root, Runner: self})
 	started, refused := 0, 0
 	for free := range int64(8) {
@@ -91,7 +77,7 @@ func TestADurableCommandThatFillsTheDiskEndsAndSaysSo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	root := smallDisk(t)
+	root := testneed.SmallDisk(t)
 	s := newSandbox(t, local.Config{Root: root, Runner: self})
 	for name, then := range map[string]string{
 		"prints and waits": "sleep 3600 & while echo 'one more line of output'; do :; done; wait",
@@ -122,7 +108,7 @@ func TestASandboxOnAFullDiskCanBeRemoved(t *testing.T) {
 		if sweeping {
 			by = local.NewSweeping
 		}
-		root := smallDisk(t)
+		root := testneed.SmallDisk(t)
 		s := newSandboxBy(t, by, local.Config{Root: root})
 		p := start(t, s, shell("sleep 600"))
 		other := attach(t, root, s.ID())
@@ -143,7 +129,7 @@ func TestASandboxOnAFullDiskCanBeRemoved(t *testing.T) {
 }
 
 func TestAKeptFolderOnAFullDiskIsOneOfASandboxThatHasEnded(t *testing.T) {
-	root := smallDisk(t)
+	root := testneed.SmallDisk(t)
 	s := newSandbox(t, local.Config{Root: root, LeaveFiles: true})
 	fillDisk(t, s.Paths().Workspace, 0)
 	if _, err := s.Terminate(t.Context()); err != nil {
@@ -155,7 +141,7 @@ func TestAKeptFolderOnAFullDiskIsOneOfASandboxThatHasEnded(t *testing.T) {
 }
 
 func TestGCFreesAFullDisk(t *testing.T) {
-	cfg := local.Config{Root: smallDisk(t)}
+	cfg := local.Config{Root: testneed.SmallDisk(t)}
 	id := abandon(t, cfg)
 	fillDisk(t, filepath.Join(cfg.Root, id, "workspace"), 0)
 	if got := gc(t, cfg, primitives.GCOptions{}); got != "" {

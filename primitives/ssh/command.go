@@ -56,12 +56,12 @@ const (
 )
 
 // run runs a script to its end and returns its standard output. A script that runs longer than
-// patience, or prints too much, is ended.
-func run(ctx context.Context, patience time.Duration, host string, stdin io.Reader, script string, args ...string) ([]byte, error) {
+// timeout, or prints too much, is ended.
+func run(ctx context.Context, timeout time.Duration, host string, stdin io.Reader, script string, args ...string) ([]byte, error) {
 	running, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	defer time.AfterFunc(patience, func() {
-		end(fmt.Errorf("%w: ssh %s does not end in %v; look whether \"ssh %[2]s true\" does", primitives.ErrUnavailable, host, patience))
+	defer time.AfterFunc(timeout, func() {
+		end(fmt.Errorf("%w: ssh %s does not end in %v; look whether \"ssh %[2]s true\" does", primitives.ErrUnavailable, host, timeout))
 	}).Stop()
 	var stderr tail.Buffer
 	out := limited{left: maxOutput, exceeded: end}

@@ -24,8 +24,8 @@ func Platform(ctx context.Context, p Provider) (goos, goarch string, err error) 
 }
 
 // RunScript runs a script on the machine.
-func RunScript(ctx context.Context, patience time.Duration, script string) error {
-	_, err := run(ctx, patience, "machine", nil, script)
+func RunScript(ctx context.Context, timeout time.Duration, script string) error {
+	_, err := run(ctx, timeout, "machine", nil, script)
 	return err
 }
 

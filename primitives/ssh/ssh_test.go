@@ -381,10 +381,10 @@ func TestNoMachineHoldsUpAProgram(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	for name, c := range map[string]struct {
-		machine  string // in place of ssh
-		patience time.Duration
-		is       error
-		says     string
+		machine string // in place of ssh
+		timeout time.Duration
+		is      error
+		says    string
 	}{
 		"prints without end":     {"exec yes", time.Hour, primitives.ErrLimit, "prints more than"},
 		"complains without end":  {"exec yes >&2", time.Millisecond, primitives.ErrUnavailable, "does not end in 1ms"},
@@ -395,7 +395,7 @@ func TestNoMachineHoldsUpAProgram(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(dir, "ssh"), []byte("#!/bin/sh\n"+c.machine+"\n"), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			err := ssh.RunScript(t.Context(), c.patience, "uname")
+			err := ssh.RunScript(t.Context(), c.timeout, "uname")
 			if !errors.Is(err, c.is) || err != nil && !strings.Contains(err.Error(), c.says) {
 				t.Errorf("%v", err)
 			}
