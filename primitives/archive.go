@@ -10,6 +10,9 @@ import (
 type PackOptions struct {
 	// Ignore lists patterns of paths to leave out, as WatchOptions.Ignore does.
 	Ignore []string `json:"ignore,omitempty"`
+	// Only lists the paths of the files and links to pack, relative to the directory, in this order. Files that are
+	// missing or cannot be read are left out. Nil means all.
+	Only []string `json:"only,omitempty"`
 }
 
 // Packer is implemented by primitives that pack a directory by themselves. Call

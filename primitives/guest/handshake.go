@@ -15,7 +15,7 @@ import (
 )
 
 // Version is the version of the protocol. Both ends must have the same.
-const Version = 4
+const Version = 5
 
 const (
 	// magic starts the preamble of each side. A text stream that changes line ends or drops the

@@ -397,6 +397,7 @@ func codeListOptions(c *codec, v *primitives.ListOptions) {
 
 func codePackOptions(c *codec, v *primitives.PackOptions) {
 	codeStrings(c, &v.Ignore)
+	codeStrings(c, &v.Only)
 }
 
 func codeWatchOptions(c *codec, v *primitives.WatchOptions) {

@@ -153,6 +153,27 @@ func packContentRules() []rule {
 
 func packEndRules() []rule {
 	return []rule{
+		archiveRule("Pack of chosen paths holds just these, in their order, without missing ones", func(t testingT, s *sandbox) {
+			s.probed(t, "mkdir", "d/sub", "write", "d/sub/f", "one", "write", "d/b", "two", "symlink", "sub/f", "d/link", "write", "outside", "x", "symlink", "../outside", "d/sub/out")
+			chosen := primitives.PackOptions{Only: []string{"sub/f", "nothing", "sub", "b/f", "link", "sub/out", "b"}}
+			headers, contents := s.packed(t, "d", chosen)
+			var got []string
+			for _, h := range headers {
+				got = append(got, fmt.Sprintf("%c %s %s", h.Typeflag, h.Name, h.Linkname))
+			}
+			expect(t, "entries", strings.Join(got, ", "), "0 sub/f , 2 link sub/f, 2 sub/out ../outside, 0 b ")
+			expect(t, "contents", contents["sub/f"]+" "+contents["b"], "one two")
+			expect(t, "entries without a path", s.packedNames(t, "d", primitives.PackOptions{Only: []string{}}), "")
+			s.probed(t, "symlink", "..", "d/up")
+			for _, name := range []string{"../outside", s.in("outside"), "up/outside"} {
+				r, err := primitives.Pack(t.Context(), s.EnvironmentPrimitive, s.in("d"), primitives.PackOptions{Only: []string{name}})
+				if err == nil {
+					_, err = io.Copy(io.Discard, r)
+					err = errors.Join(err, r.Close())
+				}
+				expectError(t, "a path that leads out", err, primitives.ErrPathEscape)
+			}
+		}),
 		archiveRule("Pack of an empty directory is an empty archive", func(t testingT, s *sandbox) {
 			s.probed(t, "mkdir", "d")
 			expect(t, "entries", s.packedNames(t, "d", primitives.PackOptions{}), "")

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"iter"
+	"slices"
 	"strings"
 	"sync"
 
@@ -223,6 +224,18 @@ func lifecycleMutants() []mutant {
 				default:
 					return nil, &primitives.Error{Op: "exec", Err: errors.New("busy")}
 				}
+			}
+		})},
+		{"Pack packs more than was chosen", "Pack of chosen paths holds just these, in their order, without missing ones", `entries: got "0 b , 2 link sub/f, 5 sub , 0 sub/f , 2 sub/out ../outside"`, broken(func(f *faults) {
+			f.pack = func(ctx context.Context, dir string, opts primitives.PackOptions) (io.ReadCloser, error) {
+				opts.Only = nil
+				return primitives.Pack(ctx, f.EnvironmentPrimitive, dir, opts)
+			}
+		})},
+		{"Pack sorts what was chosen", "Pack of chosen paths holds just these, in their order, without missing ones", `entries: got "0 b , 2 link sub/f, 0 sub/f , 2 sub/out ../outside"`, broken(func(f *faults) {
+			f.pack = func(ctx context.Context, dir string, opts primitives.PackOptions) (io.ReadCloser, error) {
+				slices.Sort(opts.Only)
+				return primitives.Pack(ctx, f.EnvironmentPrimitive, dir, opts)
 			}
 		})},
 		{"Pack includes ignored files", "Pack leaves out what is ignored, and all below it", `entries: got "b.log node_modules node_modules/x node_modules/x/f src src/a.go src/a.log"`, broken(func(f *faults) {

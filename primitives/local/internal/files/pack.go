@@ -3,6 +3,7 @@ package files
 import (
 	"archive/tar"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,14 +27,101 @@ func (f *FS) Pack(ctx context.Context, dir string, opts primitives.PackOptions) 
 	if err != nil {
 		return nil, f.fail("pack", dir, err)
 	}
-	w, err := f.walk(ctx, dir)
+	p := &packer{fs: f, dir: dir, ignore: ignore, stop: ctx.Err}
+	if opts.Only != nil {
+		p.from, err = f.pick(ctx, dir, opts.Only)
+	} else {
+		p.from, err = f.walkAll(ctx, dir)
+	}
 	if err != nil {
 		return nil, f.fail("pack", dir, err)
 	}
-	w.strict = true
-	p := &packer{fs: f, dir: dir, ignore: ignore, walk: w, stop: ctx.Err}
 	p.tar = tar.NewWriter(&p.out)
 	return p, nil
+}
+
+// finder finds what to pack.
+type finder interface {
+	next() (e *entry, ok bool, err error)
+	enter(e *entry) // next goes on with the content of the directory e
+	close()
+}
+
+func (f *FS) walkAll(ctx context.Context, dir string) (finder, error) {
+	w, err := f.walk(ctx, dir)
+	if err == nil {
+		w.strict = true
+	}
+	return w, err
+}
+
+// picker finds files by their paths.
+type picker struct {
+	t     tree
+	names []string // that follow
+	place place    // of the last one
+}
+
+func (f *FS) pick(ctx context.Context, dir string, names []string) (finder, error) {
+	dir = cmp.Or(dir, ".")
+	if err := f.begin(ctx, dir); err != nil {
+		return nil, err
+	}
+	t, err := f.tree(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer t.close()
+	fd, err := t.openDir(dir, false)
+	if err != nil {
+		return nil, err
+	}
+	return &picker{t: tree{root: beneath.Root{FD: fd}}, names: names, place: place{dir: -1}}, nil
+}
+
+func (p *picker) next() (*entry, bool, error) {
+	for len(p.names) > 0 {
+		p.leave()
+		name := p.names[0]
+		p.names = p.names[1:]
+		e, err := p.find(name)
+		if err == nil && !e.isDir() {
+			return e, true, nil
+		}
+		if err != nil && !skippable(err) {
+			return nil, false, err
+		}
+	}
+	return nil, false, nil
+}
+
+func (p *picker) find(name string) (*entry, error) {
+	clean, err := inside(name)
+	if err != nil {
+		return nil, err
+	}
+	at, err := p.t.place(clean, false)
+	if err != nil {
+		return nil, err
+	}
+	p.place = at
+	st, err := lstatat(at.dir, at.leaf)
+	return &entry{dir: at.dir, name: at.leaf, path: name, stat: st}, err
+}
+
+func (p *picker) enter(*entry) {}
+
+// leave closes the directory of the last file.
+func (p *picker) leave() {
+	if p.place.dir >= 0 {
+		p.place.close()
+	}
+	p.place.dir = -1
+}
+
+func (p *picker) close() {
+	p.leave()
+	unix.Close(p.t.root.FD)
 }
 
 // packer makes the archive piece by piece, as it is read. It needs no goroutine, so none can leak.
@@ -44,7 +132,7 @@ type packer struct {
 	stop   func() error
 
 	mu   sync.Mutex // Close may be called during a Read
-	walk *walker    // nil when closed
+	from finder     // nil when closed
 	tar  *tar.Writer
 	out  bytes.Buffer // packed but not read yet
 	file *os.File     // the large file that is being packed
@@ -70,11 +158,11 @@ func (p *packer) Read(b []byte) (int, error) {
 func (p *packer) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.walk == nil {
+	if p.from == nil {
 		return nil
 	}
-	p.walk.close()
-	p.walk = nil
+	p.from.close()
+	p.from = nil
 	if p.file != nil {
 		_ = p.file.Close()
 	}
@@ -93,7 +181,7 @@ func (p *packer) step() error {
 	if p.file != nil {
 		return p.fs.fail("pack", path.Join(p.dir, p.name), p.piece())
 	}
-	e, ok, err := p.walk.next()
+	e, ok, err := p.from.next()
 	if err != nil {
 		return p.fs.fail("pack", p.dir, err)
 	}
@@ -109,6 +197,9 @@ func (p *packer) step() error {
 	err = p.entry(e)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, primitives.ErrNotRegular) || errors.Is(err, primitives.ErrIsDirectory) {
 		return nil // removed or replaced since it was listed
+	}
+	if _, picked := p.from.(*picker); picked && isDenied(err) {
+		return nil
 	}
 	return p.fs.fail("pack", path.Join(p.dir, e.path), err)
 }
@@ -126,7 +217,7 @@ func (p *packer) entry(e *entry) error {
 	}
 	switch info.Mode.Type() {
 	case fs.ModeDir:
-		p.walk.enter(e)
+		p.from.enter(e)
 		h.Typeflag, h.Name = tar.TypeDir, e.path+"/"
 		return p.tar.WriteHeader(h)
 	case fs.ModeSymlink:
