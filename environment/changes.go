@@ -2,18 +2,15 @@ package environment
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"path"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/agentenv-dev/agentenv/environment/internal/hostgit"
 	"github.com/agentenv-dev/agentenv/internal/workspace"
-	"github.com/agentenv-dev/agentenv/primitives"
 )
 
 // Change is a difference between the workspace now and when the sources were placed.
@@ -51,12 +48,8 @@ func (e *Environment) Changes(ctx context.Context) ([]Change, error) {
 	}
 	defer leave()
 	var changes []workspace.Change
-	err = e.base.use(ctx, func(old *workspace.Snapshot) error {
-		current, err := workspace.Take(ctx, e.prim, e.cfg.ignorePatterns(), false, nil)
-		if err != nil {
-			return err
-		}
-		changes, err = e.counted(ctx, workspace.Compare(old, current))
+	err = e.differ(ctx, false, func(d difference) (err error) {
+		changes, err = e.counted(ctx, d.changes)
 		return err
 	})
 	if err != nil {
@@ -104,17 +97,12 @@ func (e *Environment) Patch(ctx context.Context, w io.Writer) error {
 		return err
 	}
 	defer leave()
-	err = e.base.use(ctx, func(old *workspace.Snapshot) (err error) {
-		current, err := workspace.Take(ctx, e.prim, e.cfg.ignorePatterns(), true, old)
+	err = e.differ(ctx, true, func(d difference) error {
+		changes, err := e.counted(ctx, d.changes)
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, current.Close()) }()
-		changes, err := e.counted(ctx, workspace.Compare(old, current))
-		if err != nil {
-			return err
-		}
-		return workspace.WritePatch(ctx, w, old, current, changes)
+		return workspace.WritePatch(ctx, w, d.blobs, changes)
 	})
 	if err != nil {
 		return fmt.Errorf("patch of the workspace: %w", err)
@@ -145,17 +133,12 @@ func (e *Environment) Apply(ctx context.Context, to Folder) (_ []Change, err err
 	}
 	defer leave()
 	var made []workspace.Change
-	err = e.base.use(ctx, func(old *workspace.Snapshot) (err error) {
-		current, err := workspace.Take(ctx, e.prim, e.cfg.ignorePatterns(), true, old)
+	err = e.differ(ctx, true, func(d difference) error {
+		changes, err := leaveOut(ctx, Source{Folder: &to}, d.changes)
 		if err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, current.Close()) }()
-		changes, err := leaveOut(ctx, Source{Folder: &to}, workspace.Compare(old, current))
-		if err != nil {
-			return err
-		}
-		made, err = workspace.Apply(ctx, to.Path, old, current, changes)
+		made, err = workspace.Apply(ctx, to.Path, d.blobs, d.old, d.current, changes)
 		return err
 	})
 	if err != nil {
@@ -200,92 +183,3 @@ func leaveOut(ctx context.Context, from Source, changes []workspace.Change) ([]w
 // ignorePatterns returns the patterns that Changes, Patch and Apply ignore: git's own files, which
 // git cannot patch, and Config.IgnoreChanges. leaveOut skips what a copied folder ignored.
 func (c Config) ignorePatterns() []string { return append([]string{".git"}, c.IgnoreChanges...) }
-
-// baseline is the workspace as it was when the sources were placed.
-type baseline struct {
-	mu     sync.RWMutex                                       // held for reading while the store is in use
-	read   func(context.Context) (*workspace.Snapshot, error) // reads snap at its first use; nil once that is done
-	snap   *workspace.Snapshot
-	err    error // why there is no snap
-	closed bool
-}
-
-// take takes a snapshot of the workspace. For an attached sandbox it only sets b.read, which
-// reads the snapshot that the sandbox has. If the sandbox cannot pack files there is no
-// baseline, and use returns the error.
-func (b *baseline) take(ctx context.Context, p primitives.EnvironmentPrimitive, ignore []string, own owner) error {
-	if own.placed {
-		b.read = func(ctx context.Context) (*workspace.Snapshot, error) { return readBaseline(ctx, p, own) }
-		return nil
-	}
-	b.snap, b.err = workspace.Take(ctx, p, ignore, true, nil)
-	if errors.Is(b.err, errors.ErrUnsupported) {
-		return nil
-	}
-	return b.err
-}
-
-// use calls f with the baseline, which close does not end meanwhile.
-func (b *baseline) use(ctx context.Context, f func(*workspace.Snapshot) error) error {
-	if err := b.find(ctx); err != nil {
-		return err
-	}
-	b.mu.RLock()
-	defer b.mu.RUnlock()
-	switch {
-	case b.closed:
-		return ErrClosed
-	case b.err != nil:
-		return b.err
-	}
-	return f(b.snap)
-}
-
-// find reads the baseline unless that is done. After an error the next call tries again.
-func (b *baseline) find(ctx context.Context) error {
-	b.mu.RLock()
-	known := b.read == nil
-	b.mu.RUnlock()
-	if known {
-		return nil // without the write lock, which would block other users
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.read == nil || b.closed {
-		return nil
-	}
-	snap, err := b.read(ctx)
-	if err != nil {
-		return fmt.Errorf("read what the workspace began with: %w", err)
-	}
-	b.snap, b.read = snap, nil
-	return nil
-}
-
-// share copies the baseline of another environment. Either baseline may be closed first.
-func (b *baseline) share(of *baseline) error {
-	of.mu.RLock()
-	defer of.mu.RUnlock()
-	switch {
-	case of.closed:
-		return ErrClosed
-	case of.read != nil:
-		return nil // each environment reads it from its own sandbox
-	}
-	snap, err := of.snap.Clone()
-	if err != nil {
-		return err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	own := b.snap
-	b.read, b.snap, b.err = nil, snap, of.err
-	return own.Close()
-}
-
-func (b *baseline) close() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.closed = true
-	return b.snap.Close()
-}

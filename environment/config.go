@@ -21,6 +21,16 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
+// Checkpoints says which files of the workspace the checkpoints of package session have. The zero value means all.
+type Checkpoints struct {
+	// Ignore leaves out files that match one of these patterns, in the syntax of primitives.WatchOptions.Ignore: folders
+	// of dependencies that can be installed again, for example. A sandbox that begins with a checkpoint lacks them.
+	Ignore []string `json:"ignore,omitempty"`
+	// MaxSize is how large the files of a checkpoint may be together, without holes. A checkpoint of a larger workspace
+	// has no files and says so. Zero means no limit other than those of the session and of its store.
+	MaxSize primitives.Size `json:"max_size,omitempty"`
+}
+
 // Agent says which agent to run and how.
 type Agent = runnerscripts.Agent
 
@@ -75,6 +85,11 @@ type Config struct {
 	// Workspace says what the workspace starts with. The sources are placed in order; later ones
 	// overwrite earlier ones.
 	Workspace []Source `json:"workspace,omitempty"`
+	// States is where package session stores the states of the workspace. Nil means a temporary file of this machine,
+	// for as long as the environment is open.
+	States *workspace.Tracker `json:"-"`
+	// Checkpoints says which files the checkpoints of a session have.
+	Checkpoints Checkpoints `json:"checkpoints,omitzero"`
 	// IgnoreChanges names files that [Environment.Changes], [Environment.Patch] and
 	// [Environment.Apply] leave out, in the syntax of primitives.WatchOptions.Ignore: folders of
 	// dependencies, for example. Files under .git are never reported.
@@ -183,6 +198,9 @@ func (c Config) checkValues() error {
 		if key == "" || strings.ContainsAny(key, "=\x00") {
 			return fmt.Errorf("%w: agent.env: %q cannot be the name of a variable", ErrConfig, key)
 		}
+	}
+	if err := workspace.CheckPatterns(c.Checkpoints.Ignore); err != nil {
+		return fmt.Errorf("%w: checkpoints: ignore: %w", ErrConfig, err)
 	}
 	if err := workspace.CheckPatterns(c.IgnoreChanges); err != nil {
 		return fmt.Errorf("%w: ignore_changes: %w", ErrConfig, err)

@@ -138,14 +138,17 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 		procs:  make(map[*process]struct{}),
 		left:   own.placed,
 	}
-	if !own.placed {
-		if err := e.place(ctx, cfg.Workspace); err != nil {
-			return nil, errors.Join(err, gate.close())
-		}
-		e.owner.folders = foldersOf(cfg.Workspace)
+	if own.placed {
+		e.base.read = func(ctx context.Context) error { return e.base.readFrom(ctx, p, own) }
+		return e, nil
 	}
-	if err := e.base.take(ctx, p, cfg.ignorePatterns(), own); err != nil {
-		return nil, errors.Join(fmt.Errorf("remember the workspace: %w", err), gate.close())
+	states := e.base.begin(cfg)
+	if err := e.place(ctx, cfg.Workspace, states); err != nil {
+		return nil, errors.Join(err, gate.close(), e.base.close())
+	}
+	e.owner.folders = foldersOf(cfg.Workspace)
+	if err := e.base.take(ctx, p, cfg, states); err != nil {
+		return nil, errors.Join(fmt.Errorf("remember the workspace: %w", err), gate.close(), e.base.close())
 	}
 	return e, nil
 }

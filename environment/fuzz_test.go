@@ -131,8 +131,8 @@ func FuzzRecord(f *testing.F) {
 	if err := saveHostRecord(remembered, p.ID(), mine); err != nil {
 		f.Fatal(err)
 	}
-	f.Fuzz(func(t *testing.T, record, baseline, queries []byte) {
-		for name, content := range map[string][]byte{recordFile: record, baselineFile: baseline, queriesFile: queries} {
+	f.Fuzz(func(t *testing.T, record, began, queries []byte) {
+		for name, content := range map[string][]byte{recordFile: record, baselineFile: began, queriesFile: queries} {
 			if err := p.WriteFile(t.Context(), path.Join(p.Paths().App, name), bytes.NewReader(content), private()); err != nil {
 				t.Fatal(err)
 			}
@@ -152,8 +152,12 @@ func FuzzRecord(f *testing.F) {
 			}) {
 				t.Errorf("%s: the sandbox decides on %+v", typ, cfg)
 			}
-			if began, err := readBaseline(t.Context(), p, own); err == nil {
-				t.Error("the baseline of another sandbox is believed", began.Close())
+			var base baseline
+			if err := base.readFrom(t.Context(), p, own); err == nil {
+				t.Error("the baseline of another sandbox is believed")
+			}
+			if err := base.close(); err != nil {
+				t.Error(err)
 			}
 		}
 		env := Environment{prim: p}

@@ -275,10 +275,7 @@ func (e *Environment) takeOverRecord(ctx context.Context) error {
 	if !e.owner.kept {
 		return nil
 	}
-	err := e.base.use(ctx, func(began *workspace.Snapshot) error {
-		return archive.Pipe(began.Pack, func(r io.Reader) error { return e.writeBaseline(ctx, r) })
-	})
-	if err != nil {
+	if err := e.leaveBaseline(ctx); err != nil {
 		return err
 	}
 	return e.writeNote(ctx)

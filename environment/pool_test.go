@@ -15,6 +15,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/agentenv-dev/agentenv/internal/workspace"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
@@ -246,12 +247,13 @@ func TestAPoolPassesOnOrRefusesEachField(t *testing.T) {
 	own := Config{
 		Sandbox: sandbox(t), Pool: PoolConfig{Max: 1}, Agent: Agent{Name: "script"},
 		Credentials: map[string]Credential{"anthropic": {Env: "POOL_TEST_KEY"}}, Budget: Budget{Query: Limits{USD: 1}},
-		Models: ModelPolicy{Allow: []string{"m"}}, Profile: Profile{SystemPrompt: "be brief"}, IgnoreChanges: []string{"*.o"},
+		Models: ModelPolicy{Allow: []string{"m"}}, Profile: Profile{SystemPrompt: "be brief"}, IgnoreChanges: []string{"*.o"}, Checkpoints: Checkpoints{MaxSize: 1},
 		Trust: true, OnPermission: AllowAll, PermissionTimeout: time.Minute, Raw: true,
 		Runner: "/bin/true", Scripts: Scripts{ReadTranscript: []string{"true"}}, Progress: func(string) {}, Logger: hclog.NewNullLogger(),
 	}
 	other := map[string]Config{
 		"Name": {Name: "n"}, "Workspace": {Workspace: []Source{{Folder: &Folder{Path: t.TempDir()}}}}, "Used": {Used: Used{Requests: 1}}, "From": {From: primitives.IsolationFull},
+		"States":    {States: new(workspace.Tracker)},
 		"SessionID": {SessionID: "s"}, "Record": {Record: filepath.Join(t.TempDir(), "r")},
 	}
 	p := pool(t, own)

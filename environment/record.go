@@ -17,8 +17,8 @@ import (
 	"reflect"
 	"regexp"
 
+	"github.com/agentenv-dev/agentenv/internal/archive"
 	"github.com/agentenv-dev/agentenv/internal/statedir"
-	"github.com/agentenv-dev/agentenv/internal/workspace"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -49,21 +49,24 @@ func (e *Environment) writeRecord(ctx context.Context) error {
 	if !e.owner.kept {
 		return e.writeNote(ctx)
 	}
-	packed, err := primitives.Pack(ctx, e.prim, ".", primitives.PackOptions{Ignore: e.cfg.ignorePatterns()})
-	switch {
-	case errors.Is(err, errors.ErrUnsupported):
-	case err != nil:
-		return fmt.Errorf("leave the workspace's state in the sandbox: %w", err)
-	default:
-		if err := errors.Join(e.writeBaseline(ctx, packed), packed.Close()); err != nil {
-			return err
-		}
+	err := e.leaveBaseline(ctx)
+	if err != nil && !errors.Is(err, errors.ErrUnsupported) {
+		return err
 	}
 	return e.writeNote(ctx)
 }
 
-// writeBaseline stores the state that changes are counted from. The caller must call writeNote
-// afterwards.
+// leaveBaseline stores the baseline in the sandbox. The caller must call writeNote afterwards.
+func (e *Environment) leaveBaseline(ctx context.Context) error {
+	return e.base.use(ctx, func() error {
+		return archive.Pipe(
+			func(w io.Writer) error { return e.base.pack(ctx, e.cfg.ignorePatterns(), w) },
+			func(r io.Reader) error { return e.writeBaseline(ctx, r) },
+		)
+	})
+}
+
+// writeBaseline writes the state that changes are counted from into the sandbox.
 func (e *Environment) writeBaseline(ctx context.Context, packed io.Reader) error {
 	sum := sha256.New()
 	err := e.prim.WriteFile(ctx, path.Join(e.prim.Paths().App, baselineFile), io.TeeReader(packed, sum), private())
@@ -189,33 +192,33 @@ func (e *Environment) checkAgent(script string) error {
 	return fmt.Errorf("%w: agent: no agent is known to have run in %s; name one in Config.Agent", ErrConfig, e.ID())
 }
 
-// readBaseline reads the workspace as it was when the sandbox was created.
-func readBaseline(ctx context.Context, p primitives.EnvironmentPrimitive, own owner) (_ *workspace.Snapshot, err error) {
+// readFrom reads the workspace as it was when the sandbox was created.
+func (b *baseline) readFrom(ctx context.Context, p primitives.EnvironmentPrimitive, own owner) (err error) {
 	r, err := p.Open(ctx, path.Join(p.Paths().App, baselineFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("the sandbox has no record of its beginning: %w; make it with Keep to compare it with that", errors.ErrUnsupported)
+		return fmt.Errorf("the sandbox has no record of its beginning: %w; make it with Keep to compare it with that", errors.ErrUnsupported)
 	}
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
 	if own.unknown != nil {
-		return nil, fmt.Errorf("its own word for its beginning does not count: %w: %w; compare it where it was made", errors.ErrUnsupported, own.unknown)
+		return fmt.Errorf("its own word for its beginning does not count: %w: %w; compare it where it was made", errors.ErrUnsupported, own.unknown)
 	}
 	sum := sha256.New()
 	all := io.TeeReader(r, sum)
-	began, err := workspace.Read(all, true, nil)
-	if err != nil {
-		return nil, err
+	if err := b.found(ctx, all); err != nil {
+		return err
 	}
 	_, err = io.Copy(io.Discard, io.LimitReader(all, maxPadding))
 	if err == nil && hex.EncodeToString(sum.Sum(nil)) != own.baseline {
 		err = errors.New("its record was changed in the sandbox")
 	}
 	if err != nil {
-		return nil, errors.Join(err, began.Close())
+		err = errors.Join(err, b.own.Close())
+		b.own, b.blobs = nil, nil
 	}
-	return began, nil
+	return err
 }
 
 // known is this machine's record of a sandbox, in a file that nothing in the sandbox can write.

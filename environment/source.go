@@ -17,6 +17,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/environment/internal/hostgit"
 	"github.com/agentenv-dev/agentenv/internal/archive"
+	"github.com/agentenv-dev/agentenv/internal/eventlog"
 	"github.com/agentenv-dev/agentenv/internal/input"
 	"github.com/agentenv-dev/agentenv/internal/workspace"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -89,14 +90,21 @@ type Tar struct {
 // sourceLimit limits one source.
 var sourceLimit = archive.Limit{Advice: "ignore what the agent does not need, or place it in several sources"}
 
+// placing puts the sources into the workspace of a new sandbox.
+type placing struct {
+	*Environment
+	states *workspace.Tracker // learns what is placed
+}
+
 // place puts the sources into the workspace.
-func (e *Environment) place(ctx context.Context, sources []Source) error {
+func (e *Environment) place(ctx context.Context, sources []Source, states *workspace.Tracker) error {
 	if err := findSources(sources); err != nil {
 		return err
 	}
+	p := placing{e, states}
 	for i, s := range sources {
 		kind, name := s.describe()
-		if err := e.placeOne(ctx, s); err != nil {
+		if err := p.placeOne(ctx, s); err != nil {
 			return &SourceError{Index: i, Kind: kind, Name: name, Err: err, config: s.config}
 		}
 		e.log.Debug("placed a source of the workspace", "index", i, "kind", kind, "name", name)
@@ -144,7 +152,7 @@ func findSource(kind, name string) error {
 	return nil // other errors show when it is read
 }
 
-func (e *Environment) placeOne(ctx context.Context, s Source) error {
+func (e placing) placeOne(ctx context.Context, s Source) error {
 	into := path.Join(".", s.Into)
 	switch {
 	case s.Folder != nil:
@@ -162,7 +170,7 @@ func (e *Environment) placeOne(ctx context.Context, s Source) error {
 	}
 }
 
-func (e *Environment) placeFiles(ctx context.Context, into string, files []File) error {
+func (e placing) placeFiles(ctx context.Context, into string, files []File) error {
 	batch := make([]primitives.File, len(files))
 	for i, f := range files {
 		batch[i] = primitives.File{Path: path.Join(into, f.Path), Content: []byte(f.Content), Mode: f.Mode}
@@ -171,7 +179,7 @@ func (e *Environment) placeFiles(ctx context.Context, into string, files []File)
 	return errors.Join(append(errs, err)...)
 }
 
-func (e *Environment) placeTar(ctx context.Context, into string, t Tar) (err error) {
+func (e placing) placeTar(ctx context.Context, into string, t Tar) (err error) {
 	r := t.Reader
 	if r == nil {
 		f, err := input.OpenStream(ctx, t.Path)
@@ -212,12 +220,26 @@ func tarStream(r io.Reader) (io.Reader, error) {
 }
 
 // unpackFrom unpacks the tar stream that produce writes.
-func (e *Environment) unpackFrom(ctx context.Context, into string, produce func(io.Writer) error) error {
-	return archive.Pipe(produce, func(r io.Reader) error { return primitives.Unpack(ctx, e.prim, into, r) })
+func (e placing) unpackFrom(ctx context.Context, into string, produce func(io.Writer) error) error {
+	return archive.Pipe(
+		func(learned io.Writer) error {
+			return archive.Pipe(produce, func(r io.Reader) error {
+				return primitives.Unpack(ctx, e.prim, into, io.TeeReader(r, learned))
+			})
+		},
+		func(r io.Reader) error {
+			// Without it the next Take reads the files back, and says what is wrong.
+			if err := e.states.Learn(ctx, r, into, e.states.Blobs, e.states.ArchiveLimit()); err != nil {
+				e.log.Debug("the state of the workspace is read back", eventlog.Error, err)
+			}
+			_, err := io.Copy(io.Discard, r)
+			return err
+		},
+	)
 }
 
 // placeFolder copies a folder of this machine.
-func (e *Environment) placeFolder(ctx context.Context, into string, f Folder) error {
+func (e placing) placeFolder(ctx context.Context, into string, f Folder) error {
 	from := archive.Folder{Path: f.Path, Limit: sourceLimit, Skip: func(name string) bool { return workspace.IgnoredItself(f.Ignore, name) }}
 	if f.Gitignore {
 		names, err := hostgit.Files(ctx, f.Path)
@@ -231,7 +253,7 @@ func (e *Environment) placeFolder(ctx context.Context, into string, f Folder) er
 }
 
 // placeGit clones the repository on this machine and copies it from there.
-func (e *Environment) placeGit(ctx context.Context, into string, g Git) (err error) {
+func (e placing) placeGit(ctx context.Context, into string, g Git) (err error) {
 	dir, err := os.MkdirTemp("", "agentenv-git-*")
 	if err != nil {
 		return err

@@ -412,7 +412,7 @@ func TestAPasswordThatIsNotEncodedIsCutOff(t *testing.T) {
 			t.Errorf("%s is named %s", g.URL, name)
 		}
 		g.URL = strings.Replace(strings.Replace(g.URL, "https", "http", 1), "example.com", address, 1)
-		if err := e.place(t.Context(), []Source{{Git: &g}}); !errors.Is(err, ErrGit) || strings.Contains(err.Error(), "hunter") {
+		if err := e.place(t.Context(), []Source{{Git: &g}}, nil); !errors.Is(err, ErrGit) || strings.Contains(err.Error(), "hunter") {
 			t.Errorf("error %v", err)
 		}
 	}

@@ -304,12 +304,16 @@ type Checkpoint struct {
 	// Files and Bytes are the number of files of the workspace and their size.
 	Files int   `json:"files,omitempty"`
 	Bytes int64 `json:"bytes,omitempty"`
-	// Stored is how many bytes were read to take the checkpoint: at most this much it has added
+	// Stored is how many bytes of files the checkpoint has that the ones before do not: at most this much it has added
 	// to the store.
 	Stored int64 `json:"stored,omitempty"`
-	// Stale says why Workspace is that of an earlier checkpoint. Empty means that Workspace is
-	// current.
-	Stale string `json:"stale,omitempty"`
+	// Unsteady names at most 10 files that changed whenever they were read, so that their stored contents may be a mix
+	// of several.
+	Unsteady []string `json:"unsteady,omitempty"`
+	// Stale says why Workspace is that of an earlier checkpoint, so that this one has no files. Empty means that
+	// Workspace is current. FilesOf is the number of the earlier checkpoint; zero for none.
+	Stale   string `json:"stale,omitempty"`
+	FilesOf int    `json:"files_of,omitempty"`
 }
 
 // CheckpointReason says why a checkpoint was taken.

@@ -13,8 +13,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/internal/workspace"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
-	"github.com/agentenv-dev/agentenv/session/internal/tree"
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
@@ -84,8 +84,14 @@ func (s *State) withFiles(number int) (Checkpoint, error) {
 	switch {
 	case c.Number == 0:
 		return c, fmt.Errorf("%w: the session has no checkpoint %d; its last one is %d", fs.ErrNotExist, number, len(s.Checkpoints))
+	case c.Stale != "":
+		advice := "no earlier one has files"
+		if c.FilesOf > 0 {
+			advice = fmt.Sprintf("use checkpoint %d, the last one before it that has files", c.FilesOf)
+		}
+		return c, fmt.Errorf("checkpoint %d has no files, because they could not be stored: %s: %w; %s", number, c.Stale, errors.ErrUnsupported, advice)
 	case c.Workspace == "":
-		return c, fmt.Errorf("the files of checkpoint %d are not stored, because the workspace is a folder of yours or MaxWorkspace is negative: %w",
+		return c, fmt.Errorf("the files of checkpoint %d are not stored, because the workspace is a folder of yours or the session stores none: %w",
 			number, errors.ErrUnsupported)
 	case c.Pruned:
 		return c, s.prunedError(number)
@@ -95,21 +101,26 @@ func (s *State) withFiles(number int) (Checkpoint, error) {
 
 // storesFiles reports whether checkpoints hold the files of the workspace.
 func (s *AgentSession) storesFiles() bool {
-	return s.cfg.MaxWorkspace >= 0 && !inPlace(s.cfg.Environment)
+	return !s.cfg.NoFiles && !inPlace(s.cfg.Environment)
 }
 
-// blobs gives package tree access to the blobs of one session.
+// blobs gives package workspace access to the blobs of one session.
 type blobs struct {
 	store store.Store
 	id    string
 }
 
-func (b blobs) PutBlobs(ctx context.Context, contents iter.Seq2[io.Reader, error]) ([]store.Digest, error) {
-	return b.store.PutBlobs(ctx, b.id, contents)
+func (b blobs) PutBlobs(ctx context.Context, contents iter.Seq2[io.Reader, error]) ([]workspace.Digest, error) {
+	digests, err := b.store.PutBlobs(ctx, b.id, contents)
+	same := make([]workspace.Digest, len(digests))
+	for i, d := range digests {
+		same[i] = workspace.Digest(d)
+	}
+	return same, err
 }
 
-func (b blobs) Blob(ctx context.Context, d store.Digest) (io.ReadCloser, error) {
-	return b.store.Blob(ctx, b.id, d)
+func (b blobs) Blob(ctx context.Context, d workspace.Digest) (io.ReadCloser, error) {
+	return b.store.Blob(ctx, b.id, store.Digest(d))
 }
 
 func (s *AgentSession) blobs() blobs { return blobs{s.store, s.id} }
@@ -161,7 +172,7 @@ func (s *AgentSession) sync(ctx context.Context, live *liveSandbox, reason runne
 func (s *AgentSession) takeCheckpoint(ctx context.Context, live *liveSandbox, reason runnerscripts.CheckpointReason) (*runnerscripts.Event, error) {
 	head := s.head()
 	next := head.Checkpoint
-	next.Parent, next.Reason, next.Stale, next.Stored = head.Number, reason, "", 0
+	next.Parent, next.Reason, next.Stored, next.Unsteady, next.Stale, next.FilesOf = head.Number, reason, 0, nil, "", 0
 	s.mu.Lock()
 	next.Number = len(s.state.Checkpoints) + 1
 	s.mu.Unlock()
@@ -177,6 +188,9 @@ func (s *AgentSession) takeCheckpoint(ctx context.Context, live *liveSandbox, re
 	}
 	if err != nil {
 		next.Stale = err.Error()
+		if next.FilesOf = head.FilesOf; head.Stale == "" && head.Workspace != "" {
+			next.FilesOf = head.Number
+		}
 	}
 	must := reason == runnerscripts.CheckpointQuery || reason == runnerscripts.CheckpointManual
 	if !must && next.Transcript == head.Transcript && next.Workspace == head.Workspace {
@@ -190,22 +204,44 @@ func (s *AgentSession) takeCheckpoint(ctx context.Context, live *liveSandbox, re
 func (s *AgentSession) putWorkspace(ctx context.Context, live *liveSandbox, c *runnerscripts.Checkpoint) error {
 	ctx, cancel := context.WithTimeout(ctx, workspaceTimeout)
 	defer cancel()
-	st, err := live.index.Take(ctx, live, s.blobs(), s.cfg.MaxWorkspace)
+	if live.states == nil {
+		var err error
+		if live.states, err = s.newStates(ctx, s.head(), false); err != nil {
+			return err
+		}
+	}
+	live.states.Room = s.room()
+	st, err := live.states.Take(ctx, live, live.states.Blobs, live.states.Options)
 	if err != nil {
 		return err
 	}
-	stored := st.Stored
-	if !live.indexed && c.Workspace != "" {
-		// A new sandbox begins with the files of the last checkpoint, which the store has.
-		stored = max(st.Bytes-c.Bytes, 0)
-	}
-	live.indexed = true
-	c.Workspace, c.Files, c.Bytes, c.Stored = string(st.Root), st.Files, st.Bytes, stored
+	c.Workspace, c.Files, c.Bytes, c.Stored = string(st.Root), st.Files, st.Bytes, live.states.Claim()
+	c.Unsteady = st.Unsteady
 	if len(st.Unreadable) > 0 && !live.unreadable {
 		live.unreadable = true
 		s.log.Warn("files of the workspace cannot be read and are not in checkpoints", "files", strings.Join(st.Unreadable, ", "))
 	}
 	return nil
+}
+
+// newStates returns where the states of a sandbox's workspace are stored; nil if they are not. The sandbox begins with
+// the files of a checkpoint if begun is true. Otherwise these are only what the store has.
+func (s *AgentSession) newStates(ctx context.Context, from Checkpoint, begun bool) (*workspace.Tracker, error) {
+	if !s.storesFiles() {
+		return nil, nil
+	}
+	cfg := s.cfg.Environment.Checkpoints
+	states := &workspace.Tracker{Blobs: s.blobs(), Options: workspace.Options{Limit: int64(cfg.MaxSize), Room: s.room()}}
+	if len(cfg.Ignore) > 0 {
+		states.Skip = func(name string) bool { return workspace.IgnoredItself(cfg.Ignore, name) }
+	}
+	if from.Workspace == "" || from.Pruned {
+		return states, nil
+	}
+	if err := states.Expect(ctx, states.Blobs, workspace.Digest(from.Workspace), begun); err != nil {
+		return nil, fmt.Errorf("read checkpoint %d: %w", from.Number, err)
+	}
+	return states, nil
 }
 
 // checkpointEvents takes a checkpoint and returns its event, and an error event if the
@@ -223,11 +259,21 @@ func (s *AgentSession) checkpointEvents(ctx context.Context, live *liveSandbox, 
 	if live.failed != err.Error() { // the same error is reported once
 		live.failed = err.Error()
 		events = append(events, event(runnerscripts.TypeError, "", runnerscripts.ErrorInfo{
-			Code:    failure(err).Code,
-			Message: fmt.Sprintf("a new sandbox will not have the present workspace, because it could not be stored: %v", err),
+			Code: failure(err).Code,
+			Message: fmt.Sprintf("%s has no files, and a new sandbox will not have the present workspace, because it could not be stored: %v",
+				checkpointName(ev), err),
 		}))
 	}
 	return events
+}
+
+// checkpointName names the checkpoint of an event, which may be nil.
+func checkpointName(ev *runnerscripts.Event) string {
+	if ev == nil {
+		return "a checkpoint"
+	}
+	c, _ := decode[runnerscripts.Checkpoint](*ev)
+	return fmt.Sprintf("checkpoint %d", c.Number)
 }
 
 // start takes the first checkpoint of a session.
@@ -351,6 +397,7 @@ type beginning struct {
 	transcript *runnerscripts.Transcript
 	workspace  io.ReadCloser // nil if the environment fills the workspace from its sources
 	checkpoint Checkpoint    // the checkpoint that holds both
+	filesOf    Checkpoint    // the checkpoint with whose files the workspace begins
 	// lost says that an earlier sandbox had state that was not stored.
 	lost bool
 }
@@ -366,13 +413,16 @@ func (s *AgentSession) loadBeginning(ctx context.Context) (*beginning, error) {
 	}
 	s.mu.Lock()
 	env, unsaved := s.state.Environment, s.state.Unsaved
+	if b.filesOf = b.checkpoint; b.checkpoint.Stale != "" {
+		b.filesOf = s.state.checkpoint(b.checkpoint.FilesOf)
+	}
 	s.mu.Unlock()
 	b.lost = env.readySeq > 0
 	if !s.storesFiles() || b.checkpoint.Workspace == "" {
 		return b, nil
 	}
 	b.lost = unsaved || b.checkpoint.Stale != ""
-	b.workspace = s.packed(ctx, store.Digest(b.checkpoint.Workspace))
+	b.workspace = s.packed(ctx, workspace.Digest(b.checkpoint.Workspace))
 	return b, nil
 }
 
@@ -386,7 +436,7 @@ func (b *beginning) events(data runnerscripts.SetupData) []runnerscripts.Event {
 		text := "the workspace lacks what was changed in the last sandbox, because it was not stored when that ended"
 		if b.workspace != nil {
 			text = fmt.Sprintf("the workspace is that of checkpoint %d, taken at %s: what was changed after that is lost, because the last sandbox ended before it was stored",
-				b.checkpoint.Number, b.checkpoint.Time.Format(time.RFC3339))
+				b.filesOf.Number, b.filesOf.Time.Format(time.RFC3339))
 		}
 		events = append(events, event(runnerscripts.TypeLog, "", runnerscripts.Log{Level: "warn", Message: text}))
 	}
@@ -401,13 +451,13 @@ func (b *beginning) close() {
 }
 
 // packed returns a stored workspace as a tar archive. The caller closes it.
-func (s *AgentSession) packed(ctx context.Context, root store.Digest) io.ReadCloser {
+func (s *AgentSession) packed(ctx context.Context, root workspace.Digest) io.ReadCloser {
 	ctx, cancel := context.WithCancel(ctx)
 	r, w := io.Pipe()
 	p := &packedTree{PipeReader: r, cancel: cancel, done: make(chan struct{})}
 	go func() {
 		defer close(p.done)
-		_ = w.CloseWithError(tree.Pack(ctx, s.blobs(), root, nil, w)) // it never fails
+		_ = w.CloseWithError(workspace.Pack(ctx, s.blobs(), root, nil, w)) // it never fails
 	}()
 	return p
 }

@@ -124,7 +124,7 @@ func TestRewindSaysWhyItCannot(t *testing.T) {
 	}
 	complete(t, turn)
 	none := scripted(t, steps(say("x")))
-	none.MaxWorkspace = -1
+	none.NoFiles = true
 	s = start(t, none)
 	converse(t, s, "a")
 	if err := s.Rewind(t.Context(), 1); !errors.Is(err, errors.ErrUnsupported) {

@@ -14,7 +14,6 @@ import (
 const (
 	DefaultHealthInterval = 30 * time.Second
 	DefaultMaxQueue       = 64
-	DefaultMaxWorkspace   = 256 << 20
 	DefaultMaxQuerySize   = 1 << 30
 	DefaultMaxSessionSize = 4 << 30
 	// DefaultCheckpointInterval is how often a long query is saved.
@@ -62,15 +61,14 @@ type Config struct {
 	// IdleTimeout ends the sandbox, and all processes in it, when no query has run for this
 	// long. Zero means never.
 	IdleTimeout time.Duration
-	// MaxWorkspace is the size in bytes up to which a [Checkpoint] stores the workspace, so
-	// that a new sandbox starts with it. Zero means DefaultMaxWorkspace; a negative one stores
-	// none, and a new sandbox then starts with the sources of the Environment. A workspace
-	// that is a folder of the user is used as it is, and never stored.
+	// NoFiles says that a [Checkpoint] has no files of the workspace: a new sandbox then starts with the sources of the
+	// Environment. Otherwise Environment.Checkpoints says which files it has. A workspace that is a folder of the user
+	// is used as it is, and never stored.
 	//
 	// The session takes a checkpoint when the first sandbox is ready, after each query and when
 	// a sandbox ends. A checkpoint reads and stores only the changes since the last one. All but
 	// periodic ones stay until the session is removed, even in a memory store.
-	MaxWorkspace int64
+	NoFiles bool
 	// MaxQuerySize and MaxSessionSize are how many bytes the events and checkpoints of one query,
 	// and of the session, may take in the store. A query that reaches one is stopped and fails
 	// with the code "limit" and primitives.ErrLimit; beyond the second the session accepts no
@@ -111,7 +109,6 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	setDefault(&c.HealthInterval, DefaultHealthInterval)
 	setDefault(&c.MaxQueue, DefaultMaxQueue)
-	setDefault(&c.MaxWorkspace, DefaultMaxWorkspace)
 	setDefault(&c.MaxQuerySize, DefaultMaxQuerySize)
 	setDefault(&c.MaxSessionSize, DefaultMaxSessionSize)
 	setDefault(&c.CheckpointInterval, DefaultCheckpointInterval)

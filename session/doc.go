@@ -31,7 +31,7 @@
 //
 // Where to look: session.go opens a session and rebuilds its state; turn.go and worker.go run
 // prompts; sandbox.go creates the sandbox, also a new one for an old conversation, from what
-// checkpoint.go and transcript.go have stored (internal/tree has the files); rewind.go, fork.go and
+// checkpoint.go and transcript.go have stored (package internal/workspace has the files); rewind.go, fork.go and
 // move.go choose another beginning for it; durable.go follows the query of a killed program; log.go numbers and stores events; state.go and
 // reduce.go fold them; permission.go and interrupt.go answer the agent.
 //

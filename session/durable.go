@@ -175,7 +175,7 @@ func (s *AgentSession) reattach(ctx context.Context) (sandbox, error) {
 	case err != nil:
 		return nil, fmt.Errorf("go on with the sandbox: %w", err)
 	}
-	return environmentSandbox{env}, nil
+	return environmentSandbox{env, nil}, nil
 }
 
 // removeUnfinished ends an orphaned sandbox: its program died while it created the sandbox,

@@ -19,7 +19,7 @@ func printing(t *testing.T, program string) Config {
 	shell := func(text string) []string { return []string{"/bin/sh", "-c", text} }
 	fine := shell(`cat >/dev/null; echo '{"type":"result","ok":true}'`)
 	cfg := scripted(t, steps())
-	cfg.MaxWorkspace = -1
+	cfg.NoFiles = true
 	cfg.Environment.Scripts.SetupSession, cfg.Environment.Scripts.ReadTranscript = fine, fine
 	cfg.Environment.Scripts.ExecuteQuery = shell(`exec 3<&0; cat <&3 >/dev/null &
 		echo '{"type":"query_started"}'; awk 'BEGIN {` + program + `}'

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/workspace"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -168,7 +169,9 @@ func (noFiles) List(context.Context, string, primitives.ListOptions) ([]primitiv
 	return nil, nil
 }
 
-func (f *fakeSandbox) Pack(context.Context) (io.ReadCloser, error) {
+func (f *fakeSandbox) States() *workspace.Tracker { return nil }
+
+func (f *fakeSandbox) Pack(context.Context, primitives.PackOptions) (io.ReadCloser, error) {
 	var b bytes.Buffer
 	err := tar.NewWriter(&b).Close()
 	return io.NopCloser(&b), err

@@ -22,7 +22,7 @@ import (
 //
 // If there is a sandbox, each session gets a copy of it; see environment.Environment.Fork. If
 // there is none, or it cannot be copied, each session creates a sandbox with its first prompt,
-// from the stored workspace, as far as Config.MaxWorkspace allows. If the workspace is a folder
+// from the stored workspace, unless Config.NoFiles is set. If the workspace is a folder
 // of the user, the sessions get copies of it and do not change the folder; this needs a
 // sandbox: [ErrNoEnvironment].
 //
@@ -98,7 +98,7 @@ func (s *AgentSession) copySandbox(ctx context.Context, n int) ([]sandbox, error
 		return make([]sandbox, n), nil
 	}
 	copies, err := live.Fork(ctx, n)
-	if errors.Is(err, errors.ErrUnsupported) && s.cfg.MaxWorkspace >= 0 {
+	if errors.Is(err, errors.ErrUnsupported) && !s.cfg.NoFiles {
 		_, err := s.Sync(ctx)
 		return make([]sandbox, n), s.wrapSandboxErr("fork: store the workspace", live, err)
 	}

@@ -43,6 +43,24 @@ func (s *State) overall(cfg Config) error {
 	return nil
 }
 
+// room returns how many bytes of files a checkpoint may add, so that it does not end the query or the session; zero
+// means any number.
+func (s *AgentSession) room() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var room int64
+	if most := s.cfg.MaxSessionSize; most > 0 {
+		room = max(most-s.state.Size, 1)
+	}
+	if most := s.cfg.MaxQuerySize; most > 0 && s.state.Query != nil {
+		left := max(most-s.state.Query.Size, 1)
+		if room == 0 || left < room {
+			room = left
+		}
+	}
+	return room
+}
+
 // limitError stops a query as an interrupt does, after which it fails with the error.
 type limitError struct{ error }
 

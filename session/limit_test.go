@@ -14,7 +14,7 @@ func TestAQueryEndsAtItsSizeAndASessionToo(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 100_000)
 	cfg := scripted(t, steps(say(long), forever()), steps(say("short")), steps(say(long), say(long)), steps(say("never")))
-	cfg.Store, cfg.CheckpointInterval, cfg.MaxWorkspace = store.NewMemory(), -1, -1
+	cfg.Store, cfg.CheckpointInterval, cfg.NoFiles = store.NewMemory(), -1, true
 	cfg.MaxQuerySize, cfg.MaxSessionSize = 90_000, 180_000
 	s := start(t, cfg)
 	limited := func(turn *Turn, says string) {

@@ -14,5 +14,5 @@ func OpenMoved(ctx context.Context, cfg Config, env *environment.Environment) (*
 	if cfg.ID == "" {
 		return nil, errors.New("open session: ID is empty; give that of the session that has moved")
 	}
-	return openBranch(ctx, cfg, nil, &branch{sandbox: environmentSandbox{env}})
+	return openBranch(ctx, cfg, nil, &branch{sandbox: environmentSandbox{env, nil}})
 }

@@ -5,13 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/internal/workspace"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
-	"github.com/agentenv-dev/agentenv/session/internal/tree"
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
@@ -113,15 +112,15 @@ func (s *AgentSession) prune(ctx context.Context, live *liveSandbox) error {
 		return err
 	}
 	s.removed = false
-	err = s.store.RemoveBlobs(context.WithoutCancel(ctx), s.id, slices.Collect(maps.Keys(garbage))...)
+	err = s.store.RemoveBlobs(context.WithoutCancel(ctx), s.id, digests(garbage)...)
 	s.removed = err == nil
 	return err
 }
 
 // garbage returns the blobs that only pruned checkpoints, and those to be pruned now, need. freed is
 // the size of those of the workspaces to be pruned now.
-func (s *AgentSession) garbage(ctx context.Context, st State, old []int, transcript string) (_ tree.Sizes, freed int64, err error) {
-	kept, garbage := make(tree.Sizes), make(tree.Sizes)
+func (s *AgentSession) garbage(ctx context.Context, st State, old []int, transcript string) (_ workspace.Sizes, freed int64, err error) {
+	kept, garbage := make(workspace.Sizes), make(workspace.Sizes)
 	for _, c := range st.Checkpoints {
 		if c.Pruned || slices.Contains(old, c.Number) {
 			continue
@@ -156,24 +155,33 @@ func (s *AgentSession) garbage(ctx context.Context, st State, old []int, transcr
 	return garbage, freed, nil
 }
 
+// digests returns the names of blobs as the store has them.
+func digests(of workspace.Sizes) []store.Digest {
+	list := make([]store.Digest, 0, len(of))
+	for d := range of {
+		list = append(list, store.Digest(d))
+	}
+	return list
+}
+
 // reach adds to found the blobs that a checkpoint needs, without those in except.
-func (s *AgentSession) reach(ctx context.Context, c runnerscripts.Checkpoint, except, found tree.Sizes) error {
+func (s *AgentSession) reach(ctx context.Context, c runnerscripts.Checkpoint, except, found workspace.Sizes) error {
 	if c.Workspace != "" {
-		if err := tree.Reach(ctx, s.blobs(), store.Digest(c.Workspace), except, found); err != nil {
+		if err := workspace.Reach(ctx, s.blobs(), workspace.Digest(c.Workspace), except, found); err != nil {
 			return err
 		}
 	}
-	digest := store.Digest(c.Transcript)
+	digest := workspace.Digest(c.Transcript)
 	if digest == "" || except.Has(digest) || found.Has(digest) {
 		return nil
 	}
-	data, pieces, err := s.transcriptBlob(ctx, digest)
+	data, pieces, err := s.transcriptBlob(ctx, store.Digest(digest))
 	if err != nil {
 		return err
 	}
 	found[digest] = int64(len(data))
 	for _, piece := range pieces {
-		if !except.Has(piece) {
+		if piece := workspace.Digest(piece); !except.Has(piece) {
 			found[piece] = transcriptPiece
 		}
 	}

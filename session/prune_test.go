@@ -1,6 +1,8 @@
 package session
 
 import (
+	"archive/tar"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,9 +16,9 @@ import (
 	"time"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/workspace"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
-	"github.com/agentenv-dev/agentenv/session/internal/tree"
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
@@ -51,8 +53,21 @@ func (f changingFiles) List(context.Context, string, primitives.ListOptions) ([]
 	return infos, nil
 }
 
-func (f changingFiles) Open(_ context.Context, name string) (io.ReadCloser, error) {
-	return io.NopCloser(strings.NewReader(f.content(name))), nil
+func (f changingFiles) Stat(_ context.Context, name string) (primitives.FileInfo, error) {
+	return primitives.FileInfo{Path: name, Size: changingSize, ModTime: f.began, Revision: f.content(name)}, nil
+}
+
+func (c changing) Pack(_ context.Context, opts primitives.PackOptions) (io.ReadCloser, error) {
+	f := changingFiles{began: c.began}
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, name := range opts.Only {
+		err := w.WriteHeader(&tar.Header{Name: name, Typeflag: tar.TypeReg, Size: changingSize, Mode: 0o644})
+		if _, werr := io.WriteString(w, f.content(name)); err != nil || werr != nil {
+			return nil, errors.Join(err, werr)
+		}
+	}
+	return io.NopCloser(&b), w.Close()
 }
 
 // lastingConfig is that of a session each of whose queries lasts some minutes and a half.
@@ -104,7 +119,7 @@ func checkPruned(t *testing.T, s *AgentSession, want ...int) {
 		if c.Pruned {
 			continue
 		}
-		if err := tree.Pack(t.Context(), s.blobs(), store.Digest(c.Workspace), nil, io.Discard); err != nil {
+		if err := workspace.Pack(t.Context(), s.blobs(), workspace.Digest(c.Workspace), nil, io.Discard); err != nil {
 			t.Errorf("the files of checkpoint %d: %v", c.Number, err)
 		}
 		if _, err := s.readBlobs(t.Context(), store.Digest(c.Transcript)); c.Transcript != "" && err != nil {
@@ -186,7 +201,7 @@ func TestPruningIsFinishedLater(t *testing.T) {
 		closeLater(t, s)
 		complete(t, prompt(t, s, "on"))
 		checkPruned(t, s, 2, 3, 4, 5, 6, 7, 9, 10)
-		kept := make(tree.Sizes)
+		kept := make(workspace.Sizes)
 		for _, c := range checkpoints(t, s) {
 			if !c.Pruned {
 				if err := s.reach(t.Context(), c.Checkpoint, nil, kept); err != nil {
@@ -195,7 +210,7 @@ func TestPruningIsFinishedLater(t *testing.T) {
 			}
 		}
 		for _, d := range blobs.put {
-			if _, err := blobs.Blob(t.Context(), s.ID(), d); !kept.Has(d) && !errors.Is(err, fs.ErrNotExist) {
+			if _, err := blobs.Blob(t.Context(), s.ID(), d); !kept.Has(workspace.Digest(d)) && !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("blob %s is left: %v", d, err)
 			}
 		}

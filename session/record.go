@@ -37,7 +37,7 @@ type storedConfig struct {
 	MaxQueue          int                       `json:"max_queue,omitempty"`
 	HealthInterval    time.Duration             `json:"health_interval,omitempty"`
 	IdleTimeout       time.Duration             `json:"idle_timeout,omitempty"`
-	MaxWorkspace      int64                     `json:"max_workspace,omitempty"`
+	NoFiles           bool                      `json:"no_files,omitempty"`
 	MaxQuerySize      int64                     `json:"max_query_size,omitempty"`
 	MaxSessionSize    int64                     `json:"max_session_size,omitempty"`
 	WatchWorkspace    *environment.FilesOptions `json:"watch_workspace,omitempty"`
@@ -63,7 +63,7 @@ func (c Config) stored() (json.RawMessage, error) {
 	data, err := json.Marshal(storedConfig{
 		Environment: env, Variables: variables, PermissionTimeout: env.PermissionTimeout,
 		RejectBusy: c.RejectBusy, MaxQueue: c.MaxQueue, HealthInterval: c.HealthInterval, IdleTimeout: c.IdleTimeout,
-		MaxWorkspace: c.MaxWorkspace, WatchWorkspace: c.WatchWorkspace,
+		NoFiles: c.NoFiles, WatchWorkspace: c.WatchWorkspace,
 		MaxQuerySize: c.MaxQuerySize, MaxSessionSize: c.MaxSessionSize,
 	})
 	if err != nil {
@@ -93,7 +93,7 @@ func (c Config) recalled(data json.RawMessage) (Config, error) {
 	}
 	c.Environment = env
 	c.RejectBusy, c.MaxQueue, c.HealthInterval, c.IdleTimeout = from.RejectBusy, from.MaxQueue, from.HealthInterval, from.IdleTimeout
-	c.MaxWorkspace, c.WatchWorkspace = from.MaxWorkspace, from.WatchWorkspace
+	c.NoFiles, c.WatchWorkspace = from.NoFiles, from.WatchWorkspace
 	// Given ones win: a session that is full goes on only with a larger one.
 	c.MaxQuerySize, c.MaxSessionSize = cmp.Or(c.MaxQuerySize, from.MaxQuerySize), cmp.Or(c.MaxSessionSize, from.MaxSessionSize)
 	return c, nil

@@ -158,21 +158,29 @@ func TestTerminatingStopsTheQueryAndLetsQueuedOnesGoOnInANewSandbox(t *testing.T
 func TestAWorkspaceThatIsTooLargeIsReportedAndNotStored(t *testing.T) {
 	t.Parallel()
 	cfg := scripted(t, steps(write("big", strings.Repeat("x", 100_000))))
-	cfg.MaxWorkspace = 50_000
+	cfg.Environment.Checkpoints.MaxSize = 50_000
 	s := start(t, cfg)
 	converse(t, s, "a")
 	if err := s.TerminateEnvironment(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	info := payload[runnerscripts.ErrorInfo](t, await(t, s, runnerscripts.TypeError))
-	if !strings.Contains(info.Message, "MaxWorkspace") {
+	if !strings.Contains(info.Message, `checkpoint 2 has no files`) || !strings.Contains(info.Message, `the most of it in "big"`) {
 		t.Errorf("error event %+v", info)
 	}
 	if n := count(logOf(t, s), runnerscripts.TypeError); n != 1 {
 		t.Errorf("%d errors, want one: nothing has changed since", n)
 	}
-	if c := s.head(); c.Reason != runnerscripts.CheckpointQuery || c.Parent != 1 || c.Stale == "" || c.Files != 0 || c.Transcript == "" {
+	if c := s.head(); c.Reason != runnerscripts.CheckpointQuery || c.Parent != 1 || c.Stale == "" || c.FilesOf != 1 || c.Files != 0 || c.Transcript == "" {
 		t.Errorf("checkpoint %+v", c)
+	}
+	for what, err := range map[string]error{"rewind": s.Rewind(t.Context(), 2), "diff": func() error { _, err := s.Changes(t.Context(), 1, 2); return err }()} {
+		if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "use checkpoint 1") {
+			t.Errorf("%s of a checkpoint without files: %v", what, err)
+		}
+	}
+	if _, err := s.ForkFrom(t.Context(), 2, 1); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("fork of a checkpoint without files: %v", err)
 	}
 	converse(t, s, "b")
 	if got, ok := written(t, s, "big"); ok && len(got) != 100_000 {

@@ -3,16 +3,13 @@ package session
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 
 	"github.com/agentenv-dev/agentenv/environment"
-	"github.com/agentenv-dev/agentenv/internal/archive"
 	"github.com/agentenv-dev/agentenv/internal/workspace"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
-	"github.com/agentenv-dev/agentenv/session/internal/tree"
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
@@ -21,8 +18,7 @@ import (
 // checkpoint of the current sandbox, to which a later Rewind can return.
 //
 // It returns [ErrBusy] while a query runs or is queued, fs.ErrNotExist for an unknown number,
-// [ErrPruned] for an old periodic one, and errors.ErrUnsupported if the files of the workspace are not stored; see
-// Config.MaxWorkspace.
+// [ErrPruned] for an old periodic one, and errors.ErrUnsupported if the files of the workspace are not stored.
 func (s *AgentSession) Rewind(ctx context.Context, number int) error {
 	if err := s.rewind(ctx, number); err != nil {
 		return fmt.Errorf("rewind: %w", err)
@@ -116,7 +112,7 @@ func ReadChanges(ctx context.Context, st store.Store, id string, from, to int) (
 }
 
 func differences(ctx context.Context, in blobs, state State, from, to int) ([]environment.Change, error) {
-	found, _, _, err := compare(ctx, in, state, from, to)
+	found, err := compare(ctx, in, state, from, to)
 	if err != nil {
 		return nil, fmt.Errorf("changes: %w", err)
 	}
@@ -151,47 +147,23 @@ func ReadPatch(ctx context.Context, st store.Store, id string, w io.Writer, from
 	return nil
 }
 
-func patch(ctx context.Context, in blobs, state State, w io.Writer, from, to int) (err error) {
-	changes, a, b, err := compare(ctx, in, state, from, to)
+func patch(ctx context.Context, in blobs, state State, w io.Writer, from, to int) error {
+	changes, err := compare(ctx, in, state, from, to)
 	if err != nil {
 		return err
 	}
-	changed := make(map[string]bool, len(changes))
-	for _, c := range changes {
-		changed[c.Path] = true
-	}
-	unpack := func(root store.Digest) (state *workspace.Snapshot, err error) {
-		only := func(name string) bool { return changed[name] }
-		err = archive.Pipe(
-			func(w io.Writer) error { return tree.Pack(ctx, in, root, only, w) },
-			func(r io.Reader) (err error) { state, err = workspace.Read(r, true, nil); return err },
-		)
-		return state, err
-	}
-	old, err := unpack(a)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, old.Close()) }()
-	current, err := unpack(b)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, current.Close()) }()
-	return workspace.WritePatch(ctx, w, old, current, workspace.Compare(old, current))
+	return workspace.WritePatch(ctx, w, in, changes)
 }
 
-// compare returns the differences between two checkpoints, and the digests of their workspaces.
-func compare(ctx context.Context, in blobs, state State, from, to int) (_ []tree.Change, old, current store.Digest, _ error) {
+// compare returns the differences between two checkpoints.
+func compare(ctx context.Context, in blobs, state State, from, to int) ([]workspace.Change, error) {
 	a, err := state.withFiles(from)
 	if err != nil {
-		return nil, "", "", err
+		return nil, err
 	}
 	b, err := state.withFiles(cmp.Or(to, state.Checkpoint))
 	if err != nil {
-		return nil, "", "", err
+		return nil, err
 	}
-	old, current = store.Digest(a.Workspace), store.Digest(b.Workspace)
-	changes, err := tree.Compare(ctx, in, old, current)
-	return changes, old, current, err
+	return workspace.Compare(ctx, in, workspace.Digest(a.Workspace), workspace.Digest(b.Workspace), nil)
 }

@@ -12,9 +12,9 @@ import (
 	"time"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/workspace"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
-	"github.com/agentenv-dev/agentenv/session/internal/tree"
 )
 
 // sandbox is the part of an environment that a session uses.
@@ -41,13 +41,18 @@ type sandbox interface {
 	// Files returns the files of the sandbox.
 	Files() primitives.Files
 	// Pack returns the workspace as a tar archive.
-	Pack(ctx context.Context) (io.ReadCloser, error)
+	Pack(ctx context.Context, opts primitives.PackOptions) (io.ReadCloser, error)
+	// States is that of the configuration with which the sandbox was created; nil if there was none.
+	States() *workspace.Tracker
 	// Fork returns n copies, each with its own SessionID.
 	Fork(ctx context.Context, n int) ([]sandbox, error)
 }
 
 // environmentSandbox adapts an environment to the sandbox interface.
-type environmentSandbox struct{ *environment.Environment }
+type environmentSandbox struct {
+	*environment.Environment
+	states *workspace.Tracker
+}
 
 // Isolation returns the isolation of the sandbox. If the sandbox does not report it, the
 // strongest is assumed.
@@ -57,15 +62,17 @@ func (e environmentSandbox) Isolation() primitives.Isolation {
 
 func (e environmentSandbox) Files() primitives.Files { return e.Primitive() }
 
-func (e environmentSandbox) Pack(ctx context.Context) (io.ReadCloser, error) {
-	return primitives.Pack(ctx, e.Primitive(), e.Primitive().Paths().Workspace, primitives.PackOptions{})
+func (e environmentSandbox) Pack(ctx context.Context, opts primitives.PackOptions) (io.ReadCloser, error) {
+	return primitives.Pack(ctx, e.Primitive(), ".", opts)
 }
+
+func (e environmentSandbox) States() *workspace.Tracker { return e.states }
 
 func (e environmentSandbox) Fork(ctx context.Context, n int) ([]sandbox, error) {
 	copies, err := e.Environment.Fork(ctx, n)
 	made := make([]sandbox, len(copies))
 	for i, c := range copies {
-		made[i] = environmentSandbox{c}
+		made[i] = environmentSandbox{c, nil}
 	}
 	return made, err
 }
@@ -79,7 +86,7 @@ func environmentCreator(create func(context.Context, environment.Config) (*envir
 		if err != nil {
 			return nil, err
 		}
-		return environmentSandbox{env}, nil
+		return environmentSandbox{env, cfg.States}, nil
 	}
 }
 
@@ -100,8 +107,7 @@ type liveSandbox struct {
 	used    time.Time // when the last query ended; used by the worker only
 
 	// What the checkpoints have stored of the sandbox. AgentSession.saving guards it.
-	index           tree.Index
-	indexed         bool   // index is that of a checkpoint
+	states          *workspace.Tracker
 	transcript      string // the digest of its blob; empty if none is stored
 	saved           int64  // size of the stored transcript, at least 1; zero if none is stored
 	queryID, prompt string // of the last query
@@ -235,7 +241,11 @@ func (s *AgentSession) makeSandbox(ctx context.Context) (sandbox, []runnerscript
 		return nil, nil, err
 	}
 	defer from.close()
-	sb, err := s.create(ctx, s.environmentConfig(from))
+	cfg := s.environmentConfig(from)
+	if cfg.States, err = s.newStates(ctx, from.checkpoint, from.workspace != nil); err != nil {
+		return nil, nil, err
+	}
+	sb, err := s.create(ctx, cfg)
 	if err != nil {
 		return nil, nil, fmt.Errorf("create environment: %w", err)
 	}

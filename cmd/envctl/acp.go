@@ -85,7 +85,7 @@ func (f *acpFlags) run(ctx context.Context) error {
 			own.Profile.MCPServers = slices.Concat(cfg.Profile.MCPServers, servers)
 			return session.Config{
 				Environment:  own,
-				MaxWorkspace: -1, // the session ends with this program
+				NoFiles: true, // the session ends with this program
 			}, nil
 		},
 	}, f.app.in, f.app.out)

@@ -106,6 +106,9 @@ func (f *checkpointFlags) list(state session.State) error {
 		switch {
 		case c.Pruned:
 			files = "removed"
+		case c.FilesOf > 0:
+			files = fmt.Sprintf("of %d", c.FilesOf)
+		case c.Stale != "":
 		case c.Workspace != "":
 			files = strconv.Itoa(c.Files)
 		}

@@ -148,10 +148,6 @@ func (f *runFlags) run(ctx context.Context, prompts []string) (err error) {
 	if err != nil {
 		return err
 	}
-	var maxWorkspace int64 // zero means the default limit
-	if !stored {
-		maxWorkspace = -1
-	}
 	defer func() { err = errors.Join(err, closeStore()) }()
 	var made atomic.Pointer[environment.Environment] // set by the session's goroutine
 	s, err := session.Open(ctx, session.Config{
@@ -170,8 +166,8 @@ func (f *runFlags) run(ctx context.Context, prompts []string) (err error) {
 			answer.inside(env)
 			return env, nil
 		},
-		Store:        printedStore{st, log.event},
-		MaxWorkspace: maxWorkspace,
+		Store:   printedStore{st, log.event},
+		NoFiles: !stored,
 	})
 	if err != nil {
 		return notOpened(ctx, err)

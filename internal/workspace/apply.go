@@ -2,10 +2,8 @@ package workspace
 
 import (
 	"context"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -23,10 +21,10 @@ import (
 // ErrConflict means that a file of a folder differs from the original state of the workspace.
 var ErrConflict = errors.New("conflict with the folder")
 
-// Apply applies the changes from old to current to a folder of this machine, all or none. It
+// Apply applies changes from the state old to the state current to a folder of this machine, all or none. It
 // returns the applied changes: without changes that the folder already has, and without
 // permission changes that git does not track.
-func Apply(ctx context.Context, dir string, old, current *Snapshot, changes []Change) (_ []Change, err error) {
+func Apply(ctx context.Context, dir string, blobs Blobs, old, current Digest, changes []Change) (_ []Change, err error) {
 	changes = slices.DeleteFunc(changes, func(c Change) bool {
 		return c.Old != nil && c.New != nil && c.Old.sameForGit(*c.New)
 	})
@@ -38,7 +36,13 @@ func Apply(ctx context.Context, dir string, old, current *Snapshot, changes []Ch
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
-	t := &treeChange{root: root, old: old, current: current, changes: changes}
+	t := &treeChange{root: root, changes: changes}
+	if t.old, err = load(ctx, blobs, old); err != nil {
+		return nil, err
+	}
+	if t.current, err = load(ctx, blobs, current); err != nil {
+		return nil, err
+	}
 	err = t.make(ctx)
 	return t.changes, err
 }
@@ -141,8 +145,8 @@ func (t *treeChange) check(c Change) (done bool, _ error) {
 	if err := t.checkFolders(c.Path); err != nil {
 		return false, err
 	}
-	if wanted && is.isLink() && !staysInside(c.Path, is.target) {
-		return false, fmt.Errorf("%w: a symbolic link to %s", primitives.ErrPathEscape, is.target)
+	if wanted && is.isLink() && !staysInside(c.Path, is.Target) {
+		return false, fmt.Errorf("%w: a symbolic link to %s", primitives.ErrPathEscape, is.Target)
 	}
 	if wanted && t.unchanged(c.Path, is) == nil {
 		return true, nil
@@ -276,14 +280,14 @@ func (t *treeChange) unchanged(name string, was Entry) error {
 	is := Entry{Mode: info.Mode(), Size: info.Size()}
 	switch {
 	case is.isLink():
-		if is.target, err = t.root.Readlink(name); err != nil {
+		if is.Target, err = t.root.Readlink(name); err != nil {
 			return err
 		}
-		is.Size, is.sum = int64(len(is.target)), sha256.Sum256([]byte(is.target))
+		is.Size = int64(len(is.Target))
 	case !info.Mode().IsRegular():
 		return fmt.Errorf("%w: it is no file there now", ErrConflict)
 	case is.Size == was.Size:
-		if is.sum, err = t.digest(name); err != nil {
+		if is.digest, err = t.digest(name); err != nil {
 			return err
 		}
 	}
@@ -296,16 +300,14 @@ func (t *treeChange) unchanged(name string, was Entry) error {
 	return nil
 }
 
-func (t *treeChange) digest(name string) (sum [sha256.Size]byte, err error) {
+func (t *treeChange) digest(name string) (Digest, error) {
 	f, err := t.root.Open(name)
 	if err != nil {
-		return sum, err
+		return "", err
 	}
 	defer func() { _ = f.Close() }() // it was only read
-	h := sha256.New()
-	_, err = io.Copy(h, f)
-	h.Sum(sum[:0])
-	return sum, err
+	digest, _, _, err := new(cutter).cut(f, func(Digest, []byte) error { return nil })
+	return digest, err
 }
 
 // staged returns the path of a change's new file in the stage.
@@ -318,7 +320,7 @@ func (t *treeChange) stageNew(i int, c Change) (err error) {
 		return nil
 	}
 	if is.isLink() {
-		return t.root.Symlink(is.target, t.staged(i))
+		return t.root.Symlink(is.Target, t.staged(i))
 	}
 	mode, old := fs.FileMode(0o666), fs.FileMode(0)
 	if info, err := t.root.Lstat(c.Path); err == nil && info.Mode().IsRegular() {
@@ -340,12 +342,8 @@ func (t *treeChange) stageNew(i int, c Change) (err error) {
 			return err
 		}
 	}
-	from := t.current
-	if was, ok := t.old.files[c.Path]; ok && is.sameContent(was) {
-		from, is = t.old, was // current does not store unchanged content again
-	}
 	w := sparse.NewWriter(f)
-	_, err = io.Copy(w, from.content(is))
+	err = t.current.copyTo(w, is)
 	return errors.Join(err, w.Close())
 }
 

@@ -1,12 +1,10 @@
-package tree
+package workspace
 
 import (
 	"context"
 	"path"
 	"slices"
 	"strings"
-
-	"github.com/agentenv-dev/agentenv/session/store"
 )
 
 // Change is a file or link that differs between two states. Old is nil for a created file, New
@@ -18,9 +16,10 @@ type Change struct {
 
 // Compare returns the changes from one state to another, sorted by path. It compares contents,
 // permissions and links, but neither times nor empty directories. It does not read directories
-// that both states share.
-func Compare(ctx context.Context, blobs Blobs, from, to store.Digest) ([]Change, error) {
-	c := comparing{blobs: blobs}
+// that both states share. If skip is not nil, Compare leaves out the paths for which it returns true, and what is below
+// them.
+func Compare(ctx context.Context, blobs Blobs, from, to Digest, skip func(path string) bool) ([]Change, error) {
+	c := comparing{blobs: blobs, skip: skip}
 	if err := c.dirs(ctx, from, to, "", 0); err != nil {
 		return nil, err
 	}
@@ -30,11 +29,12 @@ func Compare(ctx context.Context, blobs Blobs, from, to store.Digest) ([]Change,
 
 type comparing struct {
 	blobs   Blobs
+	skip    func(path string) bool
 	changes []Change
 }
 
 // dirs compares two directories; an empty digest means that the directory does not exist.
-func (c *comparing) dirs(ctx context.Context, from, to store.Digest, dir string, depth int) error {
+func (c *comparing) dirs(ctx context.Context, from, to Digest, dir string, depth int) error {
 	if from == to {
 		return nil
 	}
@@ -55,14 +55,18 @@ func (c *comparing) dirs(ctx context.Context, from, to store.Digest, dir string,
 		}
 	}
 	for name, now := range is {
-		if err := c.entries(ctx, was[name], now, path.Join(dir, name), depth); err != nil {
+		full := path.Join(dir, name)
+		if c.skip != nil && c.skip(full) {
+			continue
+		}
+		if err := c.entries(ctx, was[name], now, full, depth); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c *comparing) list(ctx context.Context, d store.Digest) (map[string]*Entry, error) {
+func (c *comparing) list(ctx context.Context, d Digest) (map[string]*Entry, error) {
 	byName := make(map[string]*Entry)
 	if d == "" {
 		return byName, nil
@@ -83,20 +87,16 @@ func (c *comparing) entries(ctx context.Context, was, is *Entry, name string, de
 	}
 	switch {
 	case oldFile == nil && newFile == nil:
-	case oldFile == nil || newFile == nil || !oldFile.same(newFile):
+	case oldFile == nil || newFile == nil || !oldFile.same(*newFile):
 		c.changes = append(c.changes, Change{Path: name, Old: oldFile, New: newFile})
 	}
 	return nil
 }
 
 // split returns the listing of a directory, or the file.
-func split(e *Entry) (dir store.Digest, file *Entry) {
+func split(e *Entry) (dir Digest, file *Entry) {
 	if e != nil && e.isDir() {
-		return e.Digest, nil
+		return e.digest, nil
 	}
 	return "", e
-}
-
-func (e *Entry) same(o *Entry) bool {
-	return e.Mode == o.Mode && e.Digest == o.Digest && e.Target == o.Target
 }

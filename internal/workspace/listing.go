@@ -1,54 +1,28 @@
-// Package tree stores states of a workspace as trees of blobs. A blob is the content of a file
-// or the listing of a directory. A listing names the digests of the directory's entries, so two
-// states share all files and directories that are equal in both.
-//
-// take.go stores the state of a workspace and reads only what has changed since the last one.
-// pack.go writes a stored state as an archive. compare.go finds what differs between two.
-package tree
+package workspace
 
 import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"iter"
+	"maps"
+	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
-	"github.com/agentenv-dev/agentenv/session/store"
 )
-
-// Blobs keeps contents by their digests. See the methods of store.Store.
-type Blobs interface {
-	PutBlobs(ctx context.Context, contents iter.Seq2[io.Reader, error]) ([]store.Digest, error)
-	Blob(ctx context.Context, d store.Digest) (io.ReadCloser, error)
-}
-
-// Entry is one file, link or directory.
-type Entry struct {
-	Name    string // the last element of its path
-	Mode    fs.FileMode
-	Size    int64 // of a regular file
-	ModTime time.Time
-	// Digest is that of the content, or of the listing of a directory.
-	Digest store.Digest
-	Target string // of a link
-}
-
-func (e Entry) isDir() bool  { return e.Mode.IsDir() }
-func (e Entry) isLink() bool { return e.Mode&fs.ModeSymlink != 0 }
 
 // maxListing is how many bytes the listing of one directory may have.
 const maxListing = 256 << 20
 
-// encode returns the listing of a directory: a line for each entry, sorted by name. Names may
-// have any bytes, so they are quoted as Go strings.
+// encode returns the listing of a directory: a line for each entry, sorted by name. It begins with f for a file, p for a
+// file in pieces, d for a folder and l for a link. Names may have any bytes, so they are quoted as Go strings.
 func encode(entries []Entry) []byte {
 	var b []byte
 	for _, e := range entries {
@@ -58,11 +32,17 @@ func encode(entries []Entry) []byte {
 			kind = 'd'
 		case e.isLink():
 			kind = 'l'
+		case e.pieces:
+			kind = 'p'
 		}
 		b = append(b, kind, ' ')
 		b = strconv.AppendUint(b, uint64(e.Mode.Perm()), 8)
 		b = append(b, ' ')
-		b = strconv.AppendInt(b, e.Size, 10)
+		size := e.Size
+		if e.isLink() {
+			size = 0 // that of its target follows from it
+		}
+		b = strconv.AppendInt(b, size, 10)
 		b = append(b, ' ')
 		b = strconv.AppendInt(b, e.ModTime.UnixNano(), 10)
 		b = append(b, ' ')
@@ -71,7 +51,7 @@ func encode(entries []Entry) []byte {
 		if e.isLink() {
 			b = strconv.AppendQuoteToASCII(b, e.Target)
 		} else {
-			b = append(b, e.Digest...)
+			b = append(b, e.digest...)
 		}
 		b = append(b, '\n')
 	}
@@ -115,21 +95,20 @@ func decodeLine(line string) (e Entry, ok bool) {
 	}
 	e = Entry{Name: name, Mode: fs.FileMode(perm), Size: size, ModTime: time.Unix(0, modified)}
 	switch fields[0] {
-	case "f":
-		e.Digest = store.Digest(rest)
+	case "f", "p":
+		e.digest, e.pieces = Digest(rest), fields[0] == "p"
 	case "d":
 		e.Mode |= fs.ModeDir
-		e.Digest = store.Digest(rest)
+		e.digest = Digest(rest)
 	case "l":
 		e.Mode |= fs.ModeSymlink
 		target, after, ok := cutQuoted(rest)
-		e.Target = target
+		e.Target, e.Size = target, int64(len(target))
 		return e, ok && after == ""
 	default:
 		return e, false
 	}
-	raw, err := hex.DecodeString(rest)
-	return e, err == nil && len(raw) == 32
+	return e, validDigest(e.digest)
 }
 
 // cutQuoted cuts a quoted string from the beginning of s.
@@ -148,7 +127,7 @@ func validName(name string) bool {
 }
 
 // list reads the listing of a directory.
-func list(ctx context.Context, blobs Blobs, d store.Digest) (_ []Entry, err error) {
+func list(ctx context.Context, blobs Blobs, d Digest) (_ []Entry, err error) {
 	r, err := blobs.Blob(ctx, d)
 	if err != nil {
 		return nil, err
@@ -163,3 +142,85 @@ var errTooDeep = fmt.Errorf("%w: its folders are nested more than %d deep", prim
 // maxDepth is how deep the directories of a state may be nested. The kernel limits a path to
 // 4096 bytes.
 const maxDepth = 4096
+
+// list stores the listings of all folders that have changed, the deepest ones first.
+func (t *taking) list(ctx context.Context) error {
+	t.dirs = maps.Clone(t.index.dirs)
+	if t.dirs == nil {
+		t.dirs = make(map[string]Digest)
+	}
+	t.state.Files, t.state.Bytes = 0, 0
+	children := make(map[string][]*tracked)
+	for i := range t.files {
+		f := &t.files[i]
+		switch {
+		case f.lost:
+			t.state.Unreadable = named(t.state.Unreadable, f.info.Path)
+		case f.info.Mode.IsRegular():
+			t.state.Files++
+			t.state.Bytes += f.size
+		}
+		if dir := path.Dir(f.info.Path); t.dirty[dir] && !f.lost {
+			children[dir] = append(children[dir], f)
+		}
+	}
+	dirs := slices.SortedFunc(maps.Keys(t.dirty), func(a, b string) int { return depthOf(b) - depthOf(a) })
+	var fresh [][]byte
+	for _, dir := range dirs {
+		if !t.isListed(dir) {
+			delete(t.dirs, dir)
+			continue
+		}
+		entries := make([]Entry, 0, len(children[dir]))
+		for _, f := range children[dir] {
+			entries = append(entries, f.entry(t.dirs))
+		}
+		listing := encode(entries)
+		digest := digestOf(listing)
+		if t.dirs[dir] != digest {
+			t.dirs[dir] = digest
+			fresh = append(fresh, listing)
+		}
+	}
+	t.state.Root = t.dirs["."]
+	_, err := t.blobs.PutBlobs(ctx, func(yield func(io.Reader, error) bool) {
+		for _, listing := range fresh {
+			t.stored += int64(len(listing))
+			if !yield(bytes.NewReader(listing), nil) {
+				return
+			}
+		}
+	})
+	return err
+}
+
+// depthOf sorts folders: the workspace itself is the least deep.
+func depthOf(dir string) int {
+	if dir == "." {
+		return -1
+	}
+	return strings.Count(dir, "/")
+}
+
+// isListed reports whether a folder is in the state.
+func (t *taking) isListed(dir string) bool {
+	if dir == "." {
+		return true
+	}
+	i, found := slices.BinarySearchFunc(t.files, dir, func(f tracked, dir string) int { return strings.Compare(f.info.Path, dir) })
+	return found && t.files[i].info.IsDir()
+}
+
+// entry returns the file as an entry of its folder.
+func (f *tracked) entry(dirs map[string]Digest) Entry {
+	e := Entry{Name: path.Base(f.info.Path), Mode: f.info.Mode, ModTime: f.info.ModTime}
+	switch {
+	case e.isDir():
+		e.digest = dirs[f.info.Path]
+	case e.isLink():
+		e.Target, e.Size = f.info.Target, int64(len(f.info.Target))
+	default:
+		e.Size, e.digest, e.pieces = f.size, f.digest, f.pieces != nil
+	}
+	return e
+}

@@ -1,4 +1,4 @@
-package tree
+package workspace
 
 import (
 	"archive/tar"
@@ -7,15 +7,13 @@ import (
 	"fmt"
 	"io"
 	"path"
-
-	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// Pack writes a state as an uncompressed tar archive, as primitives.Pack does. If only is not
-// nil, Pack writes just the files and links for whose paths only returns true.
-func Pack(ctx context.Context, blobs Blobs, root store.Digest, only func(path string) bool, w io.Writer) error {
+// Pack writes a state as an uncompressed tar archive, as primitives.Pack does. If skip is not nil, Pack leaves out the
+// paths for which it returns true, and what is below them.
+func Pack(ctx context.Context, blobs Blobs, root Digest, skip func(path string) bool, w io.Writer) error {
 	out := tar.NewWriter(w)
-	p := packing{blobs: blobs, only: only, out: out}
+	p := packing{blobs: blobs, skip: skip, out: out}
 	if err := p.dir(ctx, root, "", 0); err != nil {
 		return err
 	}
@@ -24,11 +22,11 @@ func Pack(ctx context.Context, blobs Blobs, root store.Digest, only func(path st
 
 type packing struct {
 	blobs Blobs
-	only  func(path string) bool
+	skip  func(path string) bool
 	out   *tar.Writer
 }
 
-func (p *packing) dir(ctx context.Context, d store.Digest, dir string, depth int) error {
+func (p *packing) dir(ctx context.Context, d Digest, dir string, depth int) error {
 	if depth > maxDepth {
 		return errTooDeep
 	}
@@ -37,7 +35,11 @@ func (p *packing) dir(ctx context.Context, d store.Digest, dir string, depth int
 		return fmt.Errorf("%s: %w", path.Join(".", dir), err)
 	}
 	for _, e := range entries {
-		if err := p.entry(ctx, e, path.Join(dir, e.Name), depth); err != nil {
+		name := path.Join(dir, e.Name)
+		if p.skip != nil && p.skip(name) {
+			continue
+		}
+		if err := p.entry(ctx, e, name, depth); err != nil {
 			return err
 		}
 	}
@@ -50,15 +52,11 @@ func (p *packing) entry(ctx context.Context, e Entry, name string, depth int) er
 	}
 	switch {
 	case e.isDir():
-		if p.only == nil {
-			h.Typeflag, h.Name, h.Size = tar.TypeDir, name+"/", 0
-			if err := p.out.WriteHeader(h); err != nil {
-				return err
-			}
+		h.Typeflag, h.Name, h.Size = tar.TypeDir, name+"/", 0
+		if err := p.out.WriteHeader(h); err != nil {
+			return err
 		}
-		return p.dir(ctx, e.Digest, name, depth+1)
-	case p.only != nil && !p.only(name):
-		return nil
+		return p.dir(ctx, e.digest, name, depth+1)
 	case e.isLink():
 		h.Typeflag, h.Linkname, h.Size = tar.TypeSymlink, e.Target, 0
 		return p.out.WriteHeader(h)
@@ -73,7 +71,7 @@ func (p *packing) entry(ctx context.Context, e Entry, name string, depth int) er
 }
 
 func (p *packing) content(ctx context.Context, e Entry) (err error) {
-	r, err := p.blobs.Blob(ctx, e.Digest)
+	r, err := openContent(ctx, p.blobs, e)
 	if err != nil {
 		return err
 	}

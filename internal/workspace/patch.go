@@ -20,9 +20,10 @@ import (
 // are patched as a whole, like binary ones.
 const maxText = 8 << 20
 
-// WritePatch writes the changes from old to current as one patch for "git apply".
-func WritePatch(ctx context.Context, w io.Writer, old, current *Snapshot, changes []Change) error {
-	p := &patchWriter{w: bufio.NewWriter(w), old: old, current: current}
+// WritePatch writes changes as one patch for "git apply".
+func WritePatch(ctx context.Context, w io.Writer, blobs Blobs, changes []Change) error {
+	contents := &Snapshot{ctx: ctx, blobs: blobs}
+	p := &patchWriter{w: bufio.NewWriter(w), old: contents, current: contents}
 	for _, c := range changes {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -130,16 +131,17 @@ func (p *patchWriter) binary(was, is *Entry) error {
 }
 
 func (p *patchWriter) literal(s *Snapshot, e *Entry) error {
-	var r io.Reader = strings.NewReader("")
 	size := int64(0)
 	if e != nil {
-		r, size = s.content(*e), e.Size
+		size = e.Size
 	}
 	p.printf("literal %d\n", size)
 	lines := &base85Writer{w: p.w}
 	zip := zlib.NewWriter(lines)
-	if _, err := io.Copy(zip, r); err != nil {
-		return err
+	if e != nil {
+		if err := s.copyTo(zip, *e); err != nil {
+			return err
+		}
 	}
 	if err := zip.Close(); err != nil {
 		return err
@@ -159,8 +161,9 @@ func text(s *Snapshot, e *Entry) (content []byte, ok bool, err error) {
 	if e.Size > maxText {
 		return nil, false, nil
 	}
-	content, err = io.ReadAll(s.content(*e))
-	return content, err == nil && bytes.IndexByte(content, 0) < 0, err
+	var b bytes.Buffer
+	err = s.copyTo(&b, *e)
+	return b.Bytes(), err == nil && bytes.IndexByte(b.Bytes(), 0) < 0, err
 }
 
 // blobID returns git's object ID of a content.
@@ -170,7 +173,7 @@ func blobID(s *Snapshot, e *Entry) (string, error) {
 	}
 	h := sha1.New()
 	_, _ = fmt.Fprintf(h, "blob %d\x00", e.Size)
-	if _, err := io.Copy(h, s.content(*e)); err != nil {
+	if err := s.copyTo(h, *e); err != nil {
 		return "", err
 	}
 	return hex.EncodeToString(h.Sum(nil)), nil

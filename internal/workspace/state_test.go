@@ -1,4 +1,4 @@
-package tree
+package workspace
 
 import (
 	"bytes"
@@ -27,8 +27,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // sandbox is a local sandbox that records reads.
 type sandbox struct {
 	*local.Sandbox
-	packs int
-	opens []string
+	packed, opens []string
 }
 
 func (s *sandbox) Files() primitives.Files { return s }
@@ -38,9 +37,9 @@ func (s *sandbox) Open(ctx context.Context, name string) (io.ReadCloser, error) 
 	return s.Sandbox.Open(ctx, name)
 }
 
-func (s *sandbox) Pack(ctx context.Context) (io.ReadCloser, error) {
-	s.packs++
-	return primitives.Pack(ctx, s.Sandbox, ".", primitives.PackOptions{})
+func (s *sandbox) Pack(ctx context.Context, opts primitives.PackOptions) (io.ReadCloser, error) {
+	s.packed = append(s.packed, opts.Only...)
+	return primitives.Pack(ctx, s.Sandbox, ".", opts)
 }
 
 // path returns the path on this machine of a file of the workspace.
@@ -78,17 +77,19 @@ func newMemory(t *testing.T) *memory {
 	return m
 }
 
-func (m *memory) PutBlobs(ctx context.Context, contents iter.Seq2[io.Reader, error]) ([]store.Digest, error) {
+func (m *memory) PutBlobs(ctx context.Context, contents iter.Seq2[io.Reader, error]) ([]Digest, error) {
 	digests, err := m.Store.PutBlobs(ctx, "s", contents)
 	m.puts += len(digests)
-	return digests, err
+	same := make([]Digest, len(digests))
+	for i, d := range digests {
+		same[i] = Digest(d)
+	}
+	return same, err
 }
 
-func (m *memory) Blob(ctx context.Context, d store.Digest) (io.ReadCloser, error) {
-	return m.Store.Blob(ctx, "s", d)
+func (m *memory) Blob(ctx context.Context, d Digest) (io.ReadCloser, error) {
+	return m.Store.Blob(ctx, "s", store.Digest(d))
 }
-
-const mib = 1 << 20
 
 // write writes files with an old modification time, and the empty file newest with the current
 // time.
@@ -113,8 +114,8 @@ func (s *sandbox) write(t *testing.T, content string, names ...string) {
 
 func take(t *testing.T, x *Index, s *sandbox, m *memory) State {
 	t.Helper()
-	s.packs, s.opens, m.puts = 0, nil, 0
-	st, err := x.Take(t.Context(), s, m, 64*mib)
+	s.packed, s.opens, m.puts = nil, nil, 0
+	st, err := x.Take(t.Context(), s, m, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +124,7 @@ func take(t *testing.T, x *Index, s *sandbox, m *memory) State {
 
 // unpacked unpacks a state into a new sandbox, and returns it with the paths, modes, times and
 // contents of its files.
-func unpacked(t *testing.T, m *memory, root store.Digest) (*sandbox, []string) {
+func unpacked(t *testing.T, m *memory, root Digest) (*sandbox, []string) {
 	t.Helper()
 	s := newSandbox(t)
 	var b bytes.Buffer
@@ -160,10 +161,10 @@ func contents(t *testing.T, s *sandbox) []string {
 	return all
 }
 
-// manyFiles returns the names of more files than Take reads one by one.
+// manyFiles returns the names of some files.
 func manyFiles() []string {
 	var names []string
-	for i := range 3 * manyReads {
+	for i := range 48 {
 		names = append(names, fmt.Sprintf("many/%d/f", i))
 	}
 	return names
@@ -199,49 +200,36 @@ func TestOnlyWhatHasChangedIsRead(t *testing.T) {
 	s.write(t, "content", append(manyFiles(), "a", "dir/b")...)
 	x := new(Index)
 	first := take(t, x, s, m)
-	if s.packs != 1 || len(s.opens) != 0 {
-		t.Errorf("the first one packed %d times and opened %q", s.packs, s.opens)
+	if len(s.packed) != first.Files || len(s.opens) != 0 {
+		t.Errorf("the first one packed %q and opened %q", s.packed, s.opens)
 	}
 	take(t, x, s, m) // the newest file is read again
+	settle(x)
+	take(t, x, s, m) // and once more, when it is no longer recent
 
 	same := take(t, x, s, m)
-	if s.packs != 0 || !slices.Equal(s.opens, []string{"newest"}) || m.puts != 1 || same.Root != first.Root {
-		t.Errorf("without a change: packed %d times, opened %q, put %d blobs", s.packs, s.opens, m.puts)
+	if len(s.packed)+len(s.opens) != 0 || m.puts != 0 || same.Root != first.Root || same.Read != 0 {
+		t.Errorf("without a change: packed %q, opened %q, put %d blobs, %+v", s.packed, s.opens, m.puts, same)
 	}
 
 	s.write(t, "changed", "dir/b")
 	changed := take(t, x, s, m)
-	if s.packs != 0 || !slices.Contains(s.opens, "dir/b") || len(s.opens) != 2 || changed.Read != 2 {
-		t.Errorf("with a change: packed %d times, opened %q, %+v", s.packs, s.opens, changed)
+	if !slices.Equal(s.packed, []string{"dir/b", "newest"}) || len(s.opens) != 0 || changed.Read != 2 {
+		t.Errorf("with a change: packed %q, opened %q, %+v", s.packed, s.opens, changed)
 	}
-	if m.puts != 4 { // dir/b and newest, the listings of dir and of the workspace
-		t.Errorf("with a change %d blobs were put, want 4", m.puts)
+	if m.puts != 3 { // dir/b, the listings of dir and of the workspace
+		t.Errorf("with a change %d blobs were put, want 3", m.puts)
+	}
+	s.write(t, "changed", "a")
+	if take(t, x, s, m); m.puts != 1 {
+		t.Errorf("%d blobs were put for a content that the state before has, want a listing", m.puts)
 	}
 }
 
-func TestFewOfManyFilesAreReadOneByOne(t *testing.T) {
-	s, m := newSandbox(t), newMemory(t)
-	const few = manyReads + 4
-	var names []string
-	for i := range readsOneIn * (few + 2) { // take writes one, too
-		names = append(names, fmt.Sprintf("f%d", i))
-	}
-	s.write(t, "content", names...)
-	before := time.Now().Add(-time.Hour)
-	for _, name := range names {
-		if err := os.Chtimes(s.path(name), before, before); err != nil {
-			t.Fatal(err)
-		}
-	}
-	x := new(Index)
-	take(t, x, s, m)
-	s.write(t, "changed", names[:few]...)
-	if take(t, x, s, m); s.packs != 0 || len(s.opens) < few {
-		t.Errorf("with %d changes in %d files: packed %d times, opened %d", few, len(names), s.packs, len(s.opens))
-	}
-	s.write(t, "changed again", names[:3*few]...)
-	if take(t, x, s, m); s.packs != 1 {
-		t.Errorf("with %d changes in %d files: packed %d times", 3*few, len(names), s.packs)
+// settle makes the recent files of an index old.
+func settle(x *Index) {
+	for name := range x.since {
+		x.since[name] = time.Now().Add(-time.Minute)
 	}
 }
 
@@ -274,20 +262,8 @@ func TestARecentFileIsReadOnceMore(t *testing.T) {
 	x := new(Index)
 	take(t, x, s, m)
 	take(t, x, s, m)
-	if slices.Contains(s.opens, "old") || !slices.Contains(s.opens, "recent") {
-		t.Errorf("opened %q, want the recent ones", s.opens)
-	}
-}
-
-func TestTheStateOfAWorkspaceIsBounded(t *testing.T) {
-	s, m := newSandbox(t), newMemory(t)
-	s.write(t, "content", "a")
-	if err := os.Truncate(s.path("newest"), 100*mib); err != nil { // a sparse file
-		t.Fatal(err)
-	}
-	_, err := new(Index).Take(t.Context(), s, m, 64*mib)
-	if !errors.Is(err, primitives.ErrLimit) || m.puts != 0 {
-		t.Errorf("%v, %d blobs were put; want ErrLimit and none", err, m.puts)
+	if slices.Contains(s.packed, "old") || !slices.Contains(s.packed, "recent") {
+		t.Errorf("read %q, want the recent ones", s.packed)
 	}
 }
 
@@ -307,7 +283,7 @@ func TestCompareFindsWhatDiffers(t *testing.T) {
 	}
 	s.write(t, "other", "changed", "new/deep/file", "file to folder/in it", "was")
 	second := take(t, x, s, m)
-	changes, err := Compare(t.Context(), m, first.Root, second.Root)
+	changes, err := Compare(t.Context(), m, first.Root, second.Root, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -342,7 +318,7 @@ func TestAMalformedListingIsRefused(t *testing.T) {
 		"a digest of other bytes": `f 644 0 0 "a" ` + strings.Repeat("z", 64),
 		"a special mode":          `f 4755 0 0 "a" ` + digest,
 		"a negative size":         `f 644 -1 0 "a" ` + digest,
-		"another kind":            `c 644 0 0 "a" ` + digest,
+		"another kind":            `x 644 0 0 "a" ` + digest,
 		"no end":                  `l 777 0 0 "a" "b`,
 		"a name twice":            `f 644 0 0 "a" ` + digest + "\n" + `f 644 0 0 "a" ` + digest,
 	} {
@@ -356,9 +332,10 @@ func TestAMalformedListingIsRefused(t *testing.T) {
 
 func FuzzListing(f *testing.F) {
 	f.Add(encode([]Entry{
-		{Name: "a", Mode: 0o644, Size: 3, ModTime: time.Unix(1, 2), Digest: store.Digest(strings.Repeat("0a", 32))},
+		{Name: "a", Mode: 0o644, Size: 3, ModTime: time.Unix(1, 2), digest: Digest(strings.Repeat("0a", 32))},
 		{Name: "b\xff\n", Mode: fs.ModeSymlink | 0o777, ModTime: time.Unix(0, 0), Target: "../\x00"},
-		{Name: "c", Mode: fs.ModeDir | 0o755, ModTime: time.Unix(0, 0), Digest: store.Digest(strings.Repeat("0a", 32))},
+		{Name: "bb", Mode: 0o600, Size: 300_000, ModTime: time.Unix(1, 2), digest: Digest(strings.Repeat("0b", 32)), pieces: true},
+		{Name: "c", Mode: fs.ModeDir | 0o755, ModTime: time.Unix(0, 0), digest: Digest(strings.Repeat("0a", 32))},
 	}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		entries, err := decode(bytes.NewReader(data))
@@ -370,7 +347,7 @@ func FuzzListing(f *testing.F) {
 			t.Fatalf("%v: %v", entries, err)
 		}
 		for i, e := range entries {
-			if !validName(e.Name) || again[i].Name != e.Name || again[i].Target != e.Target || again[i].Digest != e.Digest {
+			if !validName(e.Name) || again[i].Name != e.Name || again[i].Target != e.Target || again[i].digest != e.digest {
 				t.Fatalf("%+v came back as %+v", e, again[i])
 			}
 		}

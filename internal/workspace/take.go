@@ -1,17 +1,13 @@
-package tree
+package workspace
 
 import (
 	"archive/tar"
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"iter"
-	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -19,305 +15,425 @@ import (
 
 	"github.com/agentenv-dev/agentenv/internal/archive"
 	"github.com/agentenv-dev/agentenv/primitives"
-	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// Workspace is what Take needs of a sandbox.
-type Workspace interface {
-	// Files returns the files of the sandbox, whose relative paths begin in the workspace.
-	Files() primitives.Files
-	// Pack returns the workspace as a tar archive.
-	Pack(ctx context.Context) (io.ReadCloser, error)
-}
-
-// Index caches the result of the last Take of a workspace, so that the next Take reads only
-// files that have changed since. The zero value is empty. It must be used by one goroutine at a
-// time, and for one sandbox only.
+// Index knows the last state of a workspace, so that the next Take reads only files that have changed since. The zero
+// value knows nothing. It must be used by one goroutine at a time, and for one sandbox only. A copy of it may be used
+// separately.
 type Index struct {
-	files map[string]indexed
-	dirs  map[store.Digest]bool // the listings of the last state
+	state State
+	files []tracked            // sorted by path
+	dirs  map[string]Digest    // the listings
+	blobs map[Digest]struct{}  // of the state, without listings
+	since map[string]time.Time // when a file that must be read again was first seen with its revision
+	// unclaimed is what was stored since the last Claim.
+	unclaimed int64
+	expects   bool // see Expect
 }
 
-// indexed is a file as of the last read.
-type indexed struct {
-	revision string
-	size     int64
-	digest   store.Digest
-	// recent says that the file changed just before it was read. A later change within the same
-	// clock tick of the file system would have the same revision, so the next Take reads the
-	// file again.
-	recent bool
+// tracked is a file, link or folder as of the last Take. The revision is empty if the content is known from an archive
+// that was unpacked.
+type tracked struct {
+	info   primitives.FileInfo
+	size   int64 // that was read
+	digest Digest
+	pieces []piece // of a large file
+	lost   bool    // it could not be read
 }
 
-// recently exceeds the clock tick of every file system.
+// recently exceeds the clock tick of every file system. A file that changes twice within one tick has the same revision
+// after both. So a file that was just changed when it was read is read again.
 const recently = 2 * time.Second
 
-// State is a stored state of a workspace.
-type State struct {
-	Root  store.Digest // of the listing of the workspace
-	Files int          // regular files
-	Bytes int64        // of all files
-	Read  int          // files whose content was read
-	// Stored is how many bytes were given to the store, which may have had some of them.
-	Stored int64
-	// Unreadable names at most 10 of the files that could not be read and are missing in the
-	// state.
-	Unreadable []string
+// Options say what Take reads. The zero value means everything.
+type Options struct {
+	// Limit is how many bytes of content the state may have, without holes of large files. Zero means no limit.
+	Limit int64
+	// Room is how many bytes of content may be stored that the state before does not have. Zero means no limit.
+	Room int64
+	// Skip reports whether to leave out a path. What is below a folder that is left out is left out, too.
+	Skip func(path string) bool
+	// NoContents stores the listings alone, which are all that Compare needs.
+	NoContents bool
+	// Alone says that no process of the sandbox writes meanwhile.
+	Alone bool
 }
 
-const maxUnreadable = 10
-
-// Up to manyReads files, or one in readsOneIn of the workspace, Take reads the files one by one,
-// each with a round trip to the sandbox. For more, it reads the whole workspace as one stream.
-const (
-	manyReads  = 16
-	readsOneIn = 64
-)
-
-// Take stores the state of a workspace. If the workspace has more than limit bytes, Take reads
-// nothing and returns [primitives.ErrLimit]. A file that changes meanwhile is stored with one
-// of its contents, or a mix; the next Take reads it again.
-func (x *Index) Take(ctx context.Context, ws Workspace, blobs Blobs, limit int64) (State, error) {
+// Take stores the state of a workspace. A file that changes while it is read is read again; if it changes each time, it
+// is stored with one of its contents, or a mix, and State.Unsteady names it.
+func (x *Index) Take(ctx context.Context, from Source, blobs Blobs, opts Options) (State, error) {
 	started := time.Now()
-	infos, err := ws.Files().List(ctx, ".", primitives.ListOptions{Depth: -1})
+	infos, err := from.Files().List(ctx, ".", primitives.ListOptions{Depth: -1})
 	if err != nil {
 		return State{}, err
 	}
-	t := &taking{index: x, blobs: blobs, found: make(map[string]indexed), dirs: make(map[store.Digest]bool)}
-	var total int64
-	var newest time.Time
-	for _, info := range infos {
-		if !info.Mode.IsRegular() {
-			continue
-		}
-		if total += info.Size; total > limit {
-			return State{}, fmt.Errorf("%w: the workspace is larger than %d bytes; raise MaxWorkspace or keep less in it", primitives.ErrLimit, limit)
-		}
-		if newest.Before(info.ModTime) && info.ModTime.Before(started) {
-			newest = info.ModTime
-		}
-		if old, ok := x.files[info.Path]; ok && old.revision == info.Revision && !old.recent {
-			t.found[info.Path] = old
-			continue
-		}
-		t.changed = append(t.changed, info)
-	}
-	if err := t.read(ctx, ws, newest.Add(-recently)); err != nil {
+	if infos, err = choose(infos, opts.Skip); err != nil {
 		return State{}, err
 	}
-	if err := t.store(ctx, infos); err != nil {
+	t := &taking{index: x, from: from, blobs: blobs, opts: opts, started: started, since: make(map[string]time.Time)}
+	t.plan(infos)
+	if err := t.measure(); err != nil {
 		return State{}, err
 	}
-	x.files, x.dirs = t.found, t.dirs
-	t.state.Files = len(t.found)
+	if len(t.changed) == 0 && len(t.dirty) == 0 && x.state.Root != "" {
+		st := x.state
+		st.Read = 0
+		return st, nil
+	}
+	t.known = x.blobs
+	t.put = make(map[Digest]struct{})
+	if err := t.readAll(ctx); err != nil {
+		return State{}, err
+	}
+	t.files = slices.DeleteFunc(t.files, func(f tracked) bool { return f.info.Path == "" })
+	if err := t.list(ctx); err != nil {
+		return State{}, err
+	}
+	*x = Index{state: t.state, files: t.files, dirs: t.dirs, blobs: t.held(), since: t.since, unclaimed: x.unclaimed + t.stored}
 	return t.state, nil
+}
+
+// Claim returns how many bytes were stored since the last Claim that states before did not have.
+func (x *Index) Claim() int64 {
+	n := x.unclaimed
+	x.unclaimed = 0
+	return n
+}
+
+// choose removes what is left out, and checks the paths, which come from the sandbox.
+func choose(infos []primitives.FileInfo, skip func(string) bool) ([]primitives.FileInfo, error) {
+	out := make(map[string]bool) // folders
+	kept := infos[:0]
+	for i, info := range infos {
+		if strings.HasPrefix(info.Path, "/") || !validName(path.Base(info.Path)) || path.Clean(info.Path) != info.Path ||
+			i > 0 && infos[i-1].Path >= info.Path {
+			return nil, fmt.Errorf("%q: %w", info.Path, primitives.ErrPathEscape)
+		}
+		if skip != nil && (out[path.Dir(info.Path)] || skip(info.Path)) {
+			out[info.Path] = true
+			continue
+		}
+		if info.IsDir() || info.Mode.IsRegular() || info.Mode&fs.ModeSymlink != 0 {
+			info.Mode &= fs.ModeType | fs.ModePerm
+			kept = append(kept, info)
+		}
+	}
+	return kept, nil
 }
 
 // taking is one Take.
 type taking struct {
 	index   *Index
+	from    Source
 	blobs   Blobs
-	changed []primitives.FileInfo // to be read, sorted by path
-	found   map[string]indexed    // files whose content is stored
-	dirs    map[store.Digest]bool
+	opts    Options
+	started time.Time
+	files   []tracked            // sorted by path; those without a path are gone
+	changed []int                // of files: to be read
+	dirty   map[string]bool      // folders whose listing changes
+	dirs    map[string]Digest    // listings
+	since   map[string]time.Time // see Index
+	known   map[Digest]struct{}  // blobs that the state before has
+	put     map[Digest]struct{}  // blobs that this one adds
+	cut     cutter
 	state   State
+	stored  int64
 }
 
-// read stores the contents of the changed files. Files that changed after since are marked
-// recent.
-func (t *taking) read(ctx context.Context, ws Workspace, since time.Time) error {
-	if len(t.changed) == 0 {
-		return nil
-	}
-	var read []primitives.FileInfo // in the order of the digests
-	contents := t.oneByOne(ctx, ws.Files(), &read)
-	if len(t.changed) > max(manyReads, (len(t.changed)+len(t.found))/readsOneIn) {
-		contents = t.packed(ctx, ws, &read)
-	}
-	sizes := make([]int64, 0, len(t.changed))
-	counted := func(yield func(io.Reader, error) bool) {
-		for r, err := range contents {
-			if err != nil {
-				yield(nil, err)
-				return
-			}
-			sizes = append(sizes, 0)
-			if !yield(&counter{r: r, n: &sizes[len(sizes)-1]}, nil) {
-				return
-			}
+// plan compares the listing with the last one.
+func (t *taking) plan(infos []primitives.FileInfo) {
+	t.files, t.dirty = make([]tracked, len(infos)), make(map[string]bool)
+	newest := time.Time{}
+	for _, info := range infos {
+		if info.Mode.IsRegular() && newest.Before(info.ModTime) && info.ModTime.Before(t.started) {
+			newest = info.ModTime
 		}
 	}
-	digests, err := t.blobs.PutBlobs(ctx, counted)
-	if err != nil {
-		return err
-	}
-	if len(digests) != len(read) {
-		return fmt.Errorf("the store returned %d digests for %d files", len(digests), len(read))
-	}
-	for i, info := range read {
-		t.state.Stored += sizes[i]
-		t.found[info.Path] = indexed{
-			revision: info.Revision, size: sizes[i], digest: digests[i], recent: info.ModTime.After(since),
+	old := t.index.files
+	for i, info := range infos {
+		for len(old) > 0 && old[0].info.Path < info.Path {
+			t.touch(old[0].info)
+			old = old[1:]
+		}
+		t.files[i].info = info
+		if len(old) == 0 || old[0].info.Path != info.Path {
+			t.touch(info)
+			t.read(i, newest)
+			continue
+		}
+		was := old[0]
+		old = old[1:]
+		switch {
+		case was.info != info && !was.learned(info):
+			t.touch(info)
+			t.read(i, newest)
+		case t.again(was):
+			t.touch(info)
+			t.changed = append(t.changed, i)
+		default:
+			if was.info != info {
+				t.touch(info)
+			}
+			was.info = info
+			t.files[i] = was
 		}
 	}
-	t.state.Read = len(read)
+	for _, gone := range old {
+		t.touch(gone.info)
+	}
+	if t.index.state.Root == "" {
+		t.dirty["."] = true
+	}
+}
+
+// measure returns an error if there is more to read than [Limit]: reading a hole takes time, too.
+func (t *taking) measure() error {
+	meter := Limit.Meter()
+	for _, i := range t.changed {
+		info := t.files[i].info
+		if err := meter(&tar.Header{Name: info.Path, Size: info.Size}); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
-// counter counts the bytes that are read.
-type counter struct {
-	r io.Reader
-	n *int64
+// learned reports whether the file has the content that was unpacked.
+func (f *tracked) learned(info primitives.FileInfo) bool {
+	return f.info.Revision == "" && f.digest != "" && info.Mode.IsRegular() && info.Size == f.size && info.ModTime.Equal(f.info.ModTime)
 }
 
-func (c *counter) Read(p []byte) (int, error) {
-	n, err := c.r.Read(p)
-	*c.n += int64(n)
-	return n, err
+// again reports whether an unchanged file must be read again.
+func (t *taking) again(f tracked) bool {
+	seen, recent := t.index.since[f.info.Path]
+	if !recent {
+		return f.lost
+	}
+	if t.started.Sub(seen) < recently {
+		t.since[f.info.Path] = seen
+	}
+	return true
 }
 
-// oneByOne opens each file.
-func (t *taking) oneByOne(ctx context.Context, files primitives.Files, read *[]primitives.FileInfo) iter.Seq2[io.Reader, error] {
-	return func(yield func(io.Reader, error) bool) {
-		for _, info := range t.changed {
-			r, err := files.Open(ctx, info.Path)
-			switch {
-			case errors.Is(err, fs.ErrNotExist), errors.Is(err, primitives.ErrNotRegular), errors.Is(err, primitives.ErrIsDirectory):
-				continue // the file was just replaced
-			case errors.Is(err, fs.ErrPermission):
-				t.unreadable(info.Path)
-				continue
-			case err != nil:
-				yield(nil, err)
-				return
-			}
-			*read = append(*read, info)
-			// A file that grows while it is read might never end.
-			more := yield(io.LimitReader(r, info.Size+maxGrowth), nil)
-			if err := r.Close(); err != nil && more {
-				yield(nil, err)
-				return
-			}
-			if !more {
-				return
-			}
-		}
+// read remembers that a file must be read, and whether it changed just now.
+func (t *taking) read(i int, newest time.Time) {
+	info := t.files[i].info
+	if !info.Mode.IsRegular() {
+		return
+	}
+	t.changed = append(t.changed, i)
+	if info.ModTime.After(newest.Add(-recently)) {
+		t.since[info.Path] = t.started
 	}
 }
 
-// maxGrowth is how many bytes a file may have beyond its listed size.
-const maxGrowth = 64 << 20
+// touch marks a file as changed, which changes the listings of the folders that it is in.
+func (t *taking) touch(info primitives.FileInfo) {
+	if info.IsDir() {
+		t.dirty[info.Path] = true
+	}
+	for dir := path.Dir(info.Path); !t.dirty[dir]; dir = path.Dir(dir) {
+		t.dirty[dir] = true
+	}
+}
 
-// packed reads the whole workspace in one stream.
-func (t *taking) packed(ctx context.Context, ws Workspace, read *[]primitives.FileInfo) iter.Seq2[io.Reader, error] {
-	return func(yield func(io.Reader, error) bool) {
-		want := make(map[string]primitives.FileInfo, len(t.changed))
-		for _, info := range t.changed {
-			want[info.Path] = info
+// rounds is how often files that change meanwhile are read.
+const rounds = 3
+
+// readAll stores the contents of the changed files.
+func (t *taking) readAll(ctx context.Context) error {
+	for range rounds {
+		if err := t.store(ctx); err != nil || len(t.changed) == 0 {
+			return err
 		}
-		packed, err := ws.Pack(ctx)
+		if t.opts.Alone {
+			return nil
+		}
+		if err := t.findUnsteady(ctx); err != nil || len(t.changed) == 0 {
+			return err
+		}
+	}
+	for _, i := range t.changed {
+		t.state.Unsteady = named(t.state.Unsteady, t.files[i].info.Path)
+	}
+	return nil
+}
+
+// manyStats is up to how many files are looked at one by one; for more, everything is listed.
+const manyStats = 8
+
+// findUnsteady sets changed to those of the files just read that have changed meanwhile.
+func (t *taking) findUnsteady(ctx context.Context) error {
+	t.changed = slices.DeleteFunc(t.changed, func(i int) bool { return t.files[i].info.Path == "" || t.files[i].lost })
+	now := make(map[string]primitives.FileInfo)
+	if len(t.changed) > manyStats {
+		infos, err := t.from.Files().List(ctx, ".", primitives.ListOptions{Depth: -1})
 		if err != nil {
-			yield(nil, err)
-			return
+			return err
 		}
-		left := false
-		err = func() error {
-			in := archive.NewReader(packed, archive.Limit{})
-			for {
-				h, err := in.Next()
-				if errors.Is(err, io.EOF) {
-					return nil
-				}
-				if err != nil {
-					return err
-				}
-				info, ok := want[path.Clean(h.Name)]
-				if !ok || h.Typeflag != tar.TypeReg {
-					continue
-				}
-				delete(want, info.Path)
-				*read = append(*read, info)
-				if left = !yield(in, nil); left {
-					return nil
-				}
+		for _, info := range infos {
+			now[info.Path] = info
+		}
+	} else {
+		for _, i := range t.changed {
+			info, err := t.from.Files().Stat(ctx, t.files[i].info.Path)
+			if err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
 			}
-		}()
-		if err = errors.Join(err, packed.Close()); err != nil && !left {
-			yield(nil, err)
-		}
-		for name := range want { // the file is gone or unreadable
-			t.unreadable(name)
+			now[info.Path] = info
 		}
 	}
+	t.changed = slices.DeleteFunc(t.changed, func(i int) bool {
+		f := &t.files[i]
+		info, there := now[f.info.Path]
+		if !there || info.Revision == f.info.Revision || !info.Mode.IsRegular() {
+			return true // what is gone now was there when it was read
+		}
+		info.Mode &= fs.ModeType | fs.ModePerm
+		f.info = info
+		f.size, f.pieces = 0, nil
+		t.since[info.Path] = t.started
+		return false
+	})
+	return nil
 }
 
-func (t *taking) unreadable(name string) {
-	if len(t.state.Unreadable) < maxUnreadable {
-		t.state.Unreadable = append(t.state.Unreadable, name)
-		slices.Sort(t.state.Unreadable)
-	}
-}
-
-// store stores the listings of all directories, the deepest ones first.
-func (t *taking) store(ctx context.Context, infos []primitives.FileInfo) error {
-	children := map[string][]Entry{".": nil}
-	for _, info := range infos {
-		if strings.HasPrefix(info.Path, "/") || !validName(path.Base(info.Path)) || path.Clean(info.Path) != info.Path {
-			return fmt.Errorf("%q: %w", info.Path, primitives.ErrPathEscape)
+// store reads the changed files and puts their contents into the store.
+func (t *taking) store(ctx context.Context) error {
+	var all int64
+	if t.opts.Limit > 0 {
+		for i := range t.files {
+			all += t.files[i].data()
 		}
-		dir := path.Dir(info.Path)
-		e := Entry{Name: path.Base(info.Path), Mode: info.Mode & (fs.ModeType | fs.ModePerm), ModTime: info.ModTime}
-		switch {
-		case e.isDir():
-			children[info.Path] = nil
-		case e.isLink():
-			e.Target = info.Target
-		default:
-			file, ok := t.found[info.Path]
-			if !ok {
-				continue
+	}
+	var failed error
+	var want []Digest
+	digests, err := t.blobs.PutBlobs(ctx, func(yield func(io.Reader, error) bool) {
+		stop := errors.New("the store takes no more")
+		emit := func(d Digest, data []byte) error {
+			if t.isKnown(d) || t.opts.NoContents {
+				return nil
 			}
-			e.Size, e.Digest = file.size, file.digest
-			t.state.Bytes += file.size
-		}
-		if _, ok := children[dir]; !ok {
-			return fmt.Errorf("%q: its folder is not listed", info.Path)
-		}
-		children[dir] = append(children[dir], e)
-	}
-	dirs := slices.SortedFunc(maps.Keys(children), func(a, b string) int { return strings.Count(b, "/") - strings.Count(a, "/") })
-	digests := make(map[string]store.Digest, len(dirs))
-	var fresh [][]byte
-	// The workspace "." has as many slashes as its entries, so move it to the end.
-	dirs = append(slices.DeleteFunc(dirs, func(dir string) bool { return dir == "." }), ".")
-	for _, dir := range dirs {
-		entries := children[dir]
-		for i := range entries {
-			if entries[i].isDir() {
-				entries[i].Digest = digests[path.Join(dir, entries[i].Name)]
+			t.put[d] = struct{}{}
+			t.stored += int64(len(data))
+			want = append(want, d)
+			if !yield(bytes.NewReader(data), nil) {
+				return stop
 			}
+			return nil
 		}
-		slices.SortFunc(entries, func(a, b Entry) int { return strings.Compare(a.Name, b.Name) })
-		listing := encode(entries)
-		sum := sha256.Sum256(listing)
-		digest := store.Digest(hex.EncodeToString(sum[:]))
-		digests[dir] = digest
-		if !t.index.dirs[digest] && !t.dirs[digest] {
-			fresh = append(fresh, listing)
-			t.state.Stored += int64(len(listing))
-		}
-		t.dirs[digest] = true
-	}
-	t.state.Root = digests["."]
-	if len(fresh) == 0 {
-		return nil
-	}
-	_, err := t.blobs.PutBlobs(ctx, func(yield func(io.Reader, error) bool) {
-		for _, listing := range fresh {
-			if !yield(bytes.NewReader(listing), nil) {
+		for i, r := range t.contents(ctx, &failed) {
+			f := &t.files[i]
+			digest, pieces, size, err := t.cut.cut(r, emit)
+			if errors.Is(err, stop) {
 				return
 			}
+			if err != nil {
+				continue // contents tries again or sets failed
+			}
+			f.digest, f.pieces, f.size, f.lost = digest, pieces, size, false
+			t.state.Read++
+			if all += f.data(); t.opts.Limit > 0 && all > t.opts.Limit {
+				failed = fmt.Errorf("%w: the workspace has more than %d bytes of content, the most of it in %q", primitives.ErrLimit, t.opts.Limit, t.largest())
+			}
+			if t.opts.Room > 0 && t.stored > t.opts.Room {
+				failed = fmt.Errorf("%w: the workspace has more than %d bytes of new content, for which there is no room; the most of it is in %q",
+					primitives.ErrLimit, t.opts.Room, t.largest())
+			}
+			if failed != nil {
+				break
+			}
+		}
+		if failed != nil {
+			yield(nil, failed)
 		}
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	if !slices.Equal(digests, want) {
+		return fmt.Errorf("the store returned %d digests for %d blobs, or others", len(digests), len(want))
+	}
+	return nil
+}
+
+func (t *taking) isKnown(d Digest) bool {
+	_, before := t.known[d]
+	_, now := t.put[d]
+	return before || now
+}
+
+// data is the size of a file without the holes of a large one.
+func (f *tracked) data() int64 {
+	if f.pieces == nil {
+		return f.size
+	}
+	var n int64
+	for _, p := range f.pieces {
+		if p.digest != "" {
+			n += p.size
+		}
+	}
+	return n
+}
+
+// largest returns the folder or file at the top of the workspace that has the most content.
+func (t *taking) largest() string {
+	sums := make(map[string]int64)
+	for i := range t.files {
+		top, _, _ := strings.Cut(t.files[i].info.Path, "/")
+		sums[top] += t.files[i].info.Size
+	}
+	most := ""
+	for name, n := range sums {
+		if n > sums[most] || n == sums[most] && name < most {
+			most = name
+		}
+	}
+	return most
+}
+
+func named(list []string, name string) []string {
+	if len(list) < maxNamed {
+		list = append(list, name)
+	}
+	return list
+}
+
+// held returns the blobs of the files of the state.
+func (t *taking) held() map[Digest]struct{} {
+	held := make(map[Digest]struct{}, len(t.files))
+	for i := range t.files {
+		t.files[i].hold(held)
+	}
+	return held
+}
+
+// hold adds the blobs of a file.
+func (f *tracked) hold(held map[Digest]struct{}) {
+	if f.digest == "" {
+		return
+	}
+	held[f.digest] = struct{}{}
+	for _, p := range f.pieces {
+		if p.digest != "" {
+			held[p.digest] = struct{}{}
+		}
+	}
+}
+
+// Tracker has the states of the workspace of one sandbox, and where they are stored.
+type Tracker struct {
+	Index
+	Blobs Blobs
+	Options
+}
+
+// ArchiveLimit bounds what Learn stores.
+func (o Options) ArchiveLimit() archive.Limit {
+	limit := archive.Limit{Bytes: o.Limit}
+	if o.Room > 0 && (o.Limit == 0 || o.Room < o.Limit) {
+		limit.Bytes = o.Room
+	}
+	return limit
 }

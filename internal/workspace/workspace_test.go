@@ -8,12 +8,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
+
+	"github.com/agentenv-dev/agentenv/internal/archive"
 )
 
-// snapshotOf returns a snapshot of files with these contents.
-func snapshotOf(t *testing.T, files map[string]string) *Snapshot {
+// stateOf stores a state of files with these contents.
+func stateOf(t *testing.T, blobs Blobs, files map[string]string) *Snapshot {
 	t.Helper()
 	var packed bytes.Buffer
 	w := tar.NewWriter(&packed)
@@ -28,30 +29,43 @@ func snapshotOf(t *testing.T, files map[string]string) *Snapshot {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	s, err := Read(&packed, true, nil)
+	st, err := Read(t.Context(), &packed, blobs, archive.Limit{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	s, err := load(t.Context(), blobs, st.Root)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return s
 }
 
-func TestTheHolesOfAFileTakeNoDisk(t *testing.T) {
-	const mib = 1 << 20
-	s := snapshotOf(t, map[string]string{"f": strings.Repeat("\x00", 16*mib)})
-	var st syscall.Stat_t
-	if err := syscall.Fstat(int(s.store.Fd()), &st); err != nil || st.Size != 16*mib || st.Blocks*512 > mib {
-		t.Errorf("the snapshot has %d bytes and takes %d of disk, %v", st.Size, st.Blocks*512, err)
+// changesOf returns the changes between two states.
+func changesOf(t *testing.T, old, current *Snapshot) []Change {
+	t.Helper()
+	changes, err := Compare(t.Context(), old.blobs, old.root, current.root, nil)
+	if err != nil {
+		t.Fatal(err)
 	}
+	return changes
+}
+
+// temporary returns blobs for one test.
+func temporary(t *testing.T) *Temporary {
+	t.Helper()
+	blobs := NewTemporary(nil)
+	t.Cleanup(func() {
+		if err := blobs.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return blobs
 }
 
 func TestApplyIsAllOrNothing(t *testing.T) {
-	old := snapshotOf(t, map[string]string{"a": "1\n", "z/b": "1\n"})
-	current := snapshotOf(t, map[string]string{"a": "2\n", "y/x/new": "1\n", "z/b": "2\n"})
+	blobs := temporary(t)
+	old := stateOf(t, blobs, map[string]string{"a": "1\n", "z/b": "1\n"})
+	current := stateOf(t, blobs, map[string]string{"a": "2\n", "y/x/new": "1\n", "z/b": "2\n"})
 	dir := t.TempDir()
 	put := func(name, content string) {
 		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755), os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644)); err != nil {
@@ -66,7 +80,7 @@ func TestApplyIsAllOrNothing(t *testing.T) {
 	}
 	defer root.Close()
 	// A program may save a file between the check and the commit.
-	c := &treeChange{root: root, old: old, current: current, changes: Compare(old, current)}
+	c := &treeChange{root: root, old: old, current: current, changes: changesOf(t, old, current)}
 	c.staging = func() { put("z/b", "mine\n") }
 	if err := c.make(t.Context()); !errors.Is(err, ErrConflict) {
 		t.Errorf("applied: %v", err)
@@ -86,8 +100,9 @@ func TestApplyIsAllOrNothing(t *testing.T) {
 }
 
 func TestAnUndoneApplyBringsEmptyFoldersBack(t *testing.T) {
-	old := snapshotOf(t, map[string]string{"a": "1\n"})
-	current := snapshotOf(t, map[string]string{"a": "1\n", "d": "new\n", "z": "new\n"})
+	blobs := temporary(t)
+	old := stateOf(t, blobs, map[string]string{"a": "1\n"})
+	current := stateOf(t, blobs, map[string]string{"a": "1\n", "d": "new\n", "z": "new\n"})
 	dir := t.TempDir()
 	if err := errors.Join(os.WriteFile(filepath.Join(dir, "a"), []byte("1\n"), 0o644), os.MkdirAll(filepath.Join(dir, "d/x/y"), 0o755)); err != nil {
 		t.Fatal(err)
@@ -97,7 +112,7 @@ func TestAnUndoneApplyBringsEmptyFoldersBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	c := &treeChange{root: root, old: old, current: current, changes: Compare(old, current)}
+	c := &treeChange{root: root, old: old, current: current, changes: changesOf(t, old, current)}
 	c.staging = func() {
 		if err := os.WriteFile(filepath.Join(dir, "z"), []byte("mine\n"), 0o644); err != nil {
 			t.Error(err)
@@ -138,17 +153,24 @@ func FuzzSnapshot(f *testing.F) {
 		f.Add(b.Bytes())
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		s, err := Read(bytes.NewReader(data), false, nil)
+		blobs := NewTemporary(nil)
+		defer func() {
+			if err := blobs.Close(); err != nil {
+				t.Error(err)
+			}
+		}()
+		st, err := Read(t.Context(), bytes.NewReader(data), blobs, archive.Limit{})
 		if err != nil {
 			return
+		}
+		s, err := load(t.Context(), blobs, st.Root)
+		if err != nil {
+			t.Fatal(err)
 		}
 		for name := range s.files {
 			if name == ".." || strings.HasPrefix(name, "../") || strings.HasPrefix(name, "/") {
 				t.Errorf("a file %q", name)
 			}
-		}
-		if err := s.Close(); err != nil {
-			t.Error(err)
 		}
 	})
 }

@@ -41,7 +41,7 @@ func TestFloodThatTheEditorWasToldIsNotKept(t *testing.T) {
 		Sandbox: environment.Sandbox{Type: "local", Local: local.Provider{Root: filepath.Join(t.TempDir(), "sandboxes")}},
 		Scripts: environment.Scripts{SetupSession: fine, ReadTranscript: fine, ExecuteQuery: shell(flood)},
 	}
-	w := serveSessions(t, session.Config{Environment: env, MaxWorkspace: -1})
+	w := serveSessions(t, session.Config{Environment: env, NoFiles: true})
 	id := w.begin()
 	var told int
 	testmemory.AtMost(t, 5*maxSent/2, func() {

@@ -1,0 +1,179 @@
+package environment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/agentenv-dev/agentenv/internal/archive"
+	"github.com/agentenv-dev/agentenv/internal/workspace"
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// baseline is the workspace as it was when the sources were placed.
+type baseline struct {
+	mu     sync.RWMutex                // held for reading while the state is in use
+	read   func(context.Context) error // reads the state at its first use; nil once that is done
+	root   workspace.Digest
+	blobs  workspace.Blobs
+	own    *workspace.Temporary // blobs, if this environment has them
+	index  workspace.Index      // what is known of the sandbox's files; only copies of it are used
+	err    error                // why there is no state
+	closed bool
+}
+
+// files gives package workspace access to the workspace of a sandbox.
+type files struct {
+	p primitives.EnvironmentPrimitive
+}
+
+func (f files) Files() primitives.Files { return f.p }
+
+func (f files) Pack(ctx context.Context, opts primitives.PackOptions) (io.ReadCloser, error) {
+	return primitives.Pack(ctx, f.p, ".", opts)
+}
+
+// begin prepares for what is placed in the workspace of a new sandbox.
+func (b *baseline) begin(cfg Config) *workspace.Tracker {
+	if cfg.States != nil {
+		return cfg.States
+	}
+	b.own = workspace.NewTemporary(nil)
+	return &workspace.Tracker{Blobs: b.own, Options: workspace.Options{Skip: ignoring(cfg.ignorePatterns())}}
+}
+
+// ignoring returns a function that reports whether a path matches one of the patterns.
+func ignoring(patterns []string) func(string) bool {
+	return func(name string) bool { return workspace.IgnoredItself(patterns, name) }
+}
+
+// take stores the state of the workspace of a new sandbox, in which no process writes. If the sandbox cannot pack files
+// there is no baseline, and use returns the error.
+func (b *baseline) take(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config, states *workspace.Tracker) error {
+	opts := states.Options
+	opts.Alone = true
+	st, err := states.Take(ctx, files{p}, states.Blobs, opts)
+	if err != nil && cfg.States != nil && ctx.Err() == nil && !errors.Is(err, errors.ErrUnsupported) {
+		// It is too large for a session's store. The session says so with its first checkpoint.
+		cfg.States = nil
+		states = b.begin(cfg)
+		st, err = states.Take(ctx, files{p}, states.Blobs, states.Options)
+	}
+	b.root, b.blobs, b.index, b.err = st.Root, states.Blobs, states.Index, err
+	if errors.Is(err, errors.ErrUnsupported) {
+		return nil
+	}
+	return err
+}
+
+// found sets the state to one that the sandbox has kept itself.
+func (b *baseline) found(ctx context.Context, r io.Reader) error {
+	own := workspace.NewTemporary(nil)
+	st, err := workspace.Read(ctx, r, own, archive.Limit{})
+	if err != nil {
+		return errors.Join(err, own.Close())
+	}
+	b.root, b.blobs, b.own = st.Root, own, own
+	return nil
+}
+
+// use calls f with the baseline, which close does not end meanwhile.
+func (b *baseline) use(ctx context.Context, f func() error) error {
+	if err := b.find(ctx); err != nil {
+		return err
+	}
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	switch {
+	case b.closed:
+		return ErrClosed
+	case b.err != nil:
+		return b.err
+	}
+	return f()
+}
+
+// find reads the baseline unless that is done. After an error the next call tries again.
+func (b *baseline) find(ctx context.Context) error {
+	b.mu.RLock()
+	known := b.read == nil
+	b.mu.RUnlock()
+	if known {
+		return nil // without the write lock, which would block other users
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.read == nil || b.closed {
+		return nil
+	}
+	if err := b.read(ctx); err != nil {
+		return fmt.Errorf("read what the workspace began with: %w", err)
+	}
+	b.read = nil
+	return nil
+}
+
+// pack writes the baseline as an archive, without what does not count as a change.
+func (b *baseline) pack(ctx context.Context, ignore []string, w io.Writer) error {
+	return workspace.Pack(ctx, b.blobs, b.root, ignoring(ignore), w)
+}
+
+// share copies the baseline of another environment. Either baseline may be closed first.
+func (b *baseline) share(of *baseline) error {
+	of.mu.RLock()
+	defer of.mu.RUnlock()
+	switch {
+	case of.closed:
+		return ErrClosed
+	case of.read != nil:
+		return nil // each environment reads it from its own sandbox
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	old := b.own
+	if b.own = of.own; b.own != nil {
+		b.own.Share()
+	}
+	// What is known of the files of this sandbox may name blobs that the other does not have.
+	b.read, b.root, b.blobs, b.index, b.err = nil, of.root, of.blobs, workspace.Index{}, of.err
+	return old.Close()
+}
+
+func (b *baseline) close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil
+	}
+	b.closed = true
+	return b.own.Close()
+}
+
+// difference is what has changed since the baseline.
+type difference struct {
+	changes      []workspace.Change
+	old, current workspace.Digest
+	blobs        *workspace.Temporary
+}
+
+// differ calls f with the changes of the workspace. Their contents can be read if contents is true.
+func (e *Environment) differ(ctx context.Context, contents bool, f func(difference) error) error {
+	b := &e.base
+	return b.use(ctx, func() (err error) {
+		blobs := workspace.NewTemporary(b.blobs)
+		defer func() { err = errors.Join(err, blobs.Close()) }()
+		index := b.index
+		ignored := ignoring(e.cfg.ignorePatterns())
+		now, err := index.Take(ctx, files{e.prim}, blobs, workspace.Options{Skip: ignored, NoContents: !contents})
+		if err != nil {
+			return err
+		}
+		changes, err := workspace.Compare(ctx, blobs, b.root, now.Root, ignored)
+		if err != nil {
+			return err
+		}
+		return f(difference{changes: changes, old: b.root, current: now.Root, blobs: blobs})
+	})
+}

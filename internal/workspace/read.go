@@ -1,0 +1,145 @@
+package workspace
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+
+	"github.com/agentenv-dev/agentenv/internal/archive"
+	"github.com/agentenv-dev/agentenv/primitives"
+)
+
+// manyNames is how many bytes of paths are asked for at once.
+const manyNames = 1 << 20
+
+// contents reads the changed files. A file that is gone meanwhile is forgotten, and one that cannot be read is lost.
+func (t *taking) contents(ctx context.Context, failed *error) iter.Seq2[int, io.Reader] {
+	return func(yield func(int, io.Reader) bool) {
+		for at := 0; at < len(t.changed); {
+			var names []string
+			size, end := 0, at
+			for ; end < len(t.changed) && size < manyNames; end++ {
+				name := t.files[t.changed[end]].info.Path
+				names, size = append(names, name), size+len(name)
+			}
+			read, more, err := t.packed(ctx, t.changed[at:end], names, yield)
+			if !more {
+				return
+			}
+			if err != nil {
+				// A large file became shorter meanwhile: read it without saying its size first.
+				if read == end-at || ctx.Err() != nil || errors.Is(err, primitives.ErrUnavailable) || errors.Is(err, primitives.ErrTerminated) {
+					*failed = err
+					return
+				}
+				if more, err := t.opened(ctx, t.changed[at+read], yield); err != nil || !more {
+					*failed = err
+					return
+				}
+				read++
+				end = at + read
+			}
+			at = end
+		}
+	}
+}
+
+// packed reads files as one archive. It returns how many of them it has dealt with, and false if the caller wants no
+// more.
+func (t *taking) packed(ctx context.Context, files []int, names []string, yield func(int, io.Reader) bool) (read int, more bool, err error) {
+	packed, err := t.from.Pack(ctx, primitives.PackOptions{Only: names})
+	if err != nil {
+		return 0, true, err
+	}
+	defer func() { err = errors.Join(err, packed.Close()) }()
+	in := archive.NewReader(packed, archive.Limit{Bytes: -1, Entries: int64(len(names))})
+	for {
+		h, err := in.Next()
+		if err != nil && !errors.Is(err, io.EOF) {
+			return read, true, err
+		}
+		for ; read < len(names) && (err != nil || names[read] != h.Name); read++ {
+			if err := t.missing(ctx, files[read]); err != nil {
+				return read, true, err
+			}
+		}
+		if err != nil {
+			return read, true, nil
+		}
+		if read == len(names) {
+			return read, true, fmt.Errorf("%q: the sandbox packed what was not asked for: %w", h.Name, primitives.ErrPathEscape)
+		}
+		if h.Typeflag != tar.TypeReg {
+			t.files[files[read]].info.Path = "" // it was replaced by a link; the next Take sees that
+			read++
+			continue
+		}
+		body := &checked{r: in, n: h.Size}
+		if !yield(files[read], body) {
+			return read, false, nil
+		}
+		if body.err != nil {
+			return read, true, body.err
+		}
+		read++
+	}
+}
+
+// checked keeps the error of reading one file.
+type checked struct {
+	r   io.Reader
+	n   int64
+	err error
+}
+
+func (c *checked) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		c.err = err
+	}
+	return n, err
+}
+
+// missing deals with a file that the sandbox has not packed: it is gone, or cannot be read.
+func (t *taking) missing(ctx context.Context, i int) error {
+	f := &t.files[i]
+	_, err := t.from.Files().Stat(ctx, f.info.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		f.info.Path = ""
+		return nil
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		err = nil
+	}
+	f.lost = true
+	return err
+}
+
+// maxGrowth is how many bytes a file may have beyond its listed size.
+const maxGrowth = 64 << 20
+
+// opened reads one file whose size is not known before its end.
+func (t *taking) opened(ctx context.Context, i int, yield func(int, io.Reader) bool) (more bool, err error) {
+	f := &t.files[i]
+	r, err := t.from.Files().Open(ctx, f.info.Path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, primitives.ErrNotRegular), errors.Is(err, primitives.ErrIsDirectory):
+		f.info.Path = ""
+		return true, nil
+	case errors.Is(err, fs.ErrPermission):
+		f.lost = true
+		return true, nil
+	case err != nil:
+		return true, err
+	}
+	body := &checked{r: io.LimitReader(r, f.info.Size+maxGrowth)} // one that grows meanwhile might never end
+	more = yield(i, body)
+	if err := r.Close(); err != nil && more {
+		return true, errors.Join(body.err, err)
+	}
+	return more, body.err
+}
