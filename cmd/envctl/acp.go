@@ -84,8 +84,8 @@ func (f *acpFlags) run(ctx context.Context) error {
 			own := inFolder(cfg, folder)
 			own.Profile.MCPServers = slices.Concat(cfg.Profile.MCPServers, servers)
 			return session.Config{
-				Environment:  own,
-				NoFiles: true, // the session ends with this program
+				Environment: own,
+				NoFiles:     true, // the session ends with this program
 			}, nil
 		},
 	}, f.app.in, f.app.out)

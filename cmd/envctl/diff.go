@@ -5,6 +5,8 @@ import (
 	"errors"
 
 	"github.com/spf13/cobra"
+
+	"github.com/agentenv-dev/agentenv/session/store"
 )
 
 // diffFlags are the flags of diff.
@@ -64,11 +66,17 @@ func (f *diffFlags) run(ctx context.Context, id string) (err error) {
 	}
 	defer func() { err = errors.Join(err, env.Close()) }()
 	if !f.stat && !f.asJSON {
-		return env.Patch(ctx, f.app.out)
+		err = env.Patch(ctx, f.app.out)
+	} else if changes, cerr := env.Changes(ctx); cerr != nil {
+		err = cerr
+	} else {
+		return f.print(changes)
 	}
-	changes, err := env.Changes(ctx)
-	if err != nil {
-		return err
+	if errors.Is(err, errors.ErrUnsupported) {
+		// The sandbox of a killed program, in its grace: only the session knows how it began.
+		if derr := f.diffCheckpoints(ctx, point{env.SessionID(), 1}, 0); !errors.Is(derr, store.ErrNotFound) {
+			return derr
+		}
 	}
-	return f.print(changes)
+	return err
 }
