@@ -52,9 +52,7 @@ func ignoring(patterns []string) func(string) bool {
 // take stores the state of the workspace of a new sandbox, in which no process writes. If the sandbox cannot pack files
 // there is no baseline, and use returns the error.
 func (b *baseline) take(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config, states *workspace.Tracker) error {
-	opts := states.Options
-	opts.Alone = true
-	st, err := states.Take(ctx, files{p}, states.Blobs, opts)
+	st, err := states.Take(ctx, files{p}, states.Blobs, states.Options)
 	if err != nil && cfg.States != nil && ctx.Err() == nil && !errors.Is(err, errors.ErrUnsupported) {
 		// It is too large for a session's store. The session says so with its first checkpoint.
 		cfg.States = nil

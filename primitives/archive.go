@@ -11,9 +11,14 @@ type PackOptions struct {
 	// Ignore lists patterns of paths to leave out, as WatchOptions.Ignore does.
 	Ignore []string `json:"ignore,omitempty"`
 	// Only lists the paths of the files and links to pack, relative to the directory, in this order. Files that are
-	// missing or cannot be read are left out. Nil means all.
+	// missing or cannot be read are left out. A small file that changes while it is read is read again. After a file
+	// that was packed in a state that it may never have had comes a global header with the record [PackChanged], whose
+	// value is its path. Nil means all.
 	Only []string `json:"only,omitempty"`
 }
+
+// PackChanged is the PAX record of an archive that names a file which changed while it was packed.
+const PackChanged = "AGENTENV.changed"
 
 // Packer is implemented by primitives that pack a directory by themselves. Call
 // [Pack].

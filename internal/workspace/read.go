@@ -56,11 +56,17 @@ func (t *taking) packed(ctx context.Context, files []int, names []string, yield 
 		return 0, true, err
 	}
 	defer func() { err = errors.Join(err, packed.Close()) }()
-	in := archive.NewReader(packed, archive.Limit{Bytes: -1, Entries: int64(len(names))})
+	in := archive.NewReader(packed, archive.Limit{Bytes: -1, Entries: 2 * int64(len(names))})
 	for {
 		h, err := in.Next()
 		if err != nil && !errors.Is(err, io.EOF) {
 			return read, true, err
+		}
+		if err == nil && h.Typeflag == tar.TypeXGlobalHeader {
+			if read > 0 && h.PAXRecords[primitives.PackChanged] == names[read-1] {
+				t.unsteady = append(t.unsteady, files[read-1])
+			}
+			continue
 		}
 		for ; read < len(names) && (err != nil || names[read] != h.Name); read++ {
 			if err := t.missing(ctx, files[read]); err != nil {
@@ -136,6 +142,7 @@ func (t *taking) opened(ctx context.Context, i int, yield func(int, io.Reader) b
 	case err != nil:
 		return true, err
 	}
+	t.unsteady = append(t.unsteady, i)
 	body := &checked{r: io.LimitReader(r, f.info.Size+maxGrowth)} // one that grows meanwhile might never end
 	more = yield(i, body)
 	if err := r.Close(); err != nil && more {

@@ -203,10 +203,6 @@ func TestOnlyWhatHasChangedIsRead(t *testing.T) {
 	if len(s.packed) != first.Files || len(s.opens) != 0 {
 		t.Errorf("the first one packed %q and opened %q", s.packed, s.opens)
 	}
-	take(t, x, s, m) // the newest file is read again
-	settle(x)
-	take(t, x, s, m) // and once more, when it is no longer recent
-
 	same := take(t, x, s, m)
 	if len(s.packed)+len(s.opens) != 0 || m.puts != 0 || same.Root != first.Root || same.Read != 0 {
 		t.Errorf("without a change: packed %q, opened %q, put %d blobs, %+v", s.packed, s.opens, m.puts, same)
@@ -223,13 +219,6 @@ func TestOnlyWhatHasChangedIsRead(t *testing.T) {
 	s.write(t, "changed", "a")
 	if take(t, x, s, m); m.puts != 1 {
 		t.Errorf("%d blobs were put for a content that the state before has, want a listing", m.puts)
-	}
-}
-
-// settle makes the recent files of an index old.
-func settle(x *Index) {
-	for name := range x.since {
-		x.since[name] = time.Now().Add(-time.Minute)
 	}
 }
 
@@ -250,20 +239,6 @@ func TestAFileWhoseSizeAndTimeStayIsReadAgain(t *testing.T) {
 	}
 	if second := take(t, x, s, m); second.Root == first.Root {
 		t.Error("the change was not noticed")
-	}
-}
-
-func TestARecentFileIsReadOnceMore(t *testing.T) {
-	s, m := newSandbox(t), newMemory(t)
-	s.write(t, "one", "old")
-	if err := os.WriteFile(s.path("recent"), []byte("two"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	x := new(Index)
-	take(t, x, s, m)
-	take(t, x, s, m)
-	if slices.Contains(s.packed, "old") || !slices.Contains(s.packed, "recent") {
-		t.Errorf("read %q, want the recent ones", s.packed)
 	}
 }
 

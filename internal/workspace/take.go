@@ -11,7 +11,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/agentenv-dev/agentenv/internal/archive"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -22,10 +21,9 @@ import (
 // separately.
 type Index struct {
 	state State
-	files []tracked            // sorted by path
-	dirs  map[string]Digest    // the listings
-	blobs map[Digest]struct{}  // of the state, without listings
-	since map[string]time.Time // when a file that must be read again was first seen with its revision
+	files []tracked           // sorted by path
+	dirs  map[string]Digest   // the listings
+	blobs map[Digest]struct{} // of the state, without listings
 	// unclaimed is what was stored since the last Claim.
 	unclaimed int64
 	expects   bool // see Expect
@@ -39,11 +37,8 @@ type tracked struct {
 	digest Digest
 	pieces []piece // of a large file
 	lost   bool    // it could not be read
+	again  bool    // it may have changed while it was read
 }
-
-// recently exceeds the clock tick of every file system. A file that changes twice within one tick has the same revision
-// after both. So a file that was just changed when it was read is read again.
-const recently = 2 * time.Second
 
 // Options say what Take reads. The zero value means everything.
 type Options struct {
@@ -55,14 +50,11 @@ type Options struct {
 	Skip func(path string) bool
 	// NoContents stores the listings alone, which are all that Compare needs.
 	NoContents bool
-	// Alone says that no process of the sandbox writes meanwhile.
-	Alone bool
 }
 
 // Take stores the state of a workspace. A file that changes while it is read is read again; if it changes each time, it
 // is stored with one of its contents, or a mix, and State.Unsteady names it.
 func (x *Index) Take(ctx context.Context, from Source, blobs Blobs, opts Options) (State, error) {
-	started := time.Now()
 	infos, err := from.Files().List(ctx, ".", primitives.ListOptions{Depth: -1})
 	if err != nil {
 		return State{}, err
@@ -70,7 +62,7 @@ func (x *Index) Take(ctx context.Context, from Source, blobs Blobs, opts Options
 	if infos, err = choose(infos, opts.Skip); err != nil {
 		return State{}, err
 	}
-	t := &taking{index: x, from: from, blobs: blobs, opts: opts, started: started, since: make(map[string]time.Time)}
+	t := &taking{index: x, from: from, blobs: blobs, opts: opts}
 	t.plan(infos)
 	if err := t.measure(); err != nil {
 		return State{}, err
@@ -89,7 +81,7 @@ func (x *Index) Take(ctx context.Context, from Source, blobs Blobs, opts Options
 	if err := t.list(ctx); err != nil {
 		return State{}, err
 	}
-	*x = Index{state: t.state, files: t.files, dirs: t.dirs, blobs: t.held(), since: t.since, unclaimed: x.unclaimed + t.stored}
+	*x = Index{state: t.state, files: t.files, dirs: t.dirs, blobs: t.held(), unclaimed: x.unclaimed + t.stored}
 	return t.state, nil
 }
 
@@ -123,32 +115,25 @@ func choose(infos []primitives.FileInfo, skip func(string) bool) ([]primitives.F
 
 // taking is one Take.
 type taking struct {
-	index   *Index
-	from    Source
-	blobs   Blobs
-	opts    Options
-	started time.Time
-	files   []tracked            // sorted by path; those without a path are gone
-	changed []int                // of files: to be read
-	dirty   map[string]bool      // folders whose listing changes
-	dirs    map[string]Digest    // listings
-	since   map[string]time.Time // see Index
-	known   map[Digest]struct{}  // blobs that the state before has
-	put     map[Digest]struct{}  // blobs that this one adds
-	cut     cutter
-	state   State
-	stored  int64
+	index    *Index
+	from     Source
+	blobs    Blobs
+	opts     Options
+	files    []tracked           // sorted by path; those without a path are gone
+	changed  []int               // of files: to be read
+	unsteady []int               // those that changed while they were read
+	dirty    map[string]bool     // folders whose listing changes
+	dirs     map[string]Digest   // listings
+	known    map[Digest]struct{} // blobs that the state before has
+	put      map[Digest]struct{} // blobs that this one adds
+	cut      cutter
+	state    State
+	stored   int64
 }
 
 // plan compares the listing with the last one.
 func (t *taking) plan(infos []primitives.FileInfo) {
 	t.files, t.dirty = make([]tracked, len(infos)), make(map[string]bool)
-	newest := time.Time{}
-	for _, info := range infos {
-		if info.Mode.IsRegular() && newest.Before(info.ModTime) && info.ModTime.Before(t.started) {
-			newest = info.ModTime
-		}
-	}
 	old := t.index.files
 	for i, info := range infos {
 		for len(old) > 0 && old[0].info.Path < info.Path {
@@ -158,7 +143,7 @@ func (t *taking) plan(infos []primitives.FileInfo) {
 		t.files[i].info = info
 		if len(old) == 0 || old[0].info.Path != info.Path {
 			t.touch(info)
-			t.read(i, newest)
+			t.read(i)
 			continue
 		}
 		was := old[0]
@@ -166,10 +151,10 @@ func (t *taking) plan(infos []primitives.FileInfo) {
 		switch {
 		case was.info != info && !was.learned(info):
 			t.touch(info)
-			t.read(i, newest)
-		case t.again(was):
+			t.read(i)
+		case was.lost || was.again:
 			t.touch(info)
-			t.changed = append(t.changed, i)
+			t.read(i)
 		default:
 			if was.info != info {
 				t.touch(info)
@@ -203,27 +188,10 @@ func (f *tracked) learned(info primitives.FileInfo) bool {
 	return f.info.Revision == "" && f.digest != "" && info.Mode.IsRegular() && info.Size == f.size && info.ModTime.Equal(f.info.ModTime)
 }
 
-// again reports whether an unchanged file must be read again.
-func (t *taking) again(f tracked) bool {
-	seen, recent := t.index.since[f.info.Path]
-	if !recent {
-		return f.lost
-	}
-	if t.started.Sub(seen) < recently {
-		t.since[f.info.Path] = seen
-	}
-	return true
-}
-
-// read remembers that a file must be read, and whether it changed just now.
-func (t *taking) read(i int, newest time.Time) {
-	info := t.files[i].info
-	if !info.Mode.IsRegular() {
-		return
-	}
-	t.changed = append(t.changed, i)
-	if info.ModTime.After(newest.Add(-recently)) {
-		t.since[info.Path] = t.started
+// read remembers that a file must be read.
+func (t *taking) read(i int) {
+	if t.files[i].info.Mode.IsRegular() {
+		t.changed = append(t.changed, i)
 	}
 }
 
@@ -242,59 +210,26 @@ const rounds = 3
 
 // readAll stores the contents of the changed files.
 func (t *taking) readAll(ctx context.Context) error {
-	for range rounds {
-		if err := t.store(ctx); err != nil || len(t.changed) == 0 {
+	for n := range rounds {
+		t.unsteady = nil
+		if err := t.store(ctx); err != nil {
 			return err
 		}
-		if t.opts.Alone {
+		t.changed = t.unsteady
+		for _, i := range t.changed {
+			f := &t.files[i]
+			if n < rounds-1 {
+				f.size, f.pieces = 0, nil // they are read again
+			}
+		}
+		if len(t.changed) == 0 {
 			return nil
-		}
-		if err := t.findUnsteady(ctx); err != nil || len(t.changed) == 0 {
-			return err
 		}
 	}
 	for _, i := range t.changed {
+		t.files[i].again = true
 		t.state.Unsteady = named(t.state.Unsteady, t.files[i].info.Path)
 	}
-	return nil
-}
-
-// manyStats is up to how many files are looked at one by one; for more, everything is listed.
-const manyStats = 8
-
-// findUnsteady sets changed to those of the files just read that have changed meanwhile.
-func (t *taking) findUnsteady(ctx context.Context) error {
-	t.changed = slices.DeleteFunc(t.changed, func(i int) bool { return t.files[i].info.Path == "" || t.files[i].lost })
-	now := make(map[string]primitives.FileInfo)
-	if len(t.changed) > manyStats {
-		infos, err := t.from.Files().List(ctx, ".", primitives.ListOptions{Depth: -1})
-		if err != nil {
-			return err
-		}
-		for _, info := range infos {
-			now[info.Path] = info
-		}
-	} else {
-		for _, i := range t.changed {
-			info, err := t.from.Files().Stat(ctx, t.files[i].info.Path)
-			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-			now[info.Path] = info
-		}
-	}
-	t.changed = slices.DeleteFunc(t.changed, func(i int) bool {
-		f := &t.files[i]
-		info, there := now[f.info.Path]
-		if !there || info.Revision == f.info.Revision || !info.Mode.IsRegular() {
-			return true // what is gone now was there when it was read
-		}
-		info.Mode &= fs.ModeType | fs.ModePerm
-		f.info = info
-		f.size, f.pieces = 0, nil
-		t.since[info.Path] = t.started
-		return false
-	})
 	return nil
 }
 

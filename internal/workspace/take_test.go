@@ -1,6 +1,7 @@
 package workspace
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"errors"
@@ -119,7 +120,7 @@ func TestTheStateOfAWorkspaceIsBounded(t *testing.T) {
 	}
 }
 
-// changing is a sandbox whose file f changes each time that it has been read.
+// changing is a sandbox whose file f changes some times while it is packed.
 type changing struct {
 	*sandbox
 	t     *testing.T
@@ -132,25 +133,44 @@ func (c *changing) Pack(ctx context.Context, opts primitives.PackOptions) (io.Re
 	if err != nil || c.n == c.times {
 		return r, err
 	}
-	packed, err := io.ReadAll(r)
-	if c.n++; err == nil {
-		c.writeBytes(c.t, "f", random(1000+c.n, uint64(c.n)))
+	c.n++
+	var packed bytes.Buffer
+	in, out := tar.NewReader(r), tar.NewWriter(&packed)
+	for {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err == nil {
+			err = out.WriteHeader(h)
+		}
+		if err == nil {
+			_, err = io.Copy(out, in)
+		}
+		if err == nil && h.Name == "f" {
+			err = out.WriteHeader(&tar.Header{Typeflag: tar.TypeXGlobalHeader, Name: "x", PAXRecords: map[string]string{primitives.PackChanged: "f"}})
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
-	return io.NopCloser(bytes.NewReader(packed)), errors.Join(err, r.Close())
+	c.writeBytes(c.t, "f", random(1000+c.n, uint64(c.n)))
+	return io.NopCloser(&packed), errors.Join(out.Close(), r.Close())
 }
 
 func TestAFileThatChangesMeanwhileIsReadAgain(t *testing.T) {
 	for times, steady := range map[int]bool{1: true, rounds - 1: true, rounds: false} {
 		s, m := newSandbox(t), newMemory(t)
 		s.writeBytes(t, "f", []byte("first"))
+		s.writeBytes(t, "g", []byte("another"))
 		c := &changing{sandbox: s, t: t, times: times}
 		var x Index
 		st, err := x.Take(t.Context(), c, m, Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := len(st.Unsteady) == 0; got != steady {
-			t.Errorf("changed %d times: unsteady %q", times, st.Unsteady)
+		if got := len(st.Unsteady) == 0; got != steady || st.Files != 2 || st.Bytes < 1000 {
+			t.Errorf("changed %d times: %+v", times, st)
 		}
 		if !steady {
 			continue

@@ -137,6 +137,7 @@ type packer struct {
 	out  bytes.Buffer // packed but not read yet
 	file *os.File     // the large file that is being packed
 	name string       // its path
+	was  string       // its revision at the beginning
 	left int64        // bytes of it that are not packed yet
 	err  error
 }
@@ -237,24 +238,55 @@ func (p *packer) regular(h *tar.Header, e *entry) error {
 		return err
 	}
 	file := os.NewFile(uintptr(fd), e.name)
-	h.Size = st.Size
-	if h.Size > chunkSize {
-		p.file, p.name, p.left = file, e.path, h.Size
-		return p.tar.WriteHeader(h)
-	}
-	defer file.Close()
 	buf := p.fs.chunks.Get().(*[]byte)
 	defer p.fs.chunks.Put(buf)
-	n, err := io.ReadFull(file, (*buf)[:h.Size])
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-		return err
+	var data []byte
+	changed := true
+	for n := 0; changed && n < smallReads; n++ {
+		settled := true
+		if _, picked := p.from.(*picker); picked {
+			if settled, err = settle(fd, &st); err != nil {
+				return errors.Join(err, file.Close())
+			}
+		}
+		was := revision(&st)
+		if !settled {
+			was = "" // none: a change may not show
+		}
+		if st.Size > chunkSize {
+			h.Size = st.Size
+			p.file, p.name, p.was, p.left = file, e.path, was, st.Size
+			return p.tar.WriteHeader(h)
+		}
+		read, err := file.ReadAt((*buf)[:st.Size], 0)
+		if err == nil || errors.Is(err, io.EOF) {
+			err = unix.Fstat(fd, &st)
+		}
+		if err != nil {
+			return errors.Join(err, file.Close())
+		}
+		data, changed = (*buf)[:read], revision(&st) != was
 	}
-	h.Size = int64(n) // the file may have become shorter
+	defer file.Close()
+	h.Size = int64(len(data))
 	if err := p.tar.WriteHeader(h); err != nil {
 		return err
 	}
-	_, err = p.tar.Write((*buf)[:n])
-	return err
+	if _, err := p.tar.Write(data); err != nil || !changed {
+		return err
+	}
+	return p.tellChanged(e.path)
+}
+
+// smallReads is how often a small file that changes meanwhile is read.
+const smallReads = 3
+
+// tellChanged says that the file that was just packed changed meanwhile.
+func (p *packer) tellChanged(name string) error {
+	if _, picked := p.from.(*picker); !picked {
+		return nil
+	}
+	return p.tar.WriteHeader(&tar.Header{Typeflag: tar.TypeXGlobalHeader, Name: "changed", PAXRecords: map[string]string{primitives.PackChanged: name}})
 }
 
 // piece packs the next piece of a large file.
@@ -274,9 +306,16 @@ func (p *packer) piece() error {
 	if p.left -= int64(n); p.left > 0 {
 		return nil
 	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(p.file.Fd()), &st); err != nil {
+		return err
+	}
 	file := p.file
 	p.file = nil
-	return file.Close()
+	if err := file.Close(); err != nil || revision(&st) == p.was {
+		return err
+	}
+	return p.tellChanged(p.name)
 }
 
 // Unpack implements primitives.Unpacker.
