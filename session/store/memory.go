@@ -58,7 +58,7 @@ func NewStream(emit func(runnerscripts.Event) error) *Memory {
 type memorySession struct {
 	appending sync.Mutex // held by Append; lock it before mu
 
-	blobs  map[Digest]bool // guarded by the store's mu
+	blobs  map[Digest]uint64 // with the session's LastSeq when it was put; guarded by the store's mu
 	locked atomic.Bool
 
 	mu     sync.RWMutex
@@ -77,7 +77,7 @@ func (m *Memory) Create(ctx context.Context, r Record) error {
 	r.LastSeq, r.UpdatedAt = 0, r.CreatedAt
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.add("create", &memorySession{record: r.clone(), blobs: make(map[Digest]bool)})
+	return m.add("create", &memorySession{record: r.clone(), blobs: make(map[Digest]uint64)})
 }
 
 // add adds a session. The caller holds mu.
@@ -211,6 +211,7 @@ func (m *Memory) Fork(ctx context.Context, from string, last uint64, r Record) e
 		return &Error{Op: "fork", ID: from, Err: ErrNotFound}
 	}
 	fork.blobs = maps.Clone(s.blobs)
+	maps.DeleteFunc(fork.blobs, func(_ Digest, put uint64) bool { return put >= last })
 	if err := m.add("fork", fork); err != nil {
 		return err
 	}

@@ -51,10 +51,12 @@ func (m *Memory) keepBlob(ctx context.Context, id string, d Digest, data []byte)
 	if !ok { // deleted meanwhile
 		return &Error{Op: "put", ID: id, Err: ErrNotFound}
 	}
-	if s.blobs[d] {
+	if _, ok := s.blobs[d]; ok {
 		return nil
 	}
-	s.blobs[d] = true
+	s.mu.RLock()
+	s.blobs[d] = s.record.LastSeq
+	s.mu.RUnlock()
 	if m.blobs[d] == nil {
 		m.blobs[d] = &memoryBlob{data: bytes.Clone(data)} // without the spare capacity of ReadAll
 	}
@@ -70,7 +72,7 @@ func (m *Memory) Blob(ctx context.Context, id string, d Digest) (io.ReadCloser, 
 	}
 	m.mu.RLock()
 	defer m.mu.RUnlock()
-	if !s.blobs[d] {
+	if _, ok := s.blobs[d]; !ok {
 		return nil, &Error{Op: "blob", ID: id, Err: fmt.Errorf("%w: no blob %s", fs.ErrNotExist, d)}
 	}
 	return io.NopCloser(bytes.NewReader(m.blobs[d].data)), nil
@@ -85,7 +87,7 @@ func (m *Memory) RemoveBlobs(ctx context.Context, id string, digests ...Digest) 
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, d := range digests {
-		if s.blobs[d] {
+		if _, ok := s.blobs[d]; ok {
 			delete(s.blobs, d)
 			m.release(d)
 		}

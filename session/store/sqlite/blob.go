@@ -138,7 +138,7 @@ func (s *Store) putPending(ctx context.Context, id string, blobs []pendingBlob) 
 				return err
 			}
 			_, err = tx.ExecContext(ctx,
-				"INSERT INTO session_blob (session, blob) SELECT ?, n FROM blob WHERE digest = ? ON CONFLICT DO NOTHING", h.n, b.digest)
+				"INSERT INTO session_blob (session, blob, seq) SELECT ?, n, ? FROM blob WHERE digest = ? ON CONFLICT DO NOTHING", h.n, h.last, b.digest)
 			if err != nil {
 				return err
 			}

@@ -267,7 +267,8 @@ func (s *Store) Fork(ctx context.Context, from string, last uint64, r store.Reco
 		if err != nil {
 			return err
 		}
-		_, err = tx.ExecContext(ctx, "INSERT INTO session_blob (session, blob) SELECT ?, blob FROM session_blob WHERE session = ?", n, old.n)
+		_, err = tx.ExecContext(ctx,
+			"INSERT INTO session_blob (session, blob, seq) SELECT ?, blob, seq FROM session_blob WHERE session = ? AND seq < ?", n, old.n, last)
 		return err
 	})
 }

@@ -2,7 +2,9 @@ package storetest
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
+	"strings"
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -13,13 +15,13 @@ import (
 func original(t *testing.T, s store.Store) {
 	t.Helper()
 	create(t, s, "s")
+	put(t, s, "s", "in common")
 	for seq := range uint64(5) {
 		ev := numbered(seq + 1)
 		ev.SessionID = []string{"s", "", "of another one"}[seq%3]
 		ev.Time = at(int(seq) + 10)
 		must(t, s.Append(t.Context(), "s", ev))
 	}
-	put(t, s, "s", "in common")
 }
 
 func forkRecord() store.Record {
@@ -77,6 +79,43 @@ func forkedAlone(t *testing.T, s store.Store) {
 	holds(t, s, "f", "only here")
 	if got := read(t, s, "f", 1); len(got) != 5 {
 		t.Errorf("%d events", len(got))
+	}
+}
+
+// forkBlobs forks at event 3 a session that put a blob before each of its events.
+func forkBlobs(t *testing.T, s store.Store) {
+	create(t, s, "s")
+	for seq := uint64(1); seq <= 5; seq++ {
+		for _, c := range named(seq) {
+			put(t, s, "s", c)
+		}
+		appendN(t, s, "s", seq, seq)
+	}
+	for _, c := range named(2) { // what a later event names, too
+		put(t, s, "s", c)
+	}
+	must(t, s.Fork(t.Context(), "s", 3, forkRecord()))
+	must(t, s.Fork(t.Context(), "f", 2, store.Record{ID: "again", CreatedAt: at(3)}))
+	must(t, s.Fork(t.Context(), "s", 5, store.Record{ID: "all", CreatedAt: at(3)}))
+	forkedBlobs(t, s)
+}
+
+// named returns the blobs that the event seq names.
+func named(seq uint64) []string {
+	return []string{fmt.Sprint("of event ", seq), strings.Repeat(fmt.Sprint(seq, " "), 1<<16)}
+}
+
+func forkedBlobs(t *testing.T, s store.Store) {
+	for id, last := range map[string]uint64{"s": 5, "f": 3, "again": 2, "all": 5} {
+		for seq := uint64(1); seq <= 5; seq++ {
+			for _, c := range named(seq) {
+				if seq <= last {
+					holds(t, s, id, c)
+				} else {
+					lacks(t, s, id, c)
+				}
+			}
+		}
 	}
 }
 

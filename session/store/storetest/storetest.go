@@ -76,6 +76,7 @@ var cases = []rule{
 	{"Blob/a reader works when the blob is removed", removeOpen, nil},
 	{"RemoveBlobs/these are gone and no others", removeBlobs, removedBlobs},
 	{"Fork/it has the record, the log up to a point and the blobs", fork, forked},
+	{"Fork/it lacks the blobs that came after its events", forkBlobs, forkedBlobs},
 	{"Fork/the sessions are apart from then on", forkApart, forkedAlone},
 	{"Fork/the log may be empty", forkNothing, nil},
 	{"Fork/one that is refused leaves nothing", forkRefused, nil},

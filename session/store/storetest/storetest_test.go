@@ -28,6 +28,7 @@ var mutants = map[string]struct {
 	"PutBlobs/what_sessions_share_stays_while_one_has_it":         {func(m *store.Memory) store.Store { return greedy{m} }, "file does not exist: no blob"},
 	"Blob/one_that_was_never_put_does_not_exist":                  {func(m *store.Memory) store.Store { return open{m} }, "error <nil>, want file does not exist"},
 	"Fork/it_has_the_record,_the_log_up_to_a_point_and_the_blobs": {func(m *store.Memory) store.Store { return whole{m} }, "event 4 where 6 comes next"},
+	"Fork/it_lacks_the_blobs_that_came_after_its_events":          {func(m *store.Memory) store.Store { return hoarder{m} }, "blob of session f: error <nil>, want file does not exist"},
 	"Fork/one_that_is_refused_leaves_nothing":                     {func(m *store.Memory) store.Store { return stepwise{m} }, `listed "f other s"`},
 	"Lock/one_at_a_time_drives_a_session":                         {func(m *store.Memory) store.Store { return generous{m} }, "second lock: error <nil>, want the session is in use"},
 	"Update/all_but_what_is_the_store's_own_changes":              {func(m *store.Memory) store.Store { return lazy{m} }, "loaded {ID:s"},
@@ -141,6 +142,21 @@ func (w whole) Fork(ctx context.Context, from string, _ uint64, r store.Record) 
 		return err
 	}
 	return w.Memory.Fork(ctx, from, old.LastSeq, r)
+}
+
+// hoarder gives a fork all blobs of the session.
+type hoarder struct{ *store.Memory }
+
+func (h hoarder) Fork(ctx context.Context, from string, last uint64, r store.Record) error {
+	if err := h.Memory.Fork(ctx, from, last, r); err != nil || from != "s" || last != 3 {
+		return err
+	}
+	for seq := last + 1; seq <= 5; seq++ {
+		if _, err := h.PutBlobs(ctx, r.ID, readers(named(seq)...)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // stepwise creates the fork before it checks the log.
