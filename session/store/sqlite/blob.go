@@ -11,7 +11,6 @@ import (
 	"hash"
 	"io"
 	"io/fs"
-	"iter"
 	"os"
 	"path/filepath"
 
@@ -21,161 +20,12 @@ import (
 const (
 	blobFolder = "blobs"
 	tmpFolder  = "tmp"
-	// maxInline is the size up to which blobs are stored in the database, which is faster than
-	// a file system for small blobs.
-	maxInline = 64 << 10
-	// maxPending is how many bytes of small blobs are stored in one transaction.
-	maxPending = 4 << 20
-	// mostPending is how many blobs are stored in one transaction. Their files are renamed
-	// within the transaction, for which other programs wait.
-	mostPending = 100
 )
-
-// pendingBlob is a blob that was read but not stored yet.
-type pendingBlob struct {
-	digest  []byte
-	content []byte // nil if it is a file
-	tmp     string // the file
-	size    int64  // of the file
-}
-
-// PutBlobs stores contents for a session.
-func (s *Store) PutBlobs(ctx context.Context, id string, contents iter.Seq2[io.Reader, error]) ([]store.Digest, error) {
-	if _, err := headOf(ctx, s.r, id); err != nil {
-		return nil, s.failed(ctx, "put", id, err)
-	}
-	var digests []store.Digest
-	var pending []pendingBlob
-	defer func() {
-		for _, b := range pending {
-			if b.tmp != "" {
-				_ = os.Remove(b.tmp) // if it was not stored
-			}
-		}
-	}()
-	size := 0
-	flush := func() error {
-		err := s.putPending(ctx, id, pending)
-		if err == nil {
-			pending, size = nil, 0
-		}
-		return err
-	}
-	for r, err := range contents {
-		var b pendingBlob
-		if err == nil {
-			b, err = s.readBlob(r)
-		}
-		if err == nil {
-			err = ctx.Err()
-		}
-		if err != nil {
-			return nil, s.failure("put", id, errors.Join(err, remove(b.tmp)))
-		}
-		pending = append(pending, b)
-		digests = append(digests, store.Digest(hex.EncodeToString(b.digest)))
-		if size += len(b.content); size >= maxPending || len(pending) >= mostPending {
-			if err := flush(); err != nil {
-				return nil, err
-			}
-		}
-	}
-	if len(pending) == 0 {
-		return digests, nil
-	}
-	return digests, flush()
-}
-
-func remove(name string) error {
-	if name == "" {
-		return nil
-	}
-	return os.Remove(name)
-}
-
-// readBlob reads a blob to its end, into a file if it is large.
-func (s *Store) readBlob(r io.Reader) (pendingBlob, error) {
-	var head bytes.Buffer
-	sum := sha256.New()
-	n, err := io.Copy(io.MultiWriter(&head, sum), io.LimitReader(r, maxInline+1))
-	if err != nil {
-		return pendingBlob{}, err
-	}
-	if n <= maxInline {
-		return pendingBlob{digest: sum.Sum(nil), content: append([]byte{}, head.Bytes()...)}, nil
-	}
-	f, err := os.CreateTemp(filepath.Join(s.dir, tmpFolder), "blob-*")
-	if err != nil {
-		return pendingBlob{}, err
-	}
-	size, err := io.Copy(f, io.MultiReader(&head, io.TeeReader(r, sum)))
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return pendingBlob{}, errors.Join(err, os.Remove(f.Name()))
-	}
-	return pendingBlob{digest: sum.Sum(nil), tmp: f.Name(), size: size}, nil
-}
-
-// putPending stores blobs. It renames files within the transaction, as removeBlobs removes them
-// within one, so that no session removes a file that another session has just added.
-func (s *Store) putPending(ctx context.Context, id string, blobs []pendingBlob) error {
-	return s.write(ctx, "put", id, func(ctx context.Context, tx *sql.Tx) error {
-		h, err := headOf(ctx, tx, id)
-		if err != nil {
-			return err
-		}
-		for _, b := range blobs {
-			if b.tmp != "" {
-				// Replace an existing file, which may be damaged.
-				if err := rename(b.tmp, s.file(b.digest)); err != nil {
-					return err
-				}
-			}
-			_, err := tx.ExecContext(ctx, "INSERT INTO blob (digest, content, size) VALUES (?, ?, ?) ON CONFLICT DO NOTHING", b.digest, b.content, b.size)
-			if err != nil {
-				return err
-			}
-			_, err = tx.ExecContext(ctx,
-				"INSERT INTO session_blob (session, blob, seq) SELECT ?, n, ? FROM blob WHERE digest = ? ON CONFLICT DO NOTHING", h.n, h.last, b.digest)
-			if err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
 
 // file returns the path of a large blob.
 func (s *Store) file(digest []byte) string {
 	name := hex.EncodeToString(digest)
 	return filepath.Join(s.dir, blobFolder, name[:2], name[2:])
-}
-
-// rename renames a file durably: a power failure loses neither the name nor the content.
-func rename(from, to string) error {
-	folder := filepath.Dir(to)
-	err := os.Mkdir(folder, 0o700)
-	if err == nil {
-		err = syncFile(filepath.Dir(folder))
-	}
-	if err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	if err := os.Rename(from, to); err != nil {
-		return err
-	}
-	return syncFile(folder)
-}
-
-// syncFile makes the content of a file, or the names in a folder, durable.
-func syncFile(name string) error {
-	d, err := os.Open(name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // rawDigest returns a digest as stored in the database; nil if d is invalid.

@@ -32,9 +32,10 @@ func TestTheFirstVersionIsMigrated(t *testing.T) {
 	if _, err := Open(t.Context(), dir); !errors.Is(err, store.ErrBusy) || !strings.Contains(err.Error(), "end it first") {
 		t.Errorf("while a session is driven: %v", err)
 	}
-	file := pendingBlob{digest: make([]byte, 32), tmp: filepath.Join(dir, tmpFolder, "blob")}
-	execute(t, old, "INSERT INTO blob (digest) VALUES (?)", file.digest)
-	if err := errors.Join(lease.Close(), os.WriteFile(file.tmp, make([]byte, 1<<20), 0o600), rename(file.tmp, old.file(file.digest)), old.Close()); err != nil {
+	digest := make([]byte, 32)
+	execute(t, old, "INSERT INTO blob (digest) VALUES (?)", digest)
+	file := old.file(digest)
+	if err := errors.Join(lease.Close(), os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, make([]byte, 1<<20), 0o600), old.Close()); err != nil {
 		t.Fatal(err)
 	}
 	s := opened(t, dir)

@@ -112,8 +112,9 @@ func halves() []string { return []string{"half", binary()} }
 func putBroken(t *testing.T, s store.Store) {
 	create(t, s, "s")
 	put(t, s, "s", "old")
-	broken := errors.New("the sandbox is gone")
-	for _, half := range halves() {
+	// The second one is that of an archive whose end is missing.
+	for i, half := range append(halves(), halves()...) {
+		broken := []error{errors.New("the sandbox is gone"), io.ErrUnexpectedEOF}[i/2]
 		_, err := s.PutBlobs(t.Context(), "s", func(yield func(io.Reader, error) bool) {
 			yield(io.MultiReader(strings.NewReader(half), iotest.ErrReader(broken)), nil)
 		})
