@@ -52,10 +52,10 @@ func (s *Store) blob(ctx context.Context, id string, d store.Digest) (io.ReadClo
 		return nil, err
 	}
 	var content []byte
-	var file int64
+	var k kept
 	err = s.r.QueryRowContext(ctx,
-		"SELECT content, content IS NULL FROM blob JOIN session_blob ON blob = n WHERE session = ? AND digest = ?", h.n, rawDigest(d)).
-		Scan(raw(&content), integer(&file))
+		"SELECT content, content IS NULL, plain FROM blob JOIN session_blob ON blob = n WHERE session = ? AND digest = ?", h.n, rawDigest(d)).
+		Scan(raw(&content), integer(&k.file), integer(&k.plain))
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
 		return nil, fmt.Errorf("%w: no blob %s", fs.ErrNotExist, d)
@@ -63,8 +63,28 @@ func (s *Store) blob(ctx context.Context, id string, d store.Digest) (io.ReadClo
 		return nil, damaged(d)
 	case err != nil:
 		return nil, err
-	case file != 0:
-		return s.openFile(d)
+	case k.file != 0:
+		return s.openFile(d, k.plain)
+	}
+	return s.verified(content, d, k.plain)
+}
+
+// kept says how a blob is stored.
+type kept struct {
+	file  int64 // not zero if it is a file
+	plain int64 // size of the content if it is compressed
+}
+
+func damaged(d store.Digest) error { return fmt.Errorf("%w: blob %s", store.ErrCorrupt, d) }
+
+// verified returns a reader of a stored content in memory. If the content is compressed, plain is
+// its size.
+func (s *Store) verified(content []byte, d store.Digest, plain int64) (io.ReadCloser, error) {
+	if plain != 0 {
+		var err error
+		if content, err = s.coder.unpack(content, plain); err != nil {
+			return nil, fmt.Errorf("blob %s: %w", d, err)
+		}
 	}
 	if sum := sha256.Sum256(content); !bytes.Equal(sum[:], rawDigest(d)) {
 		return nil, damaged(d)
@@ -72,9 +92,9 @@ func (s *Store) blob(ctx context.Context, id string, d store.Digest) (io.ReadClo
 	return io.NopCloser(bytes.NewReader(content)), nil
 }
 
-func damaged(d store.Digest) error { return fmt.Errorf("%w: blob %s", store.ErrCorrupt, d) }
-
-func (s *Store) openFile(d store.Digest) (io.ReadCloser, error) {
+// openFile returns a reader of the file of a blob. If it is compressed, plain is the size of the
+// content.
+func (s *Store) openFile(d store.Digest, plain int64) (_ io.ReadCloser, err error) {
 	f, err := os.Open(s.file(rawDigest(d)))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, damaged(d)
@@ -82,29 +102,41 @@ func (s *Store) openFile(d store.Digest) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &checkedFile{File: f, sum: sha256.New(), digest: d}, nil
+	switch {
+	case plain == 0:
+		return &checkedFile{f, sha256.New(), d}, nil
+	case plain > maxWhole:
+		u, err := unpackStream(f, plain)
+		if err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+		return &checkedFile{u, sha256.New(), d}, nil
+	}
+	packed, err := io.ReadAll(io.LimitReader(f, maxWhole))
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, err
+	}
+	return s.verified(packed, d, plain)
 }
 
 // checkedFile is a file that returns io.EOF only if its content matches its digest.
 type checkedFile struct {
-	*os.File
+	io.ReadCloser
 	sum    hash.Hash
 	digest store.Digest
 }
 
 // Read reads the file. The data is verified only when Read returns io.EOF.
 func (f *checkedFile) Read(p []byte) (int, error) {
-	n, err := f.File.Read(p)
+	n, err := f.ReadCloser.Read(p)
 	f.sum.Write(p[:n])
 	if errors.Is(err, io.EOF) && !bytes.Equal(f.sum.Sum(nil), rawDigest(f.digest)) {
-		return n, &store.Error{Op: "blob", Err: damaged(f.digest)}
+		err = damaged(f.digest)
+	}
+	if errors.Is(err, store.ErrCorrupt) {
+		err = &store.Error{Op: "blob", Err: err}
 	}
 	return n, err
-}
-
-// WriteTo uses Read, so that the promoted WriteTo of the file cannot skip the check.
-func (f *checkedFile) WriteTo(w io.Writer) (int64, error) {
-	return io.Copy(w, struct{ io.Reader }{f})
 }
 
 // RemoveBlobs removes blobs of a session.

@@ -4,10 +4,13 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"strings"
@@ -60,11 +63,17 @@ func numbered(seq uint64) runnerscripts.Event {
 
 // content returns the blob for n. One in three is large enough to be stored as a file.
 func content(n uint64) []byte {
-	size := 1000
 	if n%3 == 0 {
-		size = maxInline + 1000
+		return noise(n, maxInline+1000)
 	}
-	return bytes.Repeat([]byte(fmt.Sprintf("%08d", n)), size/8)
+	return bytes.Repeat([]byte(fmt.Sprintf("%08d", n)), 1000/8)
+}
+
+// noise returns bytes that cannot be compressed, the same ones for the same seed.
+func noise(seed uint64, size int) []byte {
+	data := make([]byte, size)
+	_, _ = rand.NewChaCha8(sha256.Sum256(binary.BigEndian.AppendUint64(nil, seed))).Read(data) // it never fails
+	return data
 }
 
 // writeForever appends events, stores blobs and updates the record, and prints each acknowledged

@@ -92,11 +92,11 @@ func (s *Store) shrink(ctx context.Context) error {
 	}
 }
 
-// eachUnknown calls f for each file that is not in the database.
+// eachUnknown calls f for each file that no blob is in.
 func (s *Store) eachUnknown(ctx context.Context, tx *sql.Tx, f func(name string) error) error {
 	return s.eachFile(func(digest []byte) error {
 		var known bool
-		err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM blob WHERE digest = ?)", digest).Scan(&known)
+		err := tx.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM blob WHERE digest = ? AND content IS NULL)", digest).Scan(&known)
 		if err != nil || known {
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 	"database/sql"
 	"encoding/hex"
 	"errors"
+	"hash"
 	"io"
 	"io/fs"
 	"iter"
@@ -20,15 +21,15 @@ import (
 )
 
 const (
-	// maxInline is the size up to which blobs are stored in the database, which is faster than
-	// a file system for small blobs.
+	// maxInline is the size up to which blobs are stored in the database, compressed, which is
+	// faster than a file system for small blobs.
 	maxInline = 64 << 10
-	// maxPending is how many bytes of small blobs are stored in one transaction, and mostPending
-	// how many blobs.
-	maxPending  = 4 << 20
+	// maxPending is how many bytes are stored from memory in one transaction, and mostPending how
+	// many blobs.
+	maxPending  = 8 << 20
 	mostPending = 1000
-	// mostFiles is how many large blobs are stored in one transaction. Their files are renamed
-	// within the transaction, for which other programs wait.
+	// mostFiles is how many files are stored in one transaction. They are renamed within the
+	// transaction, for which other programs wait.
 	mostFiles = 100
 	// syncs is how many files are synced at once, as file systems write several together.
 	syncs = 16
@@ -40,7 +41,9 @@ type pendingBlob struct {
 	content []byte // nil if it is a file
 	tmp     string // the file
 	size    int64  // of the file
-	synced  bool   // the file is on the disk
+	plain   int64  // size of the content if content or the file is compressed
+	ready   bool   // to be stored: it is compressed, and the file is on the disk
+	intact  bool   // the store had its file, with this content
 }
 
 // putting is a call of PutBlobs, with the blobs that it stores in the next transaction.
@@ -76,11 +79,11 @@ func (p *putting) all(ctx context.Context, contents iter.Seq2[io.Reader, error])
 			err = ctx.Err()
 		}
 		if err != nil {
-			return nil, errors.Join(err, b.discard())
+			return nil, err
 		}
 		p.pending = append(p.pending, b)
 		digests = append(digests, store.Digest(hex.EncodeToString(b.digest)))
-		if p.size += len(b.content); b.tmp != "" {
+		if p.size += len(b.content); b.tmp != "" || len(b.content) > maxInline {
 			p.files++
 		}
 		if p.size >= maxPending || len(p.pending) >= mostPending || p.files >= mostFiles {
@@ -92,25 +95,80 @@ func (p *putting) all(ctx context.Context, contents iter.Seq2[io.Reader, error])
 	return digests, p.flush(ctx)
 }
 
-// read reads a blob to its end, into a file if it is large.
-func (p *putting) read(r io.Reader) (pendingBlob, error) {
+// read reads a blob to its end: into memory, or into a file if it is large.
+func (p *putting) read(r io.Reader) (b pendingBlob, err error) {
 	p.buffer.Reset()
-	n, err := p.buffer.ReadFrom(io.LimitReader(r, maxInline+1))
+	n, err := p.buffer.ReadFrom(io.LimitReader(r, maxWhole+1))
 	if err != nil {
-		return pendingBlob{}, err
+		return b, err
 	}
-	if n <= maxInline {
+	if n <= maxWhole {
 		sum := sha256.Sum256(p.buffer.Bytes())
 		return pendingBlob{digest: sum[:], content: append([]byte{}, p.buffer.Bytes()...)}, nil
 	}
-	f, err := os.CreateTemp(filepath.Join(p.s.dir, tmpFolder), "blob-*")
-	if err != nil {
-		return pendingBlob{}, err
+	counted := &countingHash{Hash: sha256.New()}
+	head := p.buffer.Bytes()
+	if _, err := counted.Write(head); err != nil {
+		return b, err
 	}
-	sum := sha256.New()
-	size, err := io.Copy(io.MultiWriter(f, sum), io.MultiReader(&p.buffer, r))
-	b := pendingBlob{digest: sum.Sum(nil), tmp: f.Name(), size: size}
-	return b, errors.Join(err, f.Close())
+	packed := false
+	b.tmp, b.size, err = p.s.create(func(f *os.File) (err error) {
+		packed, err = p.s.coder.packStream(f, head, io.TeeReader(r, counted))
+		return err
+	})
+	b.digest = counted.Sum(nil)
+	if packed {
+		b.plain = counted.n
+	}
+	return b, err
+}
+
+// countingHash counts the bytes of its content.
+type countingHash struct {
+	hash.Hash
+	n int64
+}
+
+func (h *countingHash) Write(p []byte) (int, error) {
+	n, err := h.Hash.Write(p)
+	h.n += int64(n)
+	return n, err
+}
+
+// create makes a file in tmp/ with the content that write writes.
+func (s *Store) create(write func(*os.File) error) (name string, size int64, err error) {
+	f, err := os.CreateTemp(filepath.Join(s.dir, tmpFolder), "blob-*")
+	if err != nil {
+		return "", 0, err
+	}
+	err = write(f)
+	info, statErr := f.Stat()
+	if err = errors.Join(err, statErr, f.Close()); err != nil {
+		return "", 0, errors.Join(err, os.Remove(f.Name()))
+	}
+	return f.Name(), info.Size(), nil
+}
+
+// makeReady compresses a blob, and makes its file durable if it has one.
+func (s *Store) makeReady(b *pendingBlob) (err error) {
+	if b.content != nil {
+		content, packed := s.coder.pack(b.content)
+		if packed {
+			b.plain = int64(len(b.content))
+		}
+		if b.content = content; len(content) > maxInline {
+			b.content = nil
+			b.tmp, b.size, err = s.create(func(f *os.File) error {
+				_, err := f.Write(content)
+				return err
+			})
+		}
+	}
+	if err == nil && b.tmp != "" {
+		err = syncFile(b.tmp)
+	}
+	b.ready = err == nil
+	return err
 }
 
 // discard removes the file of a blob that was not stored.
@@ -136,7 +194,7 @@ func (p *putting) flush(ctx context.Context) error {
 	}
 	known, err := p.known(ctx, p.s.r)
 	if err == nil {
-		err = p.sync(known)
+		err = p.makeReady(known)
 	}
 	if err != nil {
 		return err
@@ -146,13 +204,16 @@ func (p *putting) flush(ctx context.Context) error {
 	err = p.s.transact(ctx, false, func(ctx context.Context, tx *sql.Tx) error {
 		h, err := headOf(ctx, tx, p.id)
 		if err == nil {
-			known, err = p.known(ctx, tx) // now
+			known, err = p.known(ctx, tx)
 		}
 		if err == nil {
-			err = p.rename(known)
+			err = p.makeReady(known) // what another session has removed meanwhile
 		}
 		if err == nil {
-			err = p.insert(ctx, tx, known)
+			err = p.rename()
+		}
+		if err == nil {
+			err = p.insert(ctx, tx)
 		}
 		if err == nil {
 			err = p.link(ctx, tx, h)
@@ -167,20 +228,24 @@ func (p *putting) flush(ctx context.Context) error {
 	return err
 }
 
-// known returns the digests of the pending blobs that the database has.
-func (p *putting) known(ctx context.Context, q querier) (_ map[string]bool, err error) {
-	rows, err := q.QueryContext(ctx, "SELECT digest FROM blob WHERE digest IN "+tuple(len(p.pending)), p.digests()...)
+// known returns how the database has the pending blobs.
+func (p *putting) known(ctx context.Context, q querier) (_ map[string]kept, err error) {
+	rows, err := q.QueryContext(ctx, "SELECT digest, content IS NULL, plain FROM blob WHERE digest IN "+tuple(len(p.pending)), p.digests()...)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
-	known := make(map[string]bool)
+	known := make(map[string]kept)
 	for rows.Next() {
 		var digest []byte
-		if err := rows.Scan(raw(&digest)); err != nil {
+		var k kept
+		err := rows.Scan(raw(&digest), integer(&k.file), integer(&k.plain))
+		if err != nil && !errors.Is(err, errColumn) {
 			return nil, err
 		}
-		known[string(digest)] = true
+		if err == nil { // else it is damaged, and replaced
+			known[string(digest)] = k
+		}
 	}
 	return known, rows.Err()
 }
@@ -196,30 +261,30 @@ func (p *putting) digests(args ...any) []any {
 // tuple returns "(?, ?, ?)" with n parameters.
 func tuple(n int) string { return "(" + strings.Repeat("?, ", n-1) + "?)" }
 
-// sync makes the files durable that are to be stored: those that the database does not know, and
+// makeReady makes the blobs ready that are to be stored: those that the database does not know, and
 // those in whose place a damaged file is.
-func (p *putting) sync(known map[string]bool) error {
+func (p *putting) makeReady(known map[string]kept) error {
 	var group errgroup.Group
 	group.SetLimit(syncs)
 	for i := range p.pending {
 		b := &p.pending[i]
-		if b.tmp == "" || b.synced {
+		k, ok := known[string(b.digest)]
+		if b.ready || ok && (k.file == 0 || b.intact) {
 			continue
 		}
 		group.Go(func() error {
-			if known[string(b.digest)] && p.s.intact(b.digest) {
+			if b.intact = ok && p.s.intact(b.digest, k.plain); b.intact {
 				return nil
 			}
-			b.synced = true
-			return syncFile(b.tmp)
+			return p.s.makeReady(b)
 		})
 	}
 	return group.Wait()
 }
 
 // intact reports whether the file of a blob has its content.
-func (s *Store) intact(digest []byte) bool {
-	f, err := s.openFile(store.Digest(hex.EncodeToString(digest)))
+func (s *Store) intact(digest []byte, plain int64) bool {
+	f, err := s.openFile(store.Digest(hex.EncodeToString(digest)), plain)
 	if err != nil {
 		return false
 	}
@@ -228,17 +293,12 @@ func (s *Store) intact(digest []byte) bool {
 }
 
 // rename gives the files their names, durably: a power failure loses neither a name nor a content.
-func (p *putting) rename(known map[string]bool) error {
+func (p *putting) rename() error {
 	folders := make(map[string]bool)
 	for i := range p.pending {
 		b := &p.pending[i]
-		if b.tmp == "" || !b.synced && known[string(b.digest)] {
+		if !b.ready || b.tmp == "" {
 			continue
-		}
-		if !b.synced { // another session has removed the blob meanwhile
-			if err := syncFile(b.tmp); err != nil {
-				return err
-			}
 		}
 		name := p.s.file(b.digest)
 		folder := filepath.Dir(name)
@@ -262,20 +322,19 @@ func (p *putting) rename(known map[string]bool) error {
 	return nil
 }
 
-// insert adds the blobs that the database does not know.
-func (p *putting) insert(ctx context.Context, tx *sql.Tx, known map[string]bool) error {
+// insert adds the blobs that are ready, or replaces damaged ones.
+func (p *putting) insert(ctx context.Context, tx *sql.Tx) error {
 	var args []any
 	for _, b := range p.pending {
-		if !known[string(b.digest)] {
-			args = append(args, b.digest, b.content, b.size)
-			known[string(b.digest)] = true // for one that comes twice
+		if b.ready {
+			args = append(args, b.digest, b.content, b.size, b.plain)
 		}
 	}
 	if len(args) == 0 {
 		return nil
 	}
-	rows := strings.Repeat("(?, ?, ?), ", len(args)/3)
-	_, err := tx.ExecContext(ctx, "INSERT INTO blob (digest, content, size) VALUES "+strings.TrimSuffix(rows, ", "), args...)
+	_, err := tx.ExecContext(ctx, "INSERT INTO blob (digest, content, size, plain) VALUES (?, ?, ?, ?)"+strings.Repeat(", (?, ?, ?, ?)", len(args)/4-1)+
+		" ON CONFLICT (digest) DO UPDATE SET content = excluded.content, size = excluded.size, plain = excluded.plain", args...)
 	return err
 }
 

@@ -1,7 +1,6 @@
 package sqlite
 
 import (
-	"bytes"
 	"errors"
 	"math"
 	"strings"
@@ -37,7 +36,7 @@ func TestNothingBeginsOnADiskThatIsNearlyFull(t *testing.T) {
 
 func TestNothingBeginsInAStoreThatIsFull(t *testing.T) {
 	s, dir := withSession(t)
-	put(t, s, bytes.Repeat([]byte("x"), 1<<20)) // a file
+	put(t, s, noise(1, 1<<20)) // a file
 	full, err := s.size(t.Context())
 	if err != nil || full < 1<<20 || full > 2<<20 {
 		t.Fatalf("the store has %d bytes, %v", full, err)

@@ -63,6 +63,8 @@ ALTER TABLE blob ADD COLUMN size INTEGER NOT NULL DEFAULT 0; -- of the file; zer
 CREATE INDEX blob_size ON blob (size) WHERE size > 0;
 `, `
 ALTER TABLE session_blob ADD COLUMN seq INTEGER NOT NULL DEFAULT -1; -- last_seq of the session when the blob was put; -1 if unknown
+`, `
+ALTER TABLE blob ADD COLUMN plain INTEGER NOT NULL DEFAULT 0; -- size of the content if it is stored compressed, else zero
 `}
 
 // migrate brings the database to the current version.

@@ -65,7 +65,8 @@ type Config struct {
 	// these are syscall.ENOSPC, and queries that run go on. Zero means DefaultMinFree, a
 	// negative number no minimum.
 	MinFree int64
-	// MaxSize is how many bytes all sessions may take; from there on a new session or prompt is
+	// MaxSize is how many bytes of the disk all sessions may take, compressed, and what they share
+	// counted once; from there on a new session or prompt is
 	// syscall.ENOSPC, and queries that run go on. Zero means DefaultMaxSize, a negative number no
 	// limit.
 	MaxSize int64
@@ -84,6 +85,7 @@ type Store struct {
 	// can end the wait. It is nil in a store that is only read.
 	w, r    *sql.DB
 	log     logWriter
+	coder   coder
 	appends appends
 }
 
@@ -119,6 +121,9 @@ func (c Config) open(ctx context.Context, dir string, busy time.Duration, migrat
 		return nil, err
 	}
 	s := &Store{dir: dir, cfg: c, appends: appends{turn: make(chan struct{}, 1)}}
+	if s.coder, err = newCoder(); err != nil {
+		return nil, err
+	}
 	if c.ReadOnly {
 		err = s.openToRead(ctx, busy, len(migrations))
 	} else {
