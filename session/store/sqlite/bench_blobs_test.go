@@ -85,7 +85,7 @@ func git(ctx context.Context, b *testing.B, dir string, args ...string) {
 	}
 }
 
-func putSequence(b *testing.B, s *Store, id string, contents [][]byte) {
+func putSequence(b testing.TB, s *Store, id string, contents [][]byte) {
 	b.Helper()
 	if got, err := s.PutBlobs(b.Context(), id, sequence(contents)); err != nil || len(got) != len(contents) {
 		b.Fatalf("%d digests, %v", len(got), err)

@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/agentenv-dev/agentenv/session/store"
 )
@@ -149,9 +150,13 @@ func (s *Store) RemoveBlobs(ctx context.Context, id string, digests ...store.Dig
 		if err != nil {
 			return err
 		}
-		for _, d := range digests {
-			removed, err := numbers(ctx, tx,
-				"DELETE FROM session_blob WHERE session = ? AND blob = (SELECT n FROM blob WHERE digest = ?) RETURNING blob", h.n, rawDigest(d))
+		for some := range slices.Chunk(digests, purgedAtOnce) {
+			args := []any{h.n}
+			for _, d := range some {
+				args = append(args, rawDigest(d))
+			}
+			removed, err := numbers(ctx, tx, "DELETE FROM session_blob WHERE session = ? AND blob IN "+
+				"(SELECT n FROM blob WHERE digest IN "+tuple(len(some))+") RETURNING blob", args...)
 			if err != nil {
 				return err
 			}
@@ -159,26 +164,29 @@ func (s *Store) RemoveBlobs(ctx context.Context, id string, digests ...store.Dig
 		}
 		return nil
 	})
-	if err == nil {
-		err = s.release(context.WithoutCancel(ctx), blobs)
+	// In other transactions: if one fails after it has removed files, no session needs these.
+	for some := range slices.Chunk(blobs, purgedAtOnce) {
+		if err != nil {
+			break
+		}
+		err = s.transact(context.WithoutCancel(ctx), false, func(ctx context.Context, tx *sql.Tx) error {
+			return s.removeUnused(ctx, tx, some)
+		})
 	}
 	return s.failure("remove", id, err)
 }
 
-// release removes the given blobs that belong to no session any more. It runs in its own
-// transaction: if it fails after it has removed files, no session needs these.
-func (s *Store) release(ctx context.Context, blobs []int64) error {
+// removeUnused removes those of the given blobs that belong to no session any more.
+func (s *Store) removeUnused(ctx context.Context, tx *sql.Tx, blobs []int64) error {
 	if len(blobs) == 0 {
 		return nil
 	}
-	return s.transact(ctx, false, func(ctx context.Context, tx *sql.Tx) error {
-		for _, n := range blobs {
-			if _, err := s.removeBlobs(ctx, tx, os.Remove, "n = ? AND ", n); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	args := make([]any, len(blobs))
+	for i, n := range blobs {
+		args[i] = n
+	}
+	_, err := s.removeBlobs(ctx, tx, os.Remove, "n IN "+tuple(len(blobs))+" AND ", args...)
+	return err
 }
 
 // removeBlobs removes the blobs that belong to no session and match the condition, and returns

@@ -37,7 +37,7 @@ func (s *Store) Collect(ctx context.Context, dry bool) (removed []string, err er
 			if removed, err = s.collect(ctx, os.Remove, nil); err != nil {
 				return err
 			}
-			return s.shrink(ctx)
+			return s.shrink(ctx, 0, "TRUNCATE")
 		})
 	}
 	if err != nil {
@@ -73,8 +73,10 @@ func (s *Store) collect(ctx context.Context, remove func(string) error, end erro
 	})
 }
 
-// shrink returns the free pages of the database to the file system, in steps that need little room.
-func (s *Store) shrink(ctx context.Context) error {
+// shrink returns the free pages of the database to the file system if there are more than enough, in
+// steps that need little room. Where readers use old pages it returns what it can, if the checkpoint
+// is PASSIVE, or waits for them.
+func (s *Store) shrink(ctx context.Context, enough int64, checkpoint string) error {
 	for left := int64(0); ; {
 		var free int64
 		if err := s.w.QueryRowContext(ctx, "PRAGMA freelist_count").Scan(&free); err != nil {
@@ -82,10 +84,10 @@ func (s *Store) shrink(ctx context.Context) error {
 		}
 		// Readers keep old pages, and then nothing is freed.
 		vacuum := fmt.Sprintf("PRAGMA incremental_vacuum(%d); ", purgedAtOnce)
-		if free == 0 || free == left {
+		if free <= enough || free == left {
 			vacuum = ""
 		}
-		if _, err := s.w.ExecContext(ctx, vacuum+"PRAGMA wal_checkpoint(TRUNCATE)"); err != nil || vacuum == "" {
+		if _, err := s.w.ExecContext(ctx, vacuum+"PRAGMA wal_checkpoint("+checkpoint+")"); err != nil || vacuum == "" {
 			return err
 		}
 		left = free

@@ -17,11 +17,12 @@ const (
 	hidden = "SELECT n FROM session WHERE typeof(id) = 'blob'"
 )
 
-// purgedAtOnce is how many events are removed in one transaction.
+// purgedAtOnce is how many events, blobs or pages are removed in one transaction.
 const purgedAtOnce = 1000
 
-// Delete removes a session. If it fails with an error other than store.ErrNotFound, the session may
-// be gone, and Collect removes the rest.
+// Delete removes a session and gives the room that it took back to the file system, but for a few
+// MiB that are used again. If it fails with an error other than store.ErrNotFound, the session may be
+// gone, and Collect removes the rest.
 func (s *Store) Delete(ctx context.Context, id string) error {
 	var found []int64
 	err := s.withReserve(func() error {
@@ -33,42 +34,62 @@ func (s *Store) Delete(ctx context.Context, id string) error {
 		})
 	})
 	if err == nil {
-		err = s.withReserve(func() error { return s.purge(context.WithoutCancel(ctx), found) })
+		ctx := context.WithoutCancel(ctx)
+		err = s.withReserve(func() error {
+			if err := s.purge(ctx, found); err != nil {
+				return err
+			}
+			return s.shrink(ctx, purgedAtOnce, "PASSIVE")
+		})
 	}
 	return s.failure("delete", id, err)
 }
 
-// purge removes what belongs to hidden sessions.
+// purge removes what belongs to hidden sessions. No session needs the files that it removes, whether
+// the transaction succeeds or not.
 func (s *Store) purge(ctx context.Context, sessions []int64) error {
 	for _, n := range sessions {
-		for more := true; more; {
-			err := s.transact(ctx, false, func(ctx context.Context, tx *sql.Tx) error {
-				done, err := tx.ExecContext(ctx, "DELETE FROM event WHERE session = ?1 AND seq <= "+
-					"(SELECT max(seq) FROM (SELECT seq FROM event WHERE session = ?1 ORDER BY seq LIMIT ?2))", n, purgedAtOnce)
-				if err != nil {
-					return err
+		err := s.inSteps(ctx, func(ctx context.Context, tx *sql.Tx) (more bool, err error) {
+			done, err := tx.ExecContext(ctx, "DELETE FROM event WHERE session = ?1 AND seq <= "+
+				"(SELECT max(seq) FROM (SELECT seq FROM event WHERE session = ?1 ORDER BY seq LIMIT ?2))", n, purgedAtOnce)
+			if err != nil {
+				return false, err
+			}
+			count, err := done.RowsAffected()
+			return count > 0, err
+		})
+		if err == nil {
+			err = s.inSteps(ctx, func(ctx context.Context, tx *sql.Tx) (more bool, err error) {
+				blobs, err := numbers(ctx, tx, "DELETE FROM session_blob WHERE session = ?1 AND blob IN "+
+					"(SELECT blob FROM session_blob WHERE session = ?1 ORDER BY blob LIMIT ?2) RETURNING blob", n, purgedAtOnce)
+				if err == nil {
+					err = s.removeUnused(ctx, tx, blobs)
 				}
-				count, err := done.RowsAffected()
-				more = count > 0
+				return len(blobs) > 0, err
+			})
+		}
+		if err == nil {
+			err = s.transact(ctx, false, func(ctx context.Context, tx *sql.Tx) error {
+				_, err := tx.ExecContext(ctx, "DELETE FROM session WHERE n = ?", n)
 				return err
 			})
-			if err == nil {
-				err = s.spare(ctx)
-			}
-			if err != nil {
-				return err
-			}
 		}
-		var blobs []int64
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inSteps runs a step, each in its own transaction, as long as there is more.
+func (s *Store) inSteps(ctx context.Context, step func(context.Context, *sql.Tx) (more bool, err error)) error {
+	for more := true; more; {
 		err := s.transact(ctx, false, func(ctx context.Context, tx *sql.Tx) (err error) {
-			if blobs, err = numbers(ctx, tx, "DELETE FROM session_blob WHERE session = ? RETURNING blob", n); err != nil {
-				return err
-			}
-			_, err = tx.ExecContext(ctx, "DELETE FROM session WHERE n = ?", n)
+			more, err = step(ctx, tx)
 			return err
 		})
 		if err == nil {
-			err = s.release(ctx, blobs)
+			err = s.spare(ctx)
 		}
 		if err != nil {
 			return err

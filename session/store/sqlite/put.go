@@ -31,8 +31,8 @@ const (
 	// mostFiles is how many files are stored in one transaction. They are renamed within the
 	// transaction, for which other programs wait.
 	mostFiles = 100
-	// syncs is how many files are synced at once, as file systems write several together.
-	syncs = 16
+	// workers is how many blobs are made ready at once: file systems sync several files together.
+	workers = 16
 )
 
 // pendingBlob is a blob that was read but not stored yet.
@@ -265,18 +265,22 @@ func tuple(n int) string { return "(" + strings.Repeat("?, ", n-1) + "?)" }
 // those in whose place a damaged file is.
 func (p *putting) makeReady(known map[string]kept) error {
 	var group errgroup.Group
-	group.SetLimit(syncs)
-	for i := range p.pending {
-		b := &p.pending[i]
-		k, ok := known[string(b.digest)]
-		if b.ready || ok && (k.file == 0 || b.intact) {
-			continue
-		}
+	for first := range min(workers, len(p.pending)) {
 		group.Go(func() error {
-			if b.intact = ok && p.s.intact(b.digest, k.plain); b.intact {
-				return nil
+			for i := first; i < len(p.pending); i += workers {
+				b := &p.pending[i]
+				k, ok := known[string(b.digest)]
+				if b.ready || ok && (k.file == 0 || b.intact) {
+					continue
+				}
+				if b.intact = ok && p.s.intact(b.digest, k.plain); b.intact {
+					continue
+				}
+				if err := p.s.makeReady(b); err != nil {
+					return err
+				}
 			}
-			return p.s.makeReady(b)
+			return nil
 		})
 	}
 	return group.Wait()
