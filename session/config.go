@@ -70,7 +70,7 @@ type Config struct {
 	// periodic ones stay until the session is removed, even in a memory store.
 	NoFiles bool
 	// MaxQuerySize and MaxSessionSize are how many bytes the events and checkpoints of one query,
-	// and of the session, may take in the store. A query that reaches one is stopped and fails
+	// and of the session, may add to the store, before it compresses them. A query that reaches one is stopped and fails
 	// with the code "limit" and primitives.ErrLimit; beyond the second the session accepts no
 	// prompt. Zero means DefaultMaxQuerySize and DefaultMaxSessionSize, a negative number no
 	// limit.

@@ -49,7 +49,8 @@ type State struct {
 	ContextSize int64 `json:"context_size,omitempty"`
 	// LastSeq is the Seq of the last event.
 	LastSeq uint64 `json:"last_seq"`
-	// Size is about how many bytes the session's events and checkpoints take in the store.
+	// Size is about how many bytes the session's events and checkpoints have added to the store,
+	// before it compressed them.
 	Size int64 `json:"size,omitempty"`
 
 	// Checkpoints are the session's checkpoints, oldest first.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,8 +19,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/sessionstore"
 	"github.com/agentenv-dev/agentenv/internal/statedir"
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/session/store/sqlite"
 )
 
 // finding is what one check of doctor found.
@@ -100,6 +103,7 @@ func (a *app) examine(ctx context.Context, cfg environment.Config) []finding {
 	return append(findings,
 		checkTool(ctx, "git", "git", "needed for workspaces from git and for --gitignore; install git", "--version"),
 		checkWatches(),
+		a.checkSessions(ctx),
 		checkDisk("disk of sessions", "sessions and patches could not be stored: envctl sessions rm --older-than 720h, envctl gc", statedir.Path),
 		checkDisk("disk of sandboxes", "local sandboxes and the runner need it: envctl ls, envctl rm ID, envctl gc", os.UserCacheDir),
 	)
@@ -203,6 +207,28 @@ func checkTool(ctx context.Context, check, program, fix string, args ...string) 
 	}
 	version, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
 	return finding{Check: check, Status: statusOK, Detail: version + " (" + path + ")"}
+}
+
+// checkSessions checks how much of their room the stored sessions take.
+func (a *app) checkSessions(ctx context.Context) finding {
+	f := finding{Check: "stored sessions", Status: statusMissing}
+	nearly := false
+	err := a.withSessions(ctx, func(s *sqlite.Store) error {
+		size, full, err := storeSize(ctx, s)
+		f.Detail, nearly = "they "+size, full
+		return err
+	})
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		f.Status, f.Detail = statusOK, "there are none"
+	case err != nil:
+		f.Detail = err.Error()
+	case nearly:
+		f.Fix = "soon nothing new can begin: envctl sessions rm --older-than 720h, or raise " + sessionstore.MaxSizeVariable
+	default:
+		f.Status = statusOK
+	}
+	return f
 }
 
 // littleRoom is a size in bytes below which a workspace or a session hardly fits on a disk.

@@ -56,6 +56,7 @@ func (f *gcFlags) run(ctx context.Context) error {
 	var removed []environment.Garbage
 	var errs []error
 	var answered []environment.Sandbox
+	var size string
 	for _, s := range choices(cfg.Sandbox) {
 		some, err := environment.GC(ctx, s, f.GCOptions)
 		removed = append(removed, some...)
@@ -68,7 +69,7 @@ func (f *gcFlags) run(ctx context.Context) error {
 		some, err := collectPatches(f.DryRun)
 		removed = append(removed, some...)
 		errs = append(errs, err)
-		some, err = collectBlobs(ctx, f.DryRun)
+		some, size, err = collectBlobs(ctx, f.DryRun)
 		removed = append(removed, some...)
 		errs = append(errs, err)
 	}
@@ -94,6 +95,7 @@ func (f *gcFlags) run(ctx context.Context) error {
 		what = "would be removed"
 	}
 	fmt.Fprintf(f.app.err, "%d %s\n", len(removed), what)
+	errs = append(errs, f.app.printSize(size))
 	return errors.Join(errs...)
 }
 

@@ -71,8 +71,11 @@ on it, "failed" if its last query failed, else "idle".`,
 				return usagef("--limit: %d is negative; give a positive number, or 0 for all", filter.Limit)
 			}
 			var list []listedSession
+			var size string
 			err := a.withSessions(cmd.Context(), func(s *sqlite.Store) (err error) {
-				list, err = listSessions(cmd.Context(), s, filter, status)
+				if list, err = listSessions(cmd.Context(), s, filter, status); err == nil {
+					size, _, err = storeSize(cmd.Context(), s)
+				}
 				return err
 			})
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -90,7 +93,7 @@ on it, "failed" if its last query failed, else "idle".`,
 				rows = append(rows, plains(a.shortSession(r.ID), r.status(), firstOf(r.Agent, "-"),
 					firstOf(r.Sandbox.Type, "-"), fmt.Sprint(r.LastSeq), age(r.UpdatedAt), firstOf(r.Title, "-")))
 			}
-			return a.out.table(rows...)
+			return errors.Join(a.out.table(rows...), a.printSize(size))
 		},
 	}
 	fl := cmd.Flags()
@@ -384,15 +387,37 @@ func (a *app) completeSessions(most int) cobra.CompletionFunc {
 	}
 }
 
+// storeSize says how much room the stored sessions take, and how much they may. nearly reports
+// whether that is nine tenths of it, or more.
+func storeSize(ctx context.Context, s *sqlite.Store) (text string, nearly bool, err error) {
+	size, limit, err := s.Size(ctx)
+	if err != nil {
+		return "", false, err
+	}
+	text = fmt.Sprintf("take %d MiB of the disk", size>>20)
+	if limit > 0 {
+		text += fmt.Sprintf(", of at most %d MiB", limit>>20)
+	}
+	return text, limit > 0 && size >= limit/10*9, nil
+}
+
+// printSize prints what storeSize has said, unless there is no store.
+func (a *app) printSize(text string) error {
+	if text == "" {
+		return nil
+	}
+	return a.err.row(dim("all stored sessions " + text))
+}
+
 // collectBlobs removes the orphans of killed programs from the store of sessions, and returns
-// them. With dryRun it removes none.
-func collectBlobs(ctx context.Context, dryRun bool) (removed []environment.Garbage, err error) {
+// them, and what storeSize says afterwards. With dryRun it removes none.
+func collectBlobs(ctx context.Context, dryRun bool) (removed []environment.Garbage, size string, err error) {
 	s, err := sessionstore.OpenExisting(ctx)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil, "", nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	names, err := s.Collect(ctx, dryRun)
 	for _, name := range names {
@@ -400,5 +425,8 @@ func collectBlobs(ctx context.Context, dryRun bool) (removed []environment.Garba
 			Type: "-", Garbage: primitives.Garbage{Kind: "blob", ID: name, Why: "no stored session has it"},
 		})
 	}
-	return removed, errors.Join(err, s.Close())
+	if err == nil {
+		size, _, err = storeSize(ctx, s)
+	}
+	return removed, size, errors.Join(err, s.Close())
 }

@@ -63,6 +63,16 @@ func room(dir string) (free int64, files uint64, err error) {
 	return int64(disk.Bavail) * int64(disk.Bsize), files, nil //nolint:unconvert // of another type on other systems
 }
 
+// Size returns how many bytes of the disk the sessions take, compressed, and what they share counted
+// once. From limit bytes on no session and no prompt begins, see Config.MaxSize; it is negative if
+// there is no limit.
+func (s *Store) Size(ctx context.Context) (size, limit int64, err error) {
+	if size, err = s.size(ctx); err != nil {
+		return 0, 0, s.failed(ctx, "size", "", err)
+	}
+	return size, s.cfg.MaxSize, nil
+}
+
 // size returns how many bytes the sessions take. Pages that a removal has freed do not count, as
 // they are used again.
 func (s *Store) size(ctx context.Context) (size int64, err error) {

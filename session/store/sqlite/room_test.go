@@ -47,6 +47,9 @@ func TestNothingBeginsInAStoreThatIsFull(t *testing.T) {
 	defer s.Close()
 	queued := numbered(1)
 	queued.Type = runnerscripts.TypeQueryQueued
+	if size, limit, err := s.Size(t.Context()); size != full || limit != full || err != nil {
+		t.Errorf("it says that it has %d of %d bytes, %v", size, limit, err)
+	}
 	for what, err := range map[string]error{
 		"prompt":  s.Append(t.Context(), "s", queued),
 		"session": s.Create(t.Context(), store.Record{ID: "new"}),
