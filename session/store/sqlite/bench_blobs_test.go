@@ -3,6 +3,7 @@ package sqlite
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -145,4 +146,27 @@ func diskUsage(tb testing.TB, dir string) (size int64) {
 		tb.Fatal(err)
 	}
 	return size
+}
+
+// BenchmarkBlob reads the contents of 10,000 small files, one by one.
+func BenchmarkBlob(b *testing.B) {
+	const n = 10_000
+	s, _ := withSession(b)
+	digests, err := s.PutBlobs(b.Context(), "s", sequence(sources(b, n)))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for b.Loop() {
+		for _, d := range digests {
+			r, err := s.Blob(b.Context(), "s", d)
+			if err == nil {
+				_, err = io.Copy(io.Discard, r)
+				err = errors.Join(err, r.Close())
+			}
+			if err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/blob")
 }

@@ -48,17 +48,14 @@ func (s *Store) Blob(ctx context.Context, id string, d store.Digest) (io.ReadClo
 }
 
 func (s *Store) blob(ctx context.Context, id string, d store.Digest) (io.ReadCloser, error) {
-	h, err := headOf(ctx, s.r, id)
-	if err != nil {
-		return nil, err
-	}
 	var content []byte
 	var k kept
-	err = s.r.QueryRowContext(ctx,
-		"SELECT content, content IS NULL, plain FROM blob JOIN session_blob ON blob = n WHERE session = ? AND digest = ?", h.n, rawDigest(d)).
-		Scan(raw(&content), integer(&k.file), integer(&k.plain))
+	err := s.find.QueryRowContext(ctx, id, rawDigest(d)).Scan(raw(&content), integer(&k.file), integer(&k.plain))
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
+		if _, err := headOf(ctx, s.r, id); err != nil {
+			return nil, err
+		}
 		return nil, fmt.Errorf("%w: no blob %s", fs.ErrNotExist, d)
 	case errors.Is(err, errColumn):
 		return nil, damaged(d)
@@ -69,6 +66,11 @@ func (s *Store) blob(ctx context.Context, id string, d store.Digest) (io.ReadClo
 	}
 	return s.verified(content, d, k.plain)
 }
+
+// findBlob finds a blob of a session. It is one statement, compiled once, as the files of a workspace
+// are read one by one.
+const findBlob = "SELECT content, content IS NULL, plain FROM session " +
+	"JOIN blob JOIN session_blob ON session_blob.session = session.n AND session_blob.blob = blob.n WHERE id = ? AND digest = ?"
 
 // kept says how a blob is stored.
 type kept struct {

@@ -86,6 +86,7 @@ type Store struct {
 	w, r    *sql.DB
 	log     logWriter
 	coder   coder
+	find    *sql.Stmt // findBlob
 	appends appends
 }
 
@@ -100,6 +101,11 @@ func Open(ctx context.Context, dir string) (*Store, error) { return Config{}.Ope
 // Open is like the function [Open].
 func (c Config) Open(ctx context.Context, dir string) (*Store, error) {
 	s, err := c.open(ctx, dir, busyTimeout, migrations)
+	if err == nil {
+		if s.find, err = s.r.PrepareContext(ctx, findBlob); err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}
 	if err != nil {
 		return nil, &store.Error{Op: "open", Err: fmt.Errorf("%s: %w", dir, translate(dir, err))}
 	}
