@@ -270,7 +270,7 @@ func (p *putting) makeReady(known map[string]kept) error {
 			for i := first; i < len(p.pending); i += workers {
 				b := &p.pending[i]
 				k, ok := known[string(b.digest)]
-				if b.ready || ok && (k.file == 0 || b.intact) {
+				if b.ready || ok && (k.file == 0 || b.intact && p.s.hasFile(b.digest)) {
 					continue
 				}
 				if b.intact = ok && p.s.intact(b.digest, k.plain); b.intact {
@@ -294,6 +294,12 @@ func (s *Store) intact(digest []byte, plain int64) bool {
 	}
 	_, err = io.Copy(io.Discard, f)
 	return errors.Join(err, f.Close()) == nil
+}
+
+// hasFile reports whether the file of a blob is there.
+func (s *Store) hasFile(digest []byte) bool {
+	_, err := os.Stat(s.file(digest))
+	return err == nil
 }
 
 // rename gives the files their names, durably: a power failure loses neither a name nor a content.

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"iter"
@@ -112,9 +113,8 @@ func halves() []string { return []string{"half", binary()} }
 func putBroken(t *testing.T, s store.Store) {
 	create(t, s, "s")
 	put(t, s, "s", "old")
-	// The second one is that of an archive whose end is missing.
-	for i, half := range append(halves(), halves()...) {
-		broken := []error{errors.New("the sandbox is gone"), io.ErrUnexpectedEOF}[i/2]
+	broken := errors.New("the sandbox is gone")
+	for _, half := range halves() {
 		_, err := s.PutBlobs(t.Context(), "s", func(yield func(io.Reader, error) bool) {
 			yield(io.MultiReader(strings.NewReader(half), iotest.ErrReader(broken)), nil)
 		})
@@ -123,6 +123,48 @@ func putBroken(t *testing.T, s store.Store) {
 		want(t, "blob that cannot be opened", err, broken)
 	}
 	noHalves(t, s)
+}
+
+// putTruncated reads what is like an archive whose end is missing.
+func putTruncated(t *testing.T, s store.Store) {
+	create(t, s, "s")
+	put(t, s, "s", "old")
+	for _, half := range halves() {
+		_, err := store.PutBlob(t.Context(), s, "s", io.MultiReader(strings.NewReader(half), iotest.ErrReader(io.ErrUnexpectedEOF)))
+		want(t, "blob whose end is missing", err, io.ErrUnexpectedEOF)
+	}
+	noHalves(t, s)
+}
+
+// many are contents of which some are equal.
+func many() []string {
+	all := make([]string, 3000)
+	for i := range all {
+		all[i] = strings.Repeat(fmt.Sprint(i%2000, " "), 1+i%50)
+	}
+	return all
+}
+
+func putMany(t *testing.T, s store.Store) {
+	create(t, s, "s")
+	for range 2 {
+		got, err := s.PutBlobs(t.Context(), "s", readers(many()...))
+		must(t, err)
+		var all []store.Digest
+		for _, c := range many() {
+			all = append(all, digest(c))
+		}
+		if !slices.Equal(got, all) {
+			t.Errorf("%d digests are not those of the %d contents", len(got), len(all))
+		}
+	}
+	getMany(t, s)
+}
+
+func getMany(t *testing.T, s store.Store) {
+	for _, c := range many() {
+		holds(t, s, "s", c)
+	}
 }
 
 func noHalves(t *testing.T, s store.Store) {

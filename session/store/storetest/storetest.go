@@ -69,6 +69,8 @@ var cases = []rule{
 	{"PutBlobs/a blob comes back byte by byte", putExact, getExact},
 	{"PutBlobs/there may be none", putNothing, nil},
 	{"PutBlobs/a failing reader leaves no half", putBroken, noHalves},
+	{"PutBlobs/a reader that is cut off has failed", putTruncated, noHalves},
+	{"PutBlobs/there may be thousands and equal ones", putMany, getMany},
 	{"PutBlobs/other sessions do not wait for the reader", putWaiting, nil},
 	{"PutBlobs/what sessions share stays while one has it", putShared, getExact},
 	{"PutBlobs/sessions that share are apart from each other", putRace, nil},

@@ -25,6 +25,8 @@ var mutants = map[string]struct {
 	"Append/numbers_continue_without_a_gap":                       {func(m *store.Memory) store.Store { return gappy{m} }, "first event with number 0: error <nil>"},
 	"Append/nothing_of_a_refused_batch_is_stored":                 {func(m *store.Memory) store.Store { return partial{m} }, ": 4 events"},
 	"PutBlobs/a_failing_reader_leaves_no_half":                    {func(m *store.Memory) store.Store { return hasty{m} }, "blob of session s: error <nil>, want file does not exist"},
+	"PutBlobs/a_reader_that_is_cut_off_has_failed":                {func(m *store.Memory) store.Store { return trusting{m} }, "blob whose end is missing: error <nil>, want unexpected EOF"},
+	"PutBlobs/there_may_be_thousands_and_equal_ones":              {func(m *store.Memory) store.Store { return distinct{m} }, "2000 digests are not those of the 3000 contents"},
 	"PutBlobs/what_sessions_share_stays_while_one_has_it":         {func(m *store.Memory) store.Store { return greedy{m} }, "file does not exist: no blob"},
 	"Blob/one_that_was_never_put_does_not_exist":                  {func(m *store.Memory) store.Store { return open{m} }, "error <nil>, want file does not exist"},
 	"Fork/it_has_the_record,_the_log_up_to_a_point_and_the_blobs": {func(m *store.Memory) store.Store { return whole{m} }, "event 4 where 6 comes next"},
@@ -112,6 +114,33 @@ func (h hasty) PutBlobs(ctx context.Context, id string, contents iter.Seq2[io.Re
 		}
 	})
 	return digests, errors.Join(err, failed)
+}
+
+// trusting takes io.ErrUnexpectedEOF for the end of a content, as io.ReadFull returns it there.
+type trusting struct{ *store.Memory }
+
+func (s trusting) PutBlobs(ctx context.Context, id string, contents iter.Seq2[io.Reader, error]) ([]store.Digest, error) {
+	return s.Memory.PutBlobs(ctx, id, func(yield func(io.Reader, error) bool) {
+		for r, err := range contents {
+			data := make([]byte, 8<<20)
+			if err == nil {
+				n, _ := io.ReadFull(r, data)
+				r = bytes.NewReader(data[:n])
+			}
+			if !yield(r, err) {
+				return
+			}
+		}
+	})
+}
+
+// distinct returns the digest of equal contents once.
+type distinct struct{ *store.Memory }
+
+func (s distinct) PutBlobs(ctx context.Context, id string, contents iter.Seq2[io.Reader, error]) ([]store.Digest, error) {
+	digests, err := s.Memory.PutBlobs(ctx, id, contents)
+	slices.Sort(digests)
+	return slices.Compact(digests), err
 }
 
 // greedy removes a blob for all sessions.
