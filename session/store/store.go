@@ -47,9 +47,9 @@ type Store interface {
 
 	// Fork atomically adds a session with the record r, the events of the session from up to
 	// the event whose Seq is last, and the blobs that it had when that event was appended and
-	// still has: only later events name the others, so a fork takes no room for them. Events that name the session from name
-	// the new one. Parent of the record is set to from. The errors are those of Create,
-	// fs.ErrInvalid for a last beyond the log, and [ErrDropped].
+	// still has: only later events name the others, so a fork takes no room for them. Events
+	// that name the session from name the new one. Parent of the record is set to from. The
+	// errors are those of Create, fs.ErrInvalid for a last beyond the log, and [ErrDropped].
 	Fork(ctx context.Context, from string, last uint64, r Record) error
 
 	// Append adds all events to the session's log, or none. Their Seq must continue the log

@@ -70,7 +70,8 @@ func (s *Store) blob(ctx context.Context, id string, d store.Digest) (io.ReadClo
 // findBlob finds a blob of a session. It is one statement, compiled once, as the files of a workspace
 // are read one by one.
 const findBlob = "SELECT content, content IS NULL, plain FROM session " +
-	"JOIN blob JOIN session_blob ON session_blob.session = session.n AND session_blob.blob = blob.n WHERE id = ? AND digest = ?"
+	"JOIN blob JOIN session_blob ON session_blob.session = session.n AND session_blob.blob = blob.n " +
+	"WHERE id = ? AND digest = ?"
 
 // kept says how a blob is stored.
 type kept struct {

@@ -40,7 +40,8 @@ func newCoder() (c coder, err error) {
 // encoding are the options of all encoders. The digest of a blob serves as its checksum.
 func encoding(more ...zstd.EOption) []zstd.EOption {
 	return append([]zstd.EOption{
-		zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderCRC(false), zstd.WithLowerEncoderMem(true), zstd.WithWindowSize(window),
+		zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithWindowSize(window),
+		zstd.WithEncoderCRC(false), zstd.WithLowerEncoderMem(true),
 	}, more...)
 }
 
@@ -93,7 +94,8 @@ type unpacked struct {
 
 // unpackStream reads the content of size bytes of a file, and closes the file at the end.
 func unpackStream(f *os.File, size int64) (*unpacked, error) {
-	d, err := zstd.NewReader(f, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(window))
+	d, err := zstd.NewReader(f,
+		zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true), zstd.WithDecoderMaxWindow(window))
 	if err != nil {
 		return nil, err
 	}

@@ -11,11 +11,13 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// prose returns text that can be compressed.
+// prose returns text that can be compressed to about a fourth.
 func prose(size int) []byte {
 	var b bytes.Buffer
+	random := noise(uint64(size), size/4+16)
 	for i := 0; b.Len() < size; i++ {
-		fmt.Fprintf(&b, "line %d of a text in which much comes again\n", i*i)
+		fmt.Fprintf(&b, "line %d of a text in which much comes again, but for %x\n", i, random[:16])
+		random = random[16:]
 	}
 	return b.Bytes()[:size]
 }
@@ -60,7 +62,7 @@ func TestBlobsAreCompressedWhereThatSavesRoom(t *testing.T) {
 
 // A compressed blob is verified like any other, whatever its record says.
 func TestADamagedCompressedBlobIsReported(t *testing.T) {
-	for _, size := range sizes[1:] {
+	for _, size := range []int{1000, 400 << 10, maxWhole + 1} { // in the database, in a file, a stream
 		for what, damage := range map[string]string{
 			"another size":       "UPDATE blob SET plain = plain - 1",
 			"a larger size":      "UPDATE blob SET plain = plain + 1",
@@ -74,7 +76,11 @@ func TestADamagedCompressedBlobIsReported(t *testing.T) {
 				s, _ := withSession(t)
 				d := put(t, s, prose(size))
 				file := s.file(rawDigest(d))
-				if info, err := os.Stat(file); err == nil && what == "a part" {
+				info, err := os.Stat(file)
+				if (err == nil) != (size > 1000) {
+					t.Fatalf("the file of %d bytes: %v", size, err)
+				}
+				if err == nil && what == "a part" {
 					if err := os.Truncate(file, info.Size()/2); err != nil {
 						t.Fatal(err)
 					}
@@ -101,7 +107,8 @@ func TestBlobsOfAnOlderVersionAreReadAndStay(t *testing.T) {
 		VALUES ('s', '', '2026-01-02T03:04:05Z', '2026-01-02T03:04:06Z', 0, 1, '{}', 0)`)
 	execute(t, old, "INSERT INTO large (session) SELECT n FROM session")
 	small, large := prose(10_000), prose(200_000)
-	execute(t, old, "INSERT INTO blob (digest, content) VALUES (?, ?), (?, NULL)", rawDigest(blobOf(small)), small, rawDigest(blobOf(large)))
+	execute(t, old, "INSERT INTO blob (digest, content) VALUES (?, ?), (?, NULL)",
+		rawDigest(blobOf(small)), small, rawDigest(blobOf(large)))
 	execute(t, old, "INSERT INTO session_blob (session, blob) SELECT session.n, blob.n FROM session, blob")
 	file := old.file(rawDigest(blobOf(large)))
 	if err := errors.Join(os.Mkdir(filepath.Dir(file), 0o700), os.WriteFile(file, large, 0o600), old.Close()); err != nil {

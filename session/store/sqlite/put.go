@@ -230,7 +230,8 @@ func (p *putting) flush(ctx context.Context) error {
 
 // known returns how the database has the pending blobs.
 func (p *putting) known(ctx context.Context, q querier) (_ map[string]kept, err error) {
-	rows, err := q.QueryContext(ctx, "SELECT digest, content IS NULL, plain FROM blob WHERE digest IN "+tuple(len(p.pending)), p.digests()...)
+	rows, err := q.QueryContext(ctx,
+		"SELECT digest, content IS NULL, plain FROM blob WHERE digest IN "+tuple(len(p.pending)), p.digests()...)
 	if err != nil {
 		return nil, err
 	}
@@ -343,15 +344,16 @@ func (p *putting) insert(ctx context.Context, tx *sql.Tx) error {
 	if len(args) == 0 {
 		return nil
 	}
-	_, err := tx.ExecContext(ctx, "INSERT INTO blob (digest, content, size, plain) VALUES (?, ?, ?, ?)"+strings.Repeat(", (?, ?, ?, ?)", len(args)/4-1)+
+	rows := "(?, ?, ?, ?)" + strings.Repeat(", (?, ?, ?, ?)", len(args)/4-1)
+	_, err := tx.ExecContext(ctx, "INSERT INTO blob (digest, content, size, plain) VALUES "+rows+
 		" ON CONFLICT (digest) DO UPDATE SET content = excluded.content, size = excluded.size, plain = excluded.plain", args...)
 	return err
 }
 
 // link adds the blobs to the session.
 func (p *putting) link(ctx context.Context, tx *sql.Tx, h head) error {
-	_, err := tx.ExecContext(ctx, "INSERT INTO session_blob (session, blob, seq) SELECT ?, n, ? FROM blob WHERE digest IN "+tuple(len(p.pending))+
-		" ON CONFLICT DO NOTHING", p.digests(h.n, h.last)...)
+	_, err := tx.ExecContext(ctx, "INSERT INTO session_blob (session, blob, seq) "+
+		"SELECT ?, n, ? FROM blob WHERE digest IN "+tuple(len(p.pending))+" ON CONFLICT DO NOTHING", p.digests(h.n, h.last)...)
 	return err
 }
 

@@ -62,9 +62,11 @@ ALTER TABLE session DROP COLUMN state;
 ALTER TABLE blob ADD COLUMN size INTEGER NOT NULL DEFAULT 0; -- of the file; zero without one
 CREATE INDEX blob_size ON blob (size) WHERE size > 0;
 `, `
-ALTER TABLE session_blob ADD COLUMN seq INTEGER NOT NULL DEFAULT -1; -- last_seq of the session when the blob was put; -1 if unknown
+-- seq is last_seq of the session when the blob was put; -1 if unknown.
+ALTER TABLE session_blob ADD COLUMN seq INTEGER NOT NULL DEFAULT -1;
 `, `
-ALTER TABLE blob ADD COLUMN plain INTEGER NOT NULL DEFAULT 0; -- size of the content if it is stored compressed, else zero
+-- plain is the size of the content if it is stored compressed, else zero.
+ALTER TABLE blob ADD COLUMN plain INTEGER NOT NULL DEFAULT 0;
 `}
 
 // migrate brings the database to the current version.

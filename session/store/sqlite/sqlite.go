@@ -171,7 +171,8 @@ func (s *Store) openToWrite(ctx context.Context, busy time.Duration, migrations 
 	if s.cfg.Durability == DurabilityEvent {
 		sync = "synchronous(FULL)"
 	}
-	if s.w, err = connect(name, s.cfg.vfs, busy, 1, url.Values{"_pragma": {sync, fmt.Sprintf("wal_autocheckpoint(%d)", logPages), fmt.Sprintf("cache_size(-%d)", cache)}}); err != nil {
+	pragmas := []string{sync, fmt.Sprintf("wal_autocheckpoint(%d)", logPages), fmt.Sprintf("cache_size(-%d)", cache)}
+	if s.w, err = connect(name, s.cfg.vfs, busy, 1, url.Values{"_pragma": pragmas}); err != nil {
 		return err
 	}
 	if s.r, err = connect(name, s.cfg.vfs, busy, readers, nil); err != nil {
