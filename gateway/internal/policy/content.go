@@ -70,8 +70,11 @@ func (p *pass) part() error {
 	var address error // of the member url, which the API does not fetch from all kinds
 	err := p.object(func(text []byte) error {
 		name, _ := decode(text)
+		if err := checkCase(name); err != nil && !p.strict {
+			return err
+		}
 		switch {
-		case name == "tools" && p.api == runnerscripts.APIOpenAI: // that the agent has found
+		case name == "tools" && !p.strict && p.api == runnerscripts.APIOpenAI: // that the agent has found
 			return p.found()
 		case opaque[name] && !p.strict:
 			return p.value()
@@ -95,7 +98,7 @@ func (p *pass) part() error {
 		}
 		return p.content(name)
 	})
-	if err == nil && (len(kinds) != 1 || !written[kinds[0]]) {
+	if err == nil && (p.strict || len(kinds) != 1 || !written[kinds[0]]) {
 		err = address
 	}
 	return err

@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,25 +21,62 @@ type member struct {
 	value []byte
 }
 
+// names are the names of members that decide something here.
+var names = func() map[string]bool {
+	s := set("model", "n", "tools", "tool_choice", "parallel_tool_calls", "mcp_servers", "container", "web_search_options", "toolConfig", "tool_config",
+		"background", "stream", "stream_options", "include_usage", "max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens",
+		"generationConfig", "generation_config", "candidateCount", "candidate_count", "previous_response_id", "conversation", "cachedContent", "cached_content",
+		"type", "name", "environment", "variables")
+	maps.Copy(s, conversation)
+	return s
+}()
+
+// folded maps names in lower case to themselves.
+var folded = func() map[string]string {
+	s := make(map[string]string, len(names))
+	for name := range names {
+		s[fold(name)] = name
+	}
+	return s
+}()
+
+// fold returns a name as programs compare it that take upper and lower case for the same.
+func fold(name string) string { return strings.ToLower(strings.ToUpper(name)) }
+
+// checkCase refuses a name that only some servers read as one of names, such as those that are
+// written in Go.
+func checkCase(name string) error {
+	if names[name] {
+		return nil
+	}
+	if known, ok := folded[fold(name)]; ok {
+		return refuse("the member %q is written in upper and lower case as the API does not write it; write %q", name, known)
+	}
+	return nil
+}
+
 // members reads an object of at most limit members. It refuses duplicate names: the API could
 // read the other member. Each value is read by read; nil skips it.
 func (s *scanner) members(what string, limit int, read func(name string) error) (o object, err error) {
 	if s.next() != '{' {
 		return o, refuse("%s is no JSON object", what)
 	}
-	begin, names := s.pos, map[string]bool{}
+	begin, seen := s.pos, map[string]bool{}
 	err = s.object(func(text []byte) error {
 		from := s.name
 		name, ok := decode(text)
 		switch {
 		case !ok:
 			return refuse("%s has a name of more than %d bytes", what, maxName)
-		case names[name]:
+		case seen[name]:
 			return refuse("the member %q of %s stands twice", name, what)
-		case len(names) == limit:
+		case len(seen) == limit:
 			return refuse("%s has more than %d members", what, limit)
 		}
-		names[name] = true
+		if err := checkCase(name); err != nil {
+			return err
+		}
+		seen[name] = true
 		_ = s.next()
 		value := s.pos
 		if read == nil {
@@ -74,14 +113,18 @@ func (o *object) text(name string) (_ string, ok bool) {
 	}
 }
 
-// number returns the value of a member that is a whole number, else 0.
-func (o *object) number(name string) int64 {
+// number returns the value of a member that is a whole number, also as 1e3 or "1000", and at most
+// most; else 0.
+func (o *object) number(name string, most int64) int64 {
 	value := o.value(name)
-	n, err := strconv.ParseInt(strings.Trim(string(value[:min(len(value), maxName)]), `"`), 10, 64)
-	if err != nil {
+	n, err := strconv.ParseFloat(strings.Trim(string(value[:min(len(value), maxName)]), "\" "), 64)
+	switch {
+	case n >= float64(most): // or beyond what a float64 holds
+		return most
+	case err != nil || n != math.Trunc(n) || n < 0:
 		return 0
 	}
-	return n
+	return int64(n)
 }
 
 // set replaces the value of a member, or adds the member.

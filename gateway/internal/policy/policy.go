@@ -92,7 +92,7 @@ type pass struct {
 	kept     [][]byte // of the call's tools
 	filtered bool     // kept replaces the call's tools
 	removed  []string
-	strict   bool // no member is opaque
+	strict   bool // no member is opaque, and any may have any name
 }
 
 // Apply returns the call to pass on. Errors are a [*RefusedError], or the cause of ctx.
@@ -126,6 +126,9 @@ func (r Rules) Apply(ctx context.Context, c Call) (out Passed, err error) {
 func (p *pass) member(name string) (err error) {
 	switch {
 	case name == "generationConfig" || name == "generation_config":
+		if p.limit.whole != nil {
+			return refuse("the call has both generationConfig and generation_config; send one")
+		}
 		if p.next() == '{' {
 			p.limit, err = p.members("the call's "+name, maxMembers, nil)
 			return err
@@ -196,15 +199,22 @@ func (p *pass) searches(model string) error {
 // measure reads how much the API may generate. With Metered it refuses calls whose usage nobody
 // would learn.
 func (p *pass) measure(out *Passed) error {
-	for _, name := range []string{"max_tokens", "max_completion_tokens", "max_output_tokens"} {
-		out.MaxOutput = max(out.MaxOutput, p.body.number(name))
+	limits, tokens, answers := &p.body, []string{"max_tokens"}, []string(nil)
+	switch {
+	case p.api == runnerscripts.APIGemini:
+		limits, tokens, answers = &p.limit, []string{"maxOutputTokens", "max_output_tokens"}, []string{"candidateCount", "candidate_count"}
+	case strings.HasSuffix(out.Path, "/chat/completions"):
+		tokens, answers = []string{"max_tokens", "max_completion_tokens"}, []string{"n"}
+	case p.api == runnerscripts.APIOpenAI:
+		tokens = []string{"max_output_tokens"}
 	}
-	for _, name := range []string{"maxOutputTokens", "max_output_tokens"} {
-		out.MaxOutput = max(out.MaxOutput, p.limit.number(name))
+	for _, name := range tokens {
+		out.MaxOutput = max(out.MaxOutput, limits.number(name, math.MaxInt32))
 	}
-	out.MaxOutput = min(max(out.MaxOutput, 0), math.MaxInt32)
-	out.Answers = max(1, p.body.number("n"), p.limit.number("candidateCount"), p.limit.number("candidate_count"))
-	out.Answers = min(out.Answers, math.MaxInt16)
+	out.Answers = 1
+	for _, name := range answers {
+		out.Answers = max(out.Answers, limits.number(name, math.MaxInt16))
+	}
 	for _, name := range []string{"previous_response_id", "conversation", "prompt", "cachedContent", "cached_content"} {
 		out.Stored = out.Stored || p.body.value(name) != nil
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math"
 	"strings"
 	"testing"
 
@@ -106,6 +107,11 @@ func TestCallsThatCouldBeReadInTwoWays(t *testing.T) {
 		`{"tools":[],"\u0074ools":[{"type":"web_search_20250305"}]}`,
 		`{"model":"a","model":"b"}`, `{"model":1}`,
 		`{"tools":[{"type":"custom","type":"web_search_20250305"}]}`,
+		`{"Tools":[{"type":"web_search_20250305"}]}`, `{"tool\u017f":[]}`, `{"MODEL":"b"}`, `{"Me\u017fsages":[]}`, `{"Max_Tokens":1}`, `{"N":100}`, `{"Mcp_servers":[]}`,
+		`{"tools":[{"Type":"web_search_20250305"}]}`, `{"tools":[{"type":"custom","TYPE":"web_search_20250305"}]}`, `{"tools":[{"type":"shell","Environment":{"type":"container_auto"}}]}`,
+		`{"input":[{"type":"tool_search_output","Tools":[{"type":"mcp"}]}]}`, `{"prompt":{"Variables":{"input":{"image_url":"https://a.example"}}}}`,
+		`{"messages":[{"content":[{"type":"web_search_result","Type":"image","url":"https://a.example"}]}]}`,
+		`{"generationConfig":{"candidateCount":8},"generation_config":{"candidateCount":1}}`, `{"generationConfig":{"candidateCount":8,"CandidateCount":1}}`,
 		`{"tools":[{"type":7}]}`, `{"tools":["web_search"]}`, `{"tools":{"type":"web_search"}}`, `{"tools":[null]}`,
 		`{"a":` + strings.Repeat("[", 20000) + strings.Repeat("]", 20000) + `}`,
 	} {
@@ -124,6 +130,8 @@ func TestCallsThatCouldBeReadInTwoWays(t *testing.T) {
 
 // addressed are calls with addresses that their APIs would fetch.
 var addressed = []Call{
+	{API: openai, Body: []byte(`{"prompt":{"id":"p","variables":{"x":{"type":"web_search_result","url":"https://a.example"}}}}`)},
+	{API: openai, Body: []byte(`{"prompt":{"id":"p","variables":{"tools":[{"type":"input_image","image_url":"https://a.example"}]}}}`)},
 	{API: openai, Body: []byte(`{"prompt":{"id":"p","variables":{"input":{"type":"input_image","image_url":"https://a.example/?d=1"}}}}`)},
 	{API: anthropic, Body: []byte(`{"messages":[{"content":[{"type":"web_search_result","type":"image","url":"https://a.example/?d=1"}]}]}`)},
 	{API: anthropic, Body: []byte(`{"messages":[{"content":[{"url":"https://a.example/?d=1","type":"image"}]}]}`)},
@@ -189,6 +197,7 @@ func TestContentThatIsNotFetchedPasses(t *testing.T) {
 			{"type":"web_search_call","action":{"type":"open_page","url":"https://a.example"}},{"type":"reasoning","summary":[{"type":"summary_text","text":"https://a.example"}],"encrypted_content":"//"},
 			{"type":"tool_search_output","tools":[{"type":"function","name":"f","parameters":{"$id":"https://a.example"}}]}],"text":{"format":{"schema":{"$schema":"https://a.example"}}}}`)},
 		{API: openai, Body: []byte(`{"input":"https://a.example"}`)},
+		{API: openai, Body: []byte(`{"prompt":{"id":"p","variables":{"Name":"x","Type":"x","tools":"x","text":{"type":"input_text","text":"https://a.example"}}}}`)},
 		{API: openai, Body: []byte(`{"messages":[{"role":"user","content":"https://a.example"},{"role":"user","content":[{"type":"text","text":"https://a.example"},{"type":"image_url","image_url":{"url":"data:image/png;base64,aa","detail":"low"}}]},
 			{"role":"assistant","content":null,"reasoning_content":"https://a.example","tool_calls":[{"id":"1","type":"function","function":{"name":"f","arguments":"https://a.example"}}]},{"role":"tool","content":"https://a.example"}]}`)},
 		{API: gemini, Body: []byte(`{"systemInstruction":{"parts":[{"text":"https://a.example"}]},"contents":[{"parts":[{"text":"https://a.example","thoughtSignature":"//"},{"inlineData":{"mimeType":"image/png","data":"//aa"}},
@@ -229,22 +238,31 @@ func TestWhatABudgetCannotCount(t *testing.T) {
 }
 
 func TestHowMuchACallMayGenerate(t *testing.T) {
+	const generate, chat, responses = "/v1beta/models/m:generateContent", "/chat/completions", "/responses"
 	for _, c := range []struct {
 		api           runnerscripts.ModelAPI
+		path          string
 		body          string
 		most, answers int64
 		stored        bool
 	}{
-		{anthropic, `{"max_tokens":32000}`, 32000, 1, false},
-		{openai, `{"max_output_tokens":128000,"previous_response_id":"r"}`, 128000, 1, true},
-		{openai, `{"max_tokens":1,"max_completion_tokens":20,"n":3}`, 20, 3, false},
-		{openai, `{"max_tokens":"x","n":-3}`, 0, 1, false},
-		{openai, `{"max_tokens":1e99,"n":` + strings.Repeat("9", 1000) + `}`, 0, 1, false},
-		{gemini, `{"generationConfig":{"maxOutputTokens":"8192","candidateCount":2},"cachedContent":"c"}`, 8192, 2, true},
-		{gemini, `{"generation_config":{"max_output_tokens":8192}}`, 8192, 1, false},
-		{gemini, `{"generationConfig":null}`, 0, 1, false},
+		{anthropic, "/v1/messages", `{"max_tokens":32000}`, 32000, 1, false},
+		{openai, responses, `{"max_output_tokens":128000,"previous_response_id":"r"}`, 128000, 1, true},
+		{openai, chat, `{"max_tokens":1,"max_completion_tokens":20,"n":3}`, 20, 3, false},
+		{openai, chat, `{"max_tokens":"x","n":-3}`, 0, 1, false},
+		{openai, chat, `{"max_tokens":1e99,"n":` + strings.Repeat("9", 1000) + `}`, math.MaxInt32, math.MaxInt16, false},
+		{openai, chat, `{"max_tokens":1e9,"n":1e2}`, 1e9, 100, false},
+		{openai, chat, `{"max_tokens":10.0,"n":" 16.0 "}`, 10, 16, false},
+		{openai, chat, `{"max_tokens":1.5,"n":"NaN"}`, 0, 1, false},
+		{openai, chat, `{"max_output_tokens":1}`, 0, 1, false},
+		{openai, responses, `{"max_tokens":1,"max_completion_tokens":1,"n":9}`, 0, 1, false},
+		{anthropic, "/v1/messages", `{"max_output_tokens":1,"n":9}`, 0, 1, false},
+		{gemini, generate, `{"max_tokens":1}`, 0, 1, false},
+		{gemini, generate, `{"generationConfig":{"maxOutputTokens":"8192","candidateCount":2},"cachedContent":"c"}`, 8192, 2, true},
+		{gemini, generate, `{"generation_config":{"max_output_tokens":8192}}`, 8192, 1, false},
+		{gemini, generate, `{"generationConfig":null}`, 0, 1, false},
 	} {
-		out, err := Rules{}.Apply(t.Context(), Call{API: c.api, Path: "/v1beta/models/m:generateContent", Body: []byte(c.body)})
+		out, err := Rules{}.Apply(t.Context(), Call{API: c.api, Path: c.path, Body: []byte(c.body)})
 		if err != nil || out.MaxOutput != c.most || out.Answers != c.answers || out.Stored != c.stored {
 			t.Errorf("%s: %+v, %v", c.body, out, err)
 		}
