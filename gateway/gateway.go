@@ -117,11 +117,12 @@ type Gateway struct {
 	send      func(*http.Request) (*http.Response, error) // to an upstream
 	// The constants, except in tests.
 	writeTimeout, closeTimeout time.Duration
-	stop                       context.CancelFunc // ends the contexts of all requests
-	recorder                   *replay.Recorder   // nil for none
-	player                     *replay.Player     // nil for none
-	slots                      chan struct{}      // one for each request that is passed on
-	share                      *share             // of the program's memory
+	stop                       context.CancelFunc     // ends the contexts of all requests
+	ended                      func() <-chan struct{} // begins to wait for all requests; closed when they have ended
+	recorder                   *replay.Recorder       // nil for none
+	player                     *replay.Player         // nil for none
+	slots                      chan struct{}          // one for each request that is passed on
+	share                      *share                 // of the program's memory
 	outward                    *outward
 	serving                    sync.WaitGroup
 
@@ -163,7 +164,7 @@ func New(cfg Config) (*Gateway, error) {
 			TLSHandshakeTimeout: 10 * time.Second, MaxIdleConnsPerHost: maxRequests, IdleConnTimeout: idleTimeout,
 		},
 	}
-	g.send = g.transport.RoundTrip
+	g.send, g.ended = g.transport.RoundTrip, sync.OnceValue(g.awaitEnd)
 	if err := g.openReplay(); err != nil {
 		return nil, err
 	}
@@ -252,23 +253,10 @@ func (g *Gateway) Close() error {
 	if errors.Is(err, net.ErrClosed) {
 		err = nil // the sandbox closed the listener
 	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		g.serving.Wait()
-		g.outward.close()
-		for range maxRequests { // wait until every request has released its slot
-			g.slots <- struct{}{}
-		}
-		for range maxRequests {
-			<-g.slots
-		}
-		g.transport.CloseIdleConnections()
-	}()
 	timeout := time.NewTimer(g.closeTimeout)
 	defer timeout.Stop()
 	select {
-	case <-ended:
+	case <-g.ended():
 	case <-timeout.C:
 		return errors.Join(err, fmt.Errorf("gateway: close: a request has not ended within %v", g.closeTimeout))
 	}
@@ -276,6 +264,21 @@ func (g *Gateway) Close() error {
 		err = errors.Join(err, fmt.Errorf("record the session: %w", g.recorder.Err()))
 	}
 	return err
+}
+
+// awaitEnd returns a channel that is closed when all requests have ended.
+func (g *Gateway) awaitEnd() <-chan struct{} {
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		g.serving.Wait()
+		g.outward.close()
+		for range maxRequests { // every request has released its slot, and none gets one any more
+			g.slots <- struct{}{}
+		}
+		g.transport.CloseIdleConnections()
+	}()
+	return ended
 }
 
 // admit reports whether token is the valid token of the session.

@@ -121,16 +121,21 @@ func TestTheKeyTakesThePlaceOfTheToken(t *testing.T) {
 		{"openai", "/responses", "/base/responses", "", "Authorization", "Bearer " + at.Token, "Authorization", "Bearer " + realKey},
 		{"openai", "/chat/completions", "/base/chat/completions", "", "Authorization", "bearer " + at.Token, "Authorization", "Bearer " + realKey},
 		{"gemini", "/v1beta/models/m-1:streamGenerateContent?alt=sse", "/base/v1beta/models/m-1:streamGenerateContent", "alt=sse", "X-Goog-Api-Key", at.Token, "X-Goog-Api-Key", realKey},
+		{"gemini", "/v1beta/models/m-1:generateContent?%24ct=application/x-protobuf&fields=candidates&alt=sse", "/base/v1beta/models/m-1:generateContent", "alt=sse", "X-Goog-Api-Key", at.Token, "X-Goog-Api-Key", realKey},
 		{"gemini", "/v1beta/models/m-1:generateContent?key=" + at.Token, "/base/v1beta/models/m-1:generateContent", "", "X-Other", "x", "X-Goog-Api-Key", realKey},
 	} {
 		t.Run(c.path, func(t *testing.T) {
-			req := request(t, "POST", at.URL+at.APIs[c.api]+c.path, `{"question":1}`, c.header, c.value, "Cookie", "a=b", "X-Forwarded-For", "1.2.3.4", "Anthropic-Version", "1")
+			req := request(t, "POST", at.URL+at.APIs[c.api]+c.path, `{"question":1}`, c.header, c.value, "Cookie", "a=b", "X-Forwarded-For", "1.2.3.4", "Anthropic-Version", "1",
+				"Content-Type", "application/x-protobuf", "X-Http-Method-Override", "PUT", "X-Goog-Fieldmask", "candidates")
 			if status, body := ask(t, req); status != 200 || body != "answer" {
 				t.Fatalf("got %d %q", status, body)
 			}
 			s := <-got
 			if s.Path != c.want || s.Query != c.query || s.Body != `{"question":1}` || s.Header.Get(c.signed) != c.key || s.Header.Get("Anthropic-Version") != "1" {
 				t.Errorf("the API got %+v", s)
+			}
+			if s.Header.Get("Content-Type") != "application/json" || s.Header.Get("X-Http-Method-Override")+s.Header.Get("X-Goog-Fieldmask") != "" {
+				t.Errorf("the API could read another call: %v", s.Header)
 			}
 			whole := fmt.Sprint(s)
 			if strings.Contains(whole, at.Token) || s.Header.Get("Cookie") != "" || s.Header.Get("X-Forwarded-For") != "" {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httputil"
 	"regexp"
@@ -138,7 +139,10 @@ func (g *Gateway) proxy(name string, up Upstream, through *calls) (http.Handler,
 // keyHeaders returns the headers in which agents send keys, and other headers that must not
 // reach the API.
 func keyHeaders() []string {
-	return []string{"Authorization", "X-Api-Key", "X-Goog-Api-Key", "Api-Key", "Cookie", "Proxy-Authorization", "Accept-Encoding", "Forwarded"}
+	return []string{
+		"Authorization", "X-Api-Key", "X-Goog-Api-Key", "Api-Key", "Cookie", "Proxy-Authorization", "Accept-Encoding", "Forwarded",
+		"X-Http-Method-Override", "X-Goog-Fieldmask",
+	}
 }
 
 // tokenOf returns the token from the header in which the agent sends its key.
@@ -159,8 +163,15 @@ func (u Upstream) sign(r *http.Request) {
 	for _, name := range keyHeaders() {
 		r.Header.Del(name)
 	}
+	if r.Method == http.MethodPost {
+		r.Header.Set("Content-Type", "application/json") // as which the policy has read it
+	}
 	query := r.URL.Query()
 	query.Del("key")
+	if u.API == runnerscripts.APIGemini {
+		// Others could replace the content type and the method, or leave the usage out of the answer.
+		maps.DeleteFunc(query, func(name string, _ []string) bool { return name != "alt" && name != "pageSize" && name != "pageToken" })
+	}
 	r.URL.RawQuery = query.Encode()
 	switch u.API {
 	case runnerscripts.APIAnthropic:

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
@@ -214,6 +215,26 @@ func TestCloseDoesNotWaitForever(t *testing.T) {
 	g.closeTimeout = closeTimeout
 	if err := g.Close(); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestSeveralMayCloseAtOnce(t *testing.T) {
+	for range 20 {
+		g, err := New(Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				if err := g.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		if wg.Wait(); t.Failed() {
+			return
+		}
 	}
 }
 
