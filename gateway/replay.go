@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -71,15 +72,25 @@ func (g *Gateway) sender(up Upstream, base *url.URL) replay.Send {
 			body = call.Body
 		}
 		path := strings.TrimPrefix(r.URL.Path, strings.TrimSuffix(base.Path, "/"))
+		var form string
+		take := func(of func([]byte) string) error {
+			return g.share.read(r.Context(), len(body), func(context.Context) error { form = of(body); return nil })
+		}
 		switch {
 		case g.player != nil:
-			resp, err := g.player.Send(up.API, path, body, r)
+			if err := take(g.player.Form); err != nil {
+				return nil, err
+			}
+			resp, err := g.player.Send(up.API, path, form, r)
 			if _, missing := errors.AsType[*NoMatchError](err); missing {
 				g.cfg.Meter.end(err)
 			}
 			return resp, err
 		case g.recorder != nil:
-			return g.recorder.Send(up.API, path, body, r, g.send)
+			if err := take(g.recorder.Form); err != nil {
+				return nil, err
+			}
+			return g.recorder.Send(up.API, path, form, r, g.send)
 		}
 		return g.send(r)
 	}

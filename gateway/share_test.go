@@ -1,18 +1,22 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
 	"testing/iotest"
 	"testing/synctest"
 	"time"
+
+	"github.com/agentenv-dev/agentenv/gateway/internal/policy"
 )
 
 // TestNoGatewayTakesTheMemoryOfAll checks that, however many gateways hold all that they can
@@ -109,6 +113,30 @@ func TestLargeCallsAreReadByTurns(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestARecordedCallIsReadByTurns checks that calls that are compared with a recording, which takes
+// seconds, wait as well.
+func TestARecordedCallIsReadByTurns(t *testing.T) {
+	var recording bytes.Buffer
+	if _, err := New(Config{Record: &recording}); err != nil {
+		t.Fatal(err)
+	}
+	for name, cfg := range map[string]Config{"record": {Record: io.Discard}, "replay": {Replay: &recording}} {
+		g, err := New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.share.reading <- struct{}{}
+		g.send = func(*http.Request) (*http.Response, error) { return nil, errors.New("it was sent") }
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		call := &modelCall{Passed: policy.Passed{Call: policy.Call{Body: make([]byte, quickBody+1)}}}
+		r := httptest.NewRequestWithContext(context.WithValue(ctx, modelCallKey{}, call), "POST", "/v1/messages", nil)
+		if _, err := g.sender(Upstream{API: "anthropic"}, &url.URL{})(r); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
 
 // TestAnAnswerHoldsNoCall checks that the memory of a call is free while its answer streams.

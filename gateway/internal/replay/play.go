@@ -72,10 +72,13 @@ func Open(r io.Reader, places Places) (*Player, error) {
 	return p, nil
 }
 
+// Form returns the form of a call, by which Send finds it. For a large call it takes seconds.
+func (p *Player) Form(body []byte) string { return formOf(body, p.places, p.masks) }
+
 // Send answers a call with the first unused answer recorded for it, or with the last answer if
 // all are used, since agents retry. Errors are a [*NoMatchError].
-func (p *Player) Send(api runnerscripts.ModelAPI, path string, body []byte, req *http.Request) (*http.Response, error) {
-	call, form := req.Method+" "+string(api)+path, formOf(body, p.places, p.masks)
+func (p *Player) Send(api runnerscripts.ModelAPI, path, form string, req *http.Request) (*http.Response, error) {
+	call := req.Method + " " + string(api) + path
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	last := -1

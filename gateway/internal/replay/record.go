@@ -68,15 +68,18 @@ func (r *Recorder) fail(err error) {
 // errTooLarge stops a recording.
 var errTooLarge = fmt.Errorf("an answer of a model has more than %d MiB, and the recording ends before it", maxAnswer>>20)
 
+// Form returns the form of a call, which Send records. For a large call it takes seconds.
+func (r *Recorder) Form(body []byte) string { return r.clean(formOf(body, r.places, r.masks)) }
+
 // Send sends a call with next, and records it when its answer has been read to EOF. It does not
 // record an answer that the agent abandoned, or a call that the API could not answer.
-func (r *Recorder) Send(api runnerscripts.ModelAPI, path string, body []byte, req *http.Request, next Send) (*http.Response, error) {
+func (r *Recorder) Send(api runnerscripts.ModelAPI, path, form string, req *http.Request, next Send) (*http.Response, error) {
 	resp, err := next(req)
 	if err != nil {
 		return nil, err
 	}
 	e := exchange{
-		Call: req.Method + " " + string(api) + path, Form: r.clean(formOf(body, r.places, r.masks)),
+		Call: req.Method + " " + string(api) + path, Form: form,
 		Status: resp.StatusCode, ContentType: resp.Header.Get("Content-Type"),
 	}
 	resp.Body = &recorded{ReadCloser: resp.Body, tooLarge: func() { r.fail(errTooLarge) }, end: func(answer string) {

@@ -40,7 +40,7 @@ func record(t testing.TB, places Places, calls ...[2]string) string {
 		t.Fatal(err)
 	}
 	for _, c := range calls {
-		resp, err := r.Send(anthropic, path, []byte(c[0]), post(t), func(*http.Request) (*http.Response, error) {
+		resp, err := r.Send(anthropic, path, r.Form([]byte(c[0])), post(t), func(*http.Request) (*http.Response, error) {
 			return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"text/event-stream"}, "X-Request-Id": {"1"}}, Body: io.NopCloser(strings.NewReader(c[1]))}, nil
 		})
 		if err != nil {
@@ -68,7 +68,7 @@ func open(t testing.TB, file string, places Places) *Player {
 // play sends a call and returns the answer.
 func play(t testing.TB, p *Player, body string) (string, error) {
 	t.Helper()
-	resp, err := p.Send(anthropic, path, []byte(body), post(t))
+	resp, err := p.Send(anthropic, path, p.Form([]byte(body)), post(t))
 	if err != nil {
 		return "", err
 	}
@@ -144,7 +144,7 @@ func TestAnAnswerThatWasNotReadIsNotWritten(t *testing.T) {
 	}
 	header := file.Len()
 	for answer, written := range map[string]bool{"half of it": false, "event: message_stop\ndata: {}\n\n": true} {
-		resp, err := r.Send(anthropic, path, []byte(says("a")), post(t), func(*http.Request) (*http.Response, error) {
+		resp, err := r.Send(anthropic, path, r.Form([]byte(says("a"))), post(t), func(*http.Request) (*http.Response, error) {
 			return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader(answer + " and what is never read"))}, nil
 		})
 		if err != nil {
@@ -168,7 +168,7 @@ func TestACallThatIsMissingShowsTheNearest(t *testing.T) {
 	if !ok || !strings.Contains(missing.Nearest, "five") || !strings.Contains(missing.Got, "four") || !strings.Contains(missing.Call, "anthropic/v1/messages") {
 		t.Errorf("%v", err)
 	}
-	_, err = p.Send(runnerscripts.APIOpenAI, path, nil, post(t))
+	_, err = p.Send(runnerscripts.APIOpenAI, path, p.Form(nil), post(t))
 	if missing, ok := errors.AsType[*NoMatchError](err); !ok || missing.Nearest != "" {
 		t.Errorf("%v", err)
 	}
@@ -200,7 +200,7 @@ func TestADiskThatIsFull(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	resp, err := r.Send(anthropic, path, []byte(says("a")), post(t), func(*http.Request) (*http.Response, error) {
+	resp, err := r.Send(anthropic, path, r.Form([]byte(says("a"))), post(t), func(*http.Request) (*http.Response, error) {
 		return &http.Response{StatusCode: 200, Body: io.NopCloser(strings.NewReader(strings.Repeat("x", 20000)))}, nil
 	})
 	if err != nil {
@@ -241,7 +241,7 @@ func FuzzOpen(f *testing.F) {
 		if form := formOf(body, nil, p.masks); form != formOf(body, nil, p.masks) {
 			t.Errorf("the form of %q changes", body)
 		}
-		if resp, err := p.Send(anthropic, path, body, post(t)); err == nil {
+		if resp, err := p.Send(anthropic, path, p.Form(body), post(t)); err == nil {
 			_, _ = io.Copy(io.Discard, resp.Body)
 		} else if missing, ok := errors.AsType[*NoMatchError](err); !ok || missing.Error() == "" {
 			t.Errorf("%v", err)
