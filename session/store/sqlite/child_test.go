@@ -31,6 +31,7 @@ var children = map[string]func(ctx context.Context, dir string) error{
 	"share":  writeShared,
 	"lock":   lockForever,
 	"backup": backupForever,
+	"unused": findUnused,
 }
 
 // child runs the program that childVariable names, and reports whether it names one.

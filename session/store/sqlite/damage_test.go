@@ -208,7 +208,7 @@ func TestAnEmptyDatabaseBesideBlobsIsRefused(t *testing.T) {
 	d := put(t, s, content(3))
 	execute(t, s, "PRAGMA wal_checkpoint(TRUNCATE)")
 	file := s.file(rawDigest(d))
-	for _, damage := range []func(string) error{func(name string) error { return os.Truncate(name, 0) }, os.Remove} {
+	for i, damage := range []func(string) error{func(name string) error { return os.Truncate(name, 0) }, os.Remove} {
 		if err := damage(filepath.Join(dir, Database)); err != nil {
 			t.Fatal(err)
 		}
@@ -220,6 +220,9 @@ func TestAnEmptyDatabaseBesideBlobsIsRefused(t *testing.T) {
 		}
 		if _, err := os.Stat(file); err != nil {
 			t.Error(err)
+		}
+		if info, err := os.Stat(filepath.Join(dir, Database)); err == nil && i > 0 {
+			t.Errorf("a database of %d bytes was made", info.Size())
 		}
 	}
 	// A store of small files has no blobs.

@@ -13,9 +13,11 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
+	"github.com/agentenv-dev/agentenv/internal/flock"
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
@@ -84,6 +86,7 @@ type Store struct {
 	// w has a single connection, so that writing goroutines queue for it here, where a context
 	// can end the wait. It is nil in a store that is only read.
 	w, r    *sql.DB
+	info    os.FileInfo // of the database
 	log     logWriter
 	coder   coder
 	find    *sql.Stmt // findBlob
@@ -154,17 +157,15 @@ func (s *Store) openToWrite(ctx context.Context, busy time.Duration, migrations 
 		}
 	}
 	name := filepath.Join(s.dir, Database)
-	// SQLite copies the mode of this file to its other files.
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	fresh, err := s.create(ctx, name)
 	if err != nil {
 		return err
 	}
-	info, err := f.Stat()
-	fresh := err == nil && info.Size() == 0
-	if fresh {
-		err = s.checkNew()
+	// SQLite does not say why it cannot write. To open the file would lose its locks when it is closed.
+	if err := unix.Access(name, unix.W_OK); err != nil {
+		return &fs.PathError{Op: "open", Path: name, Err: err}
 	}
-	if err = errors.Join(err, f.Close()); err != nil {
+	if s.info, err = os.Stat(name); err != nil {
 		return err
 	}
 	sync := "synchronous(NORMAL)"
@@ -190,6 +191,44 @@ func (s *Store) openToWrite(ctx context.Context, busy time.Duration, migrations 
 	}
 	s.reserve()
 	return s.prepare(ctx)
+}
+
+// create creates the database if it is missing or empty, and reports whether it was.
+func (s *Store) create(ctx context.Context, name string) (fresh bool, err error) {
+	empty := func() bool {
+		info, err := os.Stat(name)
+		return err != nil || info.Size() == 0
+	}
+	if !empty() {
+		return false, nil
+	}
+	unlock, err := flock.Lock(ctx, filepath.Join(s.dir, lockFolder, openLock), nil)
+	if err != nil {
+		return false, err
+	}
+	defer unlock()
+	if !empty() { // another program has created it
+		return false, nil
+	}
+	if err := s.checkNew(); err != nil {
+		return false, err
+	}
+	// SQLite copies the mode of this file to its other files.
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return false, err
+	}
+	return true, f.Close()
+}
+
+// checkPresent refuses a change of a database that was removed, or replaced, while it is open. The
+// change would be stored in a file without a name, and lost with the program.
+func (s *Store) checkPresent() error {
+	info, err := os.Stat(filepath.Join(s.dir, Database))
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !os.SameFile(info, s.info) {
+		return fmt.Errorf("%w: %s in %s was removed or replaced while this program uses it; end the program, and start it again", store.ErrCorrupt, Database, s.dir)
+	}
+	return err
 }
 
 // checkNew refuses an empty or missing database where there was a store: a new one in its place
@@ -316,6 +355,9 @@ func (s *Store) transact(ctx context.Context, durably bool, f func(ctx context.C
 		return err
 	}
 	if err = ctx.Err(); err == nil {
+		err = s.checkPresent()
+	}
+	if err == nil {
 		err = f(work, tx)
 	}
 	if err != nil {
