@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/agentenv-dev/agentenv/session/store"
@@ -35,10 +36,11 @@ func (s *Store) backup(ctx context.Context, dir string) (err error) {
 	if _, err := os.Lstat(dir); err == nil {
 		return &fs.PathError{Op: "mkdir", Path: dir, Err: fs.ErrExist}
 	}
-	part, err := os.MkdirTemp(filepath.Dir(dir), "."+filepath.Base(dir)+".part-*")
+	part, unlock, err := makePart(dir)
 	if err != nil {
 		return err
 	}
+	defer unlock()
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, os.RemoveAll(part))
@@ -65,6 +67,56 @@ func (s *Store) backup(ctx context.Context, dir string) (err error) {
 		err = os.Rename(part, dir) // which fails if dir has files by now
 	}
 	return errors.Join(err, syncFile(filepath.Dir(dir)))
+}
+
+// makePart makes the folder that becomes dir, and removes those of killed backups to dir. A folder
+// is locked while its backup runs.
+func makePart(dir string) (part string, unlock func(), err error) {
+	pattern := "." + filepath.Base(dir) + ".part-"
+	entries, err := os.ReadDir(filepath.Dir(dir))
+	if err != nil {
+		return "", nil, err
+	}
+	for _, entry := range entries {
+		if !entry.IsDir() || !strings.HasPrefix(entry.Name(), pattern) {
+			continue
+		}
+		name := filepath.Join(filepath.Dir(dir), entry.Name())
+		if unlock, err := lockPart(name); err == nil {
+			err = os.RemoveAll(name)
+			unlock()
+			if err != nil {
+				return "", nil, err
+			}
+		}
+	}
+	if part, err = os.MkdirTemp(filepath.Dir(dir), pattern+"*"); err != nil {
+		return "", nil, err
+	}
+	unlock, err = lockPart(part)
+	if err == nil {
+		_, err = os.Stat(part)
+	}
+	if err != nil {
+		return "", nil, fmt.Errorf("%w: another backup to %s began; try again: %w", store.ErrBusy, dir, err)
+	}
+	return part, unlock, nil
+}
+
+// lockPart locks the folder of a backup, or fails if it is locked.
+func lockPart(name string) (unlock func(), err error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	ok, err := tryLock(f)
+	if err == nil && !ok {
+		err = store.ErrLocked
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() { _ = f.Close() }, nil
 }
 
 func unlessGone(err error) error {

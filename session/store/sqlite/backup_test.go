@@ -173,4 +173,23 @@ func TestABackupThatIsKilledIsMissingOrWhole(t *testing.T) {
 	for _, to := range made {
 		checkBackup(t, to)
 	}
+	// The next one removes what is left, but not what runs.
+	to := filepath.Join(dir, "next")
+	parts := []string{filepath.Join(dir, ".next.part-killed"), filepath.Join(dir, ".next.part-running")}
+	for _, part := range parts {
+		if err := os.MkdirAll(filepath.Join(part, blobFolder), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	unlock, err := lockPart(parts[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	if err := s.Backup(t.Context(), to); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, ".next.part-*")); err != nil || fmt.Sprint(left) != fmt.Sprint(parts[1:]) {
+		t.Errorf("left %q, %v", left, err)
+	}
 }

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -8,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/session/store"
@@ -219,8 +221,76 @@ type listed struct {
 }
 
 // matching returns the matching records, and those that were damaged.
-func (s *Store) matching(ctx context.Context, f store.Filter) (records []listed, err error) {
-	rows, err := s.r.QueryContext(ctx, "SELECT "+columns+from+"WHERE typeof(id) <> 'blob' ORDER BY stored DESC")
+func (s *Store) matching(ctx context.Context, f store.Filter) ([]listed, error) {
+	records, err := s.matchingRows(ctx, f, listRows+" ORDER BY stored DESC")
+	if errors.Is(translate(s.dir, err), store.ErrCorrupt) { // a page is damaged
+		return s.matchingSingly(ctx, f, err)
+	}
+	return records, err
+}
+
+// listRows selects the records of all sessions that are not being deleted.
+const listRows = "SELECT " + columns + from + "WHERE typeof(id) <> 'blob'"
+
+// matchingSingly reads one record after the other, so that a damaged page takes only its own with
+// it. Numbers and IDs are in indexes, too. cause is the error of what has no ID.
+func (s *Store) matchingSingly(ctx context.Context, f store.Filter, cause error) (records []listed, err error) {
+	order, _ := numbers(ctx, s.r, "SELECT n FROM session ORDER BY stored DESC") // as far as it can be read
+	ids, err := s.ids(ctx)
+	if len(order)+len(ids) == 0 {
+		return nil, cmp.Or(ctx.Err(), cause)
+	}
+	for n := range ids {
+		if !slices.Contains(order, n) {
+			order = append(order, n)
+		}
+	}
+	lost := err != nil
+	for _, n := range order {
+		found, err := s.matchingRows(ctx, f, listRows+" AND n = ?", n)
+		id, known := ids[n]
+		switch {
+		case err == nil:
+			records = append(records, found...)
+		case !errors.Is(translate(s.dir, err), store.ErrCorrupt):
+			return nil, err
+		case known:
+			records = append(records, listed{store.Record{ID: id}, damagedRecord(id)})
+		default:
+			lost = true
+		}
+	}
+	if f.Limit > 0 && len(records) >= f.Limit {
+		return records[:f.Limit], nil
+	}
+	if lost {
+		records = append(records, listed{damage: cause})
+	}
+	return records, nil
+}
+
+// ids returns the IDs of the sessions by their numbers, as far as they can be read.
+func (s *Store) ids(ctx context.Context) (ids map[int64]string, err error) {
+	ids = make(map[int64]string)
+	rows, err := s.r.QueryContext(ctx, "SELECT n, id FROM session WHERE typeof(id) <> 'blob' ORDER BY id")
+	if err != nil {
+		return ids, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for rows.Next() {
+		var n int64
+		var id string
+		if err := rows.Scan(integer(&n), text(&id)); err != nil {
+			return ids, err
+		}
+		ids[n] = id
+	}
+	return ids, rows.Err()
+}
+
+// matchingRows returns the records that a query finds, and that match.
+func (s *Store) matchingRows(ctx context.Context, f store.Filter, query string, args ...any) (records []listed, err error) {
+	rows, err := s.r.QueryContext(ctx, query, args...)
 	if err != nil {
 		return nil, err
 	}

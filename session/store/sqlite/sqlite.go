@@ -402,7 +402,11 @@ func translate(dir string, err error) error {
 	case sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM:
 		return fmt.Errorf("%w: %w", fs.ErrPermission, err)
 	case sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB:
-		return fmt.Errorf("%w; restore it from a backup: %w", store.ErrCorrupt, err)
+		return damagedDatabase(dir, err)
 	}
 	return err
+}
+
+func damagedDatabase(dir string, why error) error {
+	return fmt.Errorf("%w; restore %s from a backup, or save what can be read with 'envctl sessions export' and move it away: %w", store.ErrCorrupt, dir, why)
 }
