@@ -146,6 +146,11 @@ func (s *AgentSession) Sync(ctx context.Context) (Checkpoint, error) {
 func (s *AgentSession) sync(ctx context.Context, live *liveSandbox, reason runnerscripts.CheckpointReason) error {
 	s.saving.Lock()
 	defer s.saving.Unlock()
+	return s.save(ctx, live, reason)
+}
+
+// save is sync for a caller that holds saving.
+func (s *AgentSession) save(ctx context.Context, live *liveSandbox, reason runnerscripts.CheckpointReason) error {
 	reading, cancel := context.WithTimeout(ctx, transcriptTimeout)
 	defer cancel()
 	t, err := live.ReadTranscript(reading)
@@ -296,13 +301,20 @@ func (s *AgentSession) periodically(ctx context.Context, live *liveSandbox) {
 		case <-ctx.Done():
 			return
 		}
-		if err := s.sync(ctx, live, runnerscripts.CheckpointPeriodic); err != nil && ctx.Err() == nil {
-			s.log.Warn("no checkpoint was taken", "error", err)
-			continue
+		s.saving.Lock()
+		if err := s.save(ctx, live, runnerscripts.CheckpointPeriodic); err != nil {
+			s.warn(ctx, "no checkpoint was taken", err)
+		} else if err := s.prune(ctx, live); err != nil {
+			s.warn(ctx, "old checkpoints were not pruned", err)
 		}
-		if err := s.prune(ctx, live); err != nil && ctx.Err() == nil {
-			s.log.Warn("old checkpoints were not pruned", "error", err)
-		}
+		s.saving.Unlock()
+	}
+}
+
+// warn logs an error, unless ctx has ended.
+func (s *AgentSession) warn(ctx context.Context, what string, err error) {
+	if ctx.Err() == nil {
+		s.log.Warn(what, "error", err)
 	}
 }
 

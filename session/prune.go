@@ -21,7 +21,7 @@ const periodicAge = 24 * time.Hour
 // than periodicAge. The head, one from which a rewind has gone on, and the last one before it keep
 // their files.
 func (s *State) prunable(keep int, now time.Time) []int {
-	branched := make(map[int]bool)
+	branched := map[int]bool{len(s.Checkpoints): true} // after a rewind, the last one is not the head
 	for _, c := range s.Checkpoints {
 		if c.Parent != c.Number-1 {
 			branched[c.Parent], branched[c.Number-1] = true, true
@@ -89,9 +89,10 @@ func (s *State) prunedError(number int) error {
 
 // prune removes what only old periodic checkpoints need. The event comes first: if the program dies
 // meanwhile, no checkpoint lacks files without saying so, and the next pruning removes them.
+//
+// The caller holds saving, since it has stored the state of the sandbox: no checkpoint may be taken
+// with what is removed, and live.index knows nothing that no checkpoint has.
 func (s *AgentSession) prune(ctx context.Context, live *liveSandbox) error {
-	s.saving.Lock() // no checkpoint may be taken with what is removed
-	defer s.saving.Unlock()
 	s.pruning.Lock()
 	defer s.pruning.Unlock()
 	s.mu.Lock()

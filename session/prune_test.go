@@ -239,6 +239,11 @@ func TestOnlyOldPeriodicCheckpointsArePrunable(t *testing.T) {
 			t.Errorf("of %d to keep: %v, want %v", keep, got, want)
 		}
 	}
+	st.Checkpoint = 1 // by a rewind, which promises that 10 can be returned to
+	if got := st.prunable(0, now); !slices.Equal(got, []int{2, 4, 5, 7, 9}) {
+		t.Errorf("after a rewind: %v", got)
+	}
+	st.Checkpoint = 10
 	st.Checkpoints[3].Pruned = true
 	if got := st.prunable(2, now); !slices.Equal(got, []int{2, 5, 7}) {
 		t.Errorf("after one was pruned: %v", got)
