@@ -121,6 +121,9 @@ func (r *queryRun) run(ctx context.Context) error {
 	}
 	r.begin()
 	defer e.setQuery(nil)
+	if err := e.checkAgent(runnerscripts.ExecuteQuery); err != nil {
+		return r.fail(ctx, err) // no agent gets the prompt, and lists show no query that has ended
+	}
 	e.activity.change(func(a *activity) { a.Began, a.Ended, a.By, a.Waiting = r.began, time.Time{}, program.Self(), nil })
 	ctx, withdraw := context.WithCancelCause(ctx)
 	r.used = e.meter.Query(withdraw, func(limit *BudgetError) bool { return r.askForMore(ctx, limit) })

@@ -336,7 +336,7 @@ func (l *runLog) end() error {
 }
 
 // interrupt interrupts the running query and waits for its end. At a second interrupt it returns
-// at once, and the query ends with the session.
+// at once, and the query ends with the session, which may take hurryTimeout.
 func (a *app) interrupt(ctx context.Context, s *session.AgentSession, turn *session.Turn) {
 	why := interruption(ctx)
 	ctx, stop := a.unhurried(ctx)
@@ -344,7 +344,7 @@ func (a *app) interrupt(ctx context.Context, s *session.AgentSession, turn *sess
 	if s.Interrupt(ctx) != nil {
 		return
 	}
-	_ = a.err.println(dim("interrupting the agent; " + why.again() + " ends it at once"))
+	_ = a.err.println(dim("interrupting the agent; " + why.again() + " ends it within " + hurryTimeout.String()))
 	defer a.status.busy("waiting for the agent to stop")()
 	_, _ = turn.Wait(ctx) // the events say how it ended
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"github.com/docker/docker/client"
 	"github.com/docker/docker/pkg/stdcopy"
 
+	"github.com/agentenv-dev/agentenv/internal/ended"
 	"github.com/agentenv-dev/agentenv/internal/tail"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
@@ -148,12 +148,12 @@ func (d *driver) State(ctx context.Context) (guest.Status, error) {
 }
 
 // errGone says that the container has ended.
-var errGone = fmt.Errorf("%w: the container has ended: %w", primitives.ErrUnavailable, os.ErrProcessDone)
+var errGone = ended.Because(fmt.Errorf("%w: the container has ended", primitives.ErrUnavailable))
 
 // gone returns why a container that does not run has ended.
 func gone(state primitives.State) error {
 	if state.Exit.Reason == primitives.ReasonOOM {
-		return fmt.Errorf("%w: the container has ended because it had used up its memory (%w); set a higher memory limit", primitives.ErrUnavailable, os.ErrProcessDone)
+		return ended.Because(fmt.Errorf("%w: the container has ended because it had used up its memory; set a higher memory limit", primitives.ErrUnavailable))
 	}
 	return errGone
 }

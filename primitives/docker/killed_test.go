@@ -32,7 +32,8 @@ func TestAContainerThatIsKilledAfterACommandUsedUpTheMemory(t *testing.T) {
 			}
 			eng := testdocker.Engine(t)
 			endNow(t, eng, s.ID())
-			if _, err := s.Stat(t.Context(), "."); !errors.Is(err, primitives.ErrUnavailable) || strings.Contains(err.Error(), "memory") {
+			if _, err := s.Stat(t.Context(), "."); !errors.Is(err, primitives.ErrUnavailable) || !errors.Is(err, os.ErrProcessDone) ||
+				strings.Contains(err.Error(), "memory") || strings.Contains(err.Error(), os.ErrProcessDone.Error()) {
 				t.Errorf("got %v", err)
 			}
 			state, err := s.Poll(t.Context())
@@ -46,7 +47,7 @@ func TestAContainerThatIsKilledAfterACommandUsedUpTheMemory(t *testing.T) {
 				t.Fatalf("the container: %+v, %v", found, err)
 			}
 			_, err = docker.Attach(t.Context(), cfg, s.ID())
-			if !errors.Is(err, os.ErrProcessDone) || strings.Contains(err.Error(), "because it had used up") {
+			if !errors.Is(err, os.ErrProcessDone) || strings.Contains(err.Error(), "because it had used up") || strings.Contains(err.Error(), os.ErrProcessDone.Error()) {
 				t.Errorf("attach: %v", err)
 			}
 		})

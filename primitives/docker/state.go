@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io/fs"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/docker/docker/api/types/events"
 	"github.com/docker/docker/client"
 
+	"github.com/agentenv-dev/agentenv/internal/ended"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
 )
@@ -111,8 +111,8 @@ func notRunning(found container.InspectResponse) error {
 		if state.OOMKilled && state.ExitCode == 128+9 {
 			after = " after its memory was used up" // maybe of a command only, long before
 		}
-		return fmt.Errorf("%w: its container has ended with status %d%s (%w); start it again with \"docker start %s\", which keeps its files, or remove it",
-			primitives.ErrUnavailable, state.ExitCode, after, os.ErrProcessDone, strings.TrimPrefix(found.Name, "/"))
+		return ended.Because(fmt.Errorf("%w: its container has ended with status %d%s; start it again with \"docker start %s\", which keeps its files, or remove it",
+			primitives.ErrUnavailable, state.ExitCode, after, strings.TrimPrefix(found.Name, "/")))
 	}
 	return errGone
 }

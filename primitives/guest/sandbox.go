@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"sync"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/internal/ended"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
@@ -184,7 +184,7 @@ func (c *Sandbox) findCause() error {
 var errPausedAway = fmt.Errorf("%w: the sandbox is paused, and the connection to the guest was given up; attach to it again, which resumes it", primitives.ErrUnavailable)
 
 // errEndedAway is the error of a sandbox in which nothing runs any more.
-var errEndedAway = fmt.Errorf("%w: the sandbox has ended: %w", primitives.ErrUnavailable, os.ErrProcessDone)
+var errEndedAway = ended.Because(fmt.Errorf("%w: the sandbox has ended", primitives.ErrUnavailable))
 
 // EndCause returns why calls fail; nil while the sandbox runs or is paused.
 func (s Status) EndCause() error {
