@@ -13,9 +13,9 @@ import (
 func TestAQueryEndsAtItsSizeAndASessionToo(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 100_000)
-	cfg := scripted(t, steps(say(long), forever()), steps(say("short")), steps(say(long), say(long)), steps(say("never")))
+	cfg := scripted(t, steps(say(long), say(long), forever()), steps(say("short")), steps(say(long), forever()), steps(say("never")))
 	cfg.Store, cfg.CheckpointInterval, cfg.NoFiles = store.NewMemory(), -1, true
-	cfg.MaxQuerySize, cfg.MaxSessionSize = 90_000, 180_000
+	cfg.MaxQuerySize, cfg.MaxSessionSize = 150_000, 280_000
 	s := start(t, cfg)
 	limited := func(turn *Turn, says string) {
 		t.Helper()
@@ -26,13 +26,13 @@ func TestAQueryEndsAtItsSizeAndASessionToo(t *testing.T) {
 		}
 	}
 	limited(prompt(t, s, "one"), "MaxQuerySize")
-	if st, err := s.State(t.Context()); err != nil || st.Size < 90_000 {
+	if st, err := s.State(t.Context()); err != nil || st.Size < 150_000 {
 		t.Errorf("the session has %d bytes, %v", st.Size, err)
 	}
 	if got := converse(t, s, "two"); got != "short" { // the limit of a query is that of each
 		t.Errorf("the next query said %q", got)
 	}
-	_, _ = prompt(t, s, "three").Wait(t.Context()) // it reaches one of the limits, or its end
+	limited(prompt(t, s, "three"), "MaxSessionSize")
 	if _, err := s.Prompt(t.Context(), "four"); !errors.Is(err, primitives.ErrLimit) || !strings.Contains(err.Error(), "MaxSessionSize") {
 		t.Errorf("a prompt beyond the size of the session: %v", err)
 	}

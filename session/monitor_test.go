@@ -2,6 +2,8 @@ package session
 
 import (
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -96,6 +98,12 @@ func TestAKeptSandboxThatIsGoneIsNotRemoved(t *testing.T) {
 		synctest.Wait()
 		if got := terminations(t, s); len(got) != 1 || !first.closed || first.removed {
 			t.Fatalf("terminations %v, closed %v, removed %v", got, first.closed, first.removed)
+		}
+		said := slices.ContainsFunc(logOf(t, s), func(ev runnerscripts.Event) bool {
+			return ev.Type == runnerscripts.TypeLog && strings.Contains(string(ev.Payload), "envctl rm "+first.ID())
+		})
+		if !said {
+			t.Error("nothing says that the old sandbox may still run")
 		}
 		complete(t, prompt(t, s, "b"))
 	})

@@ -314,6 +314,10 @@ func (s *AgentSession) endSandbox(ctx context.Context, reason string) error {
 		err = nil
 	}
 	events = append(events, event(runnerscripts.TypeEnvironmentTerminated, "", runnerscripts.EnvironmentTerminated{Reason: reason}))
+	if reason == reasonUnhealthy && s.durable {
+		events = append(events, event(runnerscripts.TypeLog, "", runnerscripts.Log{Level: "warn", Message: fmt.Sprintf(
+			"the kept sandbox %s does not answer and was left as it is, and the next prompt gets a new one; if it is still there, 'envctl rm %[1]s' (environment.Remove) ends it", live.ID())}))
+	}
 	if err != nil {
 		err = fmt.Errorf("end environment %s, which may go on: %w", live.ID(), err)
 		events = append(events, event(runnerscripts.TypeError, "", runnerscripts.ErrorInfo{Code: failure(err).Code, Message: err.Error()}))

@@ -112,7 +112,7 @@ func (p *putting) read(r io.Reader) (b pendingBlob, err error) {
 		return b, err
 	}
 	packed := false
-	b.tmp, b.size, err = p.s.create(func(f *os.File) (err error) {
+	b.tmp, b.size, err = p.s.writeFile(func(f *os.File) (err error) {
 		packed, err = p.s.coder.packStream(f, head, io.TeeReader(r, counted))
 		return err
 	})
@@ -135,8 +135,8 @@ func (h *countingHash) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// create makes a file in tmp/ with the content that write writes.
-func (s *Store) create(write func(*os.File) error) (name string, size int64, err error) {
+// writeFile makes a file in tmp/ with the content that write writes.
+func (s *Store) writeFile(write func(*os.File) error) (name string, size int64, err error) {
 	f, err := os.CreateTemp(filepath.Join(s.dir, tmpFolder), "blob-*")
 	if err != nil {
 		return "", 0, err
@@ -158,7 +158,7 @@ func (s *Store) makeReady(b *pendingBlob) (err error) {
 		}
 		if b.content = content; len(content) > maxInline {
 			b.content = nil
-			b.tmp, b.size, err = s.create(func(f *os.File) error {
+			b.tmp, b.size, err = s.writeFile(func(f *os.File) error {
 				_, err := f.Write(content)
 				return err
 			})
