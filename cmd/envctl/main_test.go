@@ -29,7 +29,16 @@ func TestMain(m *testing.M) {
 	if agenttest.ServeMCP() {
 		return
 	}
-	testscript.Main(tests{m}, map[string]func(){"envctl": main, "asking-agent": askingAgent, "store-session": storeSession})
+	testscript.Main(tests{m}, map[string]func(){"envctl": main, "asking-agent": askingAgent, "store-session": storeSession, "stubborn": stubborn})
+}
+
+// stubborn is a program that ends at no signal, as envctl where something hangs.
+func stubborn() {
+	ctx, _ := interrupts(time.Millisecond, exitUnended, os.Interrupt)
+	fmt.Println("begun")
+	<-ctx.Done()
+	fmt.Println("interrupted")
+	select {}
 }
 
 // tests wraps testing.M: its Run also fails if the tests leave anything in an engine or on a
