@@ -63,6 +63,15 @@ func (g *Gateway) openReplay() (err error) {
 	return nil
 }
 
+// formOf returns the form of a call, when it is its turn.
+func (g *Gateway) formOf(ctx context.Context, body []byte, of func([]byte) string) (form string, err error) {
+	err = g.share.read(ctx, len(body), func(context.Context) error {
+		form = of(body)
+		return nil
+	})
+	return form, err
+}
+
 // sender returns the function that sends calls to an upstream's API or answers them from a
 // recording.
 func (g *Gateway) sender(up Upstream, base *url.URL) replay.Send {
@@ -72,13 +81,10 @@ func (g *Gateway) sender(up Upstream, base *url.URL) replay.Send {
 			body = call.Body
 		}
 		path := strings.TrimPrefix(r.URL.Path, strings.TrimSuffix(base.Path, "/"))
-		var form string
-		take := func(of func([]byte) string) error {
-			return g.share.read(r.Context(), len(body), func(context.Context) error { form = of(body); return nil })
-		}
 		switch {
 		case g.player != nil:
-			if err := take(g.player.Form); err != nil {
+			form, err := g.formOf(r.Context(), body, g.player.Form)
+			if err != nil {
 				return nil, err
 			}
 			resp, err := g.player.Send(up.API, path, form, r)
@@ -87,7 +93,8 @@ func (g *Gateway) sender(up Upstream, base *url.URL) replay.Send {
 			}
 			return resp, err
 		case g.recorder != nil:
-			if err := take(g.recorder.Form); err != nil {
+			form, err := g.formOf(r.Context(), body, g.recorder.Form)
+			if err != nil {
 				return nil, err
 			}
 			return g.recorder.Send(up.API, path, form, r, g.send)

@@ -230,6 +230,7 @@ func interruptWithdraws(r *rig, prompt string) {
 	if !r.forgets {
 		r.SameAsTranscript()
 	}
+	r.prompt(c, "plain-text") // the model's API refuses a call without a result
 }
 
 // shows checks that the call of a permission request shows the file.
