@@ -10,10 +10,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/rogpeppe/go-internal/diff"
+
+	"github.com/agentenv-dev/agentenv/internal/sparse"
 )
 
 // maxText is the maximum size in bytes of a file that is compared line by line. Larger files
@@ -119,37 +122,114 @@ func hunks(unified []byte) []byte {
 	return unified
 }
 
-// binary writes the complete new content, and the old content for reverting the patch.
-func (p *patchWriter) binary(was, is *Entry) error {
+// binary writes the new content, and the old content for reverting the patch.
+func (p *patchWriter) binary(was, is *Entry) (err error) {
 	if _, err := p.w.WriteString("GIT binary patch\n"); err != nil {
 		return err
 	}
-	if err := p.literal(p.current, is); err != nil {
+	old, err := spool(p.old, was)
+	if err != nil {
 		return err
 	}
-	return p.literal(p.old, was)
+	defer func() { err = errors.Join(err, old.Close()) }()
+	current, err := spool(p.current, is)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, current.Close()) }()
+	if err := p.content(old.reader(), current.reader()); err != nil {
+		return err
+	}
+	return p.content(current.reader(), old.reader())
 }
 
-func (p *patchWriter) literal(s *Snapshot, e *Entry) error {
-	size := int64(0)
-	if e != nil {
-		size = e.Size
+// spooled is a content that is read at any place: in a file without a name.
+type spooled struct {
+	*os.File
+	size int64
+}
+
+// spool copies a content, which is empty for nil, to a file without a name.
+func spool(s *Snapshot, e *Entry) (_ spooled, err error) {
+	f, err := os.CreateTemp("", "agentenv-patch-*")
+	if err != nil {
+		return spooled{}, err
 	}
-	p.printf("literal %d\n", size)
-	lines := &base85Writer{w: p.w}
-	zip := zlib.NewWriter(lines)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Close())
+		}
+	}()
+	if err := os.Remove(f.Name()); err != nil {
+		return spooled{}, err
+	}
 	if e != nil {
-		if err := s.copyTo(zip, *e); err != nil {
-			return err
+		w := sparse.NewWriter(f)
+		if err := errors.Join(s.copyTo(w, *e), w.Close()); err != nil {
+			return spooled{}, err
 		}
 	}
-	if err := zip.Close(); err != nil {
+	info, err := f.Stat()
+	if err != nil {
+		return spooled{}, err
+	}
+	return spooled{f, info.Size()}, nil
+}
+
+func (s spooled) reader() *io.SectionReader { return io.NewSectionReader(s.File, 0, s.size) }
+
+// content writes a content as a delta against base, or as a whole if that is smaller.
+func (p *patchWriter) content(base, content *io.SectionReader) error {
+	kind, size, write := "literal", content.Size(), func(w io.Writer) error {
+		_, err := io.Copy(w, io.NewSectionReader(content, 0, content.Size()))
 		return err
 	}
-	if err := lines.close(); err != nil {
+	d, err := findDelta(base, content)
+	if err != nil {
+		return err
+	}
+	if d != nil {
+		length, packed := new(meter), new(meter)
+		if err := deflate(packed, func(w io.Writer) error { return d.write(io.MultiWriter(length, w)) }); err != nil {
+			return err
+		}
+		err := deflate(&meter{most: packed.size}, write)
+		if err != nil && !errors.Is(err, errTooMuch) {
+			return err
+		}
+		if err != nil {
+			kind, size, write = "delta", length.size, d.write
+		}
+	}
+	p.printf("%s %d\n", kind, size)
+	lines := &base85Writer{w: p.w}
+	if err := errors.Join(deflate(lines, write), lines.close()); err != nil {
 		return err
 	}
 	return p.w.WriteByte('\n')
+}
+
+// deflate compresses what write writes.
+func deflate(to io.Writer, write func(io.Writer) error) error {
+	zip := zlib.NewWriter(to)
+	if err := write(zip); err != nil {
+		return err
+	}
+	return zip.Close()
+}
+
+// errTooMuch is the error of a [meter] that is full.
+var errTooMuch = errors.New("too much")
+
+// meter counts bytes, and fails beyond most. Zero is no limit.
+type meter struct{ size, most int64 }
+
+// Write implements io.Writer.
+func (m *meter) Write(b []byte) (int, error) {
+	if m.size += int64(len(b)); m.most > 0 && m.size > m.most {
+		return 0, errTooMuch
+	}
+	return len(b), nil
 }
 
 // text returns the content of a file that can be compared line by line: small enough and

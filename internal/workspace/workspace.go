@@ -9,7 +9,7 @@
 // states, pack.go writes one as an archive, reach.go lists its blobs, and temporary.go keeps blobs where there is no
 // store.
 //
-// patch.go writes a difference in git's format, with base85.go for binary files. apply.go applies it to a folder of this
+// patch.go writes a difference in git's format, with delta.go and base85.go for binary files. apply.go applies it to a folder of this
 // machine. paths.go has the rules for paths and patterns.
 package workspace
 
