@@ -125,6 +125,10 @@ var ErrConflict = workspace.ErrConflict
 // symbolic link below the folder. A change in a .git folder, or to a link that leads out of the
 // folder or into .git, is primitives.ErrPathEscape.
 //
+// Apply takes permissions away as the workspace did: a new file or folder is never open to more
+// users than there, and a chmod alone is a change. It adds only git's executable bit, and never
+// more than the umask or the file in the folder allow.
+//
 // Use [Environment.Patch] for a folder that has changed.
 func (e *Environment) Apply(ctx context.Context, to Folder) (_ []Change, err error) {
 	ctx, leave, err := e.enter(ctx)

@@ -9,13 +9,10 @@ import (
 	"path"
 	"slices"
 	"strconv"
-	"strings"
-	"syscall"
 
 	"github.com/google/uuid"
 
 	"github.com/agentenv-dev/agentenv/internal/sparse"
-	"github.com/agentenv-dev/agentenv/primitives"
 )
 
 // ErrConflict means that a file of a folder differs from the original state of the workspace.
@@ -23,10 +20,10 @@ var ErrConflict = errors.New("conflict with the folder")
 
 // Apply applies changes from the state old to the state current to a folder of this machine, all or none. It
 // returns the applied changes: without changes that the folder already has, and without
-// permission changes that git does not track.
+// permissions that only became wider, except for git's executable bit.
 func Apply(ctx context.Context, dir string, blobs Blobs, old, current Digest, changes []Change) (_ []Change, err error) {
 	changes = slices.DeleteFunc(changes, func(c Change) bool {
-		return c.Old != nil && c.New != nil && c.Old.sameForGit(*c.New)
+		return c.Old != nil && c.New != nil && c.Old.sameForGit(*c.New) && !c.Old.narrowedTo(*c.New)
 	})
 	if len(changes) == 0 {
 		return nil, nil
@@ -53,11 +50,17 @@ type treeChange struct {
 	old, current *Snapshot
 	changes      []Change
 	stage        string     // a folder below root: new files by the index of their change, old ones as N.old
-	gone         []string   // folders that were removed because they were empty
+	gone         []folder   // folders that were removed because they were empty
 	made         []string   // folders that were created
 	moved        []int      // changes whose old file is in stage
 	placed       []fileMade // new files that are in their place
 	staging      func()     // a test's hook after checks and staging; may be nil
+}
+
+// folder is a folder with its permission.
+type folder struct {
+	name string
+	mode fs.FileMode
 }
 
 // fileMade is a new file at its final path.
@@ -102,214 +105,6 @@ func (t *treeChange) make(ctx context.Context) (err error) {
 	return nil
 }
 
-// maxConflicts is how many conflicts an error names.
-const maxConflicts = 10
-
-// checkAll checks all changes and drops those that the folder already has.
-func (t *treeChange) checkAll() error {
-	var conflicts error
-	var todo []Change
-	found := 0
-	for _, c := range t.changes {
-		done, err := t.check(c)
-		switch {
-		case err != nil && !errors.Is(err, ErrConflict):
-			return inFile(c.Path, err)
-		case err != nil && found == 0:
-			found, conflicts = 1, inFile(c.Path, err)
-		case err != nil:
-			if found++; found <= maxConflicts {
-				conflicts = fmt.Errorf("%w; %w", conflicts, inFile(c.Path, err))
-			}
-		case !done:
-			todo = append(todo, c)
-		}
-	}
-	if found > maxConflicts {
-		return fmt.Errorf("%w; and %d more", conflicts, found-maxConflicts)
-	}
-	t.changes = todo
-	return conflicts
-}
-
-// check returns an error for a change that leaves the folder, or whose file has changed there.
-// It reports whether the folder already has the change.
-func (t *treeChange) check(c Change) (done bool, _ error) {
-	if inGit(c.Path) {
-		return false, fmt.Errorf("%w: it is in a .git folder", primitives.ErrPathEscape)
-	}
-	is, wanted := t.current.files[c.Path]
-	if !wanted && t.isGone(c.Path) {
-		return true, nil
-	}
-	if err := t.checkFolders(c.Path); err != nil {
-		return false, err
-	}
-	if wanted && is.isLink() && !staysInside(c.Path, is.Target) {
-		return false, fmt.Errorf("%w: a symbolic link to %s", primitives.ErrPathEscape, is.Target)
-	}
-	if wanted && t.unchanged(c.Path, is) == nil {
-		return true, nil
-	}
-	if was, existed := t.old.files[c.Path]; existed {
-		return false, t.unchanged(c.Path, was)
-	}
-	info, err := t.root.Lstat(c.Path)
-	switch {
-	case isMissing(err):
-		return false, nil
-	case err != nil:
-		return false, err
-	case !info.IsDir():
-		return false, fmt.Errorf("%w: a new file is there", ErrConflict)
-	case t.empties(c.Path):
-		return false, nil
-	}
-	_, err = t.emptyFolders(c.Path) // empty folders are not in snapshots
-	return false, err
-}
-
-// isGone reports whether no file is at a path: there is nothing, or a folder that already has a
-// file of the workspace.
-func (t *treeChange) isGone(name string) bool {
-	info, err := t.root.Lstat(name)
-	if isMissing(err) {
-		return true
-	}
-	if err != nil || !info.IsDir() {
-		return false
-	}
-	for is := range t.current.files {
-		if !strings.HasPrefix(is, name+"/") {
-			continue
-		}
-		if _, err := t.root.Lstat(is); err == nil {
-			return true
-		}
-	}
-	return false
-}
-
-// checkFolders returns an error if a parent of the path is not a folder and is not removed.
-func (t *treeChange) checkFolders(name string) error {
-	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
-		info, err := t.root.Lstat(dir)
-		switch {
-		case isMissing(err): // isMissing also covers a file above dir
-		case err != nil:
-			return err
-		case !info.IsDir() && !t.removed(dir):
-			return fmt.Errorf("%w: %s is no folder there", ErrConflict, dir)
-		}
-	}
-	return nil
-}
-
-// inGit reports whether a path is a .git folder or in one. It ignores case, as some file
-// systems do.
-func inGit(name string) bool {
-	for part := range strings.SplitSeq(name, "/") {
-		if strings.EqualFold(part, ".git") {
-			return true
-		}
-	}
-	return false
-}
-
-// staysInside reports whether a link leads to a path in the folder, whatever links are on the
-// way. Therefore only the beginning of the target may lead up.
-func staysInside(name, target string) bool {
-	down := target
-	for strings.HasPrefix(down, "../") {
-		down = down[len("../"):]
-	}
-	full := path.Join(path.Dir(name), target)
-	return target != "" && !path.IsAbs(target) && !LeadsOut(full) && !inGit(full) &&
-		(down == ".." || !strings.Contains("/"+down+"/", "/../"))
-}
-
-// removed reports whether the changes remove the file at a path, so that a folder may replace
-// it.
-func (t *treeChange) removed(name string) bool {
-	_, was := t.old.files[name]
-	_, is := t.current.files[name]
-	return was && !is
-}
-
-// empties reports whether the workspace had files in a folder and has none now.
-func (t *treeChange) empties(dir string) bool {
-	had := false
-	for name := range t.old.files {
-		if strings.HasPrefix(name, dir+"/") {
-			if _, is := t.current.files[name]; is {
-				return false
-			}
-			had = true
-		}
-	}
-	return had
-}
-
-// emptyFolders returns a folder and all folders in it, parents first. A folder that contains
-// anything else is ErrConflict.
-func (t *treeChange) emptyFolders(dir string) (folders []string, _ error) {
-	err := fs.WalkDir(t.root.FS(), dir, func(name string, d fs.DirEntry, err error) error {
-		if err == nil && !d.IsDir() {
-			return fmt.Errorf("%w: a folder is there now", ErrConflict)
-		}
-		folders = append(folders, name)
-		return err
-	})
-	return folders, err
-}
-
-// isMissing reports whether err means that nothing is at a path, or that a parent is a file.
-func isMissing(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
-}
-
-// unchanged checks that a file is still as described by was.
-func (t *treeChange) unchanged(name string, was Entry) error {
-	info, err := t.root.Lstat(name)
-	if isMissing(err) {
-		return fmt.Errorf("%w: it was removed there", ErrConflict)
-	}
-	if err != nil {
-		return err
-	}
-	is := Entry{Mode: info.Mode(), Size: info.Size()}
-	switch {
-	case is.isLink():
-		if is.Target, err = t.root.Readlink(name); err != nil {
-			return err
-		}
-		is.Size = int64(len(is.Target))
-	case !info.Mode().IsRegular():
-		return fmt.Errorf("%w: it is no file there now", ErrConflict)
-	case is.Size == was.Size:
-		if is.digest, err = t.digest(name); err != nil {
-			return err
-		}
-	}
-	switch {
-	case !is.sameContent(was):
-		return fmt.Errorf("%w: its content was changed there", ErrConflict)
-	case gitMode(is) != gitMode(was):
-		return fmt.Errorf("%w: its mode was changed there", ErrConflict)
-	}
-	return nil
-}
-
-func (t *treeChange) digest(name string) (Digest, error) {
-	f, err := t.root.Open(name)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = f.Close() }() // it was only read
-	digest, _, _, err := new(cutter).cut(f, func(Digest, []byte) error { return nil })
-	return digest, err
-}
-
 // staged returns the path of a change's new file in the stage.
 func (t *treeChange) staged(i int) string { return path.Join(t.stage, strconv.Itoa(i)) }
 
@@ -322,23 +117,14 @@ func (t *treeChange) stageNew(i int, c Change) (err error) {
 	if is.isLink() {
 		return t.root.Symlink(is.Target, t.staged(i))
 	}
-	mode, old := fs.FileMode(0o666), fs.FileMode(0)
-	if info, err := t.root.Lstat(c.Path); err == nil && info.Mode().IsRegular() {
-		old = info.Mode().Perm()
-	}
-	if is.Mode&0o100 != 0 {
-		mode = 0o777
-	}
+	mode, exists := t.mode(c.Path)
 	f, err := t.root.OpenFile(t.staged(i), os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	if old != 0 {
-		if mode = old &^ 0o111; is.Mode&0o100 != 0 {
-			mode = old | old&0o444>>2
-		}
-		if err := f.Chmod(mode); err != nil {
+	if exists {
+		if err := f.Chmod(mode); err != nil { // the umask does not narrow what the folder had
 			return err
 		}
 	}
@@ -347,18 +133,46 @@ func (t *treeChange) stageNew(i int, c Change) (err error) {
 	return errors.Join(err, w.Close())
 }
 
+// mode returns the permission that a file of the workspace gets in the folder, which the umask
+// narrows for a new file. No bit is set that the file does not have in the workspace, except
+// those that the folder has and that the workspace has not taken away, and except that the owner
+// may read it.
+func (t *treeChange) mode(name string) (mode fs.FileMode, exists bool) {
+	is := t.current.files[name].Mode.Perm()
+	was, existed := t.old.files[name]
+	info, err := t.root.Lstat(name)
+	if err != nil || !info.Mode().IsRegular() || !existed {
+		if is&0o100 == 0 {
+			is &^= 0o111 // it is not executable for git
+		}
+		return is | 0o400, false
+	}
+	there, before := info.Mode().Perm(), was.Mode.Perm()
+	executable := is &^ before & 0o111
+	return there&^(before&^is&^0o400) | executable&(there&0o444>>2), true
+}
+
+// hasMode reports whether a file of the folder has the permission that it would get.
+func (t *treeChange) hasMode(name string) bool {
+	info, err := t.root.Lstat(name)
+	if err != nil || !info.Mode().IsRegular() {
+		return true
+	}
+	mode, _ := t.mode(name)
+	return info.Mode().Perm() == mode
+}
+
 // commit moves the old files to the stage and the new ones to their final paths.
 func (t *treeChange) commit() error {
 	for i, c := range t.changes {
-		was, existed := t.old.files[c.Path]
-		if !existed {
+		if c.Old == nil {
 			continue
 		}
 		if err := t.root.Rename(c.Path, t.staged(i)+".old"); err != nil {
 			return inFile(c.Path, err)
 		}
 		t.moved = append(t.moved, i)
-		if err := t.unchanged(t.staged(i)+".old", was); err != nil { // it may have changed since the check
+		if err := t.replaceable(t.staged(i)+".old", c.Path); err != nil { // it may have changed since the check
 			return inFile(c.Path, err)
 		}
 	}
@@ -381,10 +195,9 @@ func (t *treeChange) commit() error {
 // removeEmpty removes a folder and its parents while they are empty, as git does.
 func (t *treeChange) removeEmpty(dir string) {
 	for ; dir != "."; dir = path.Dir(dir) {
-		if t.root.Remove(dir) != nil { // not empty
+		if t.removeFolder(dir) != nil { // not empty
 			return
 		}
-		t.gone = append(t.gone, dir)
 	}
 }
 
@@ -395,11 +208,22 @@ func (t *treeChange) removeFolders(dir string) error {
 		return err
 	}
 	for _, name := range slices.Backward(folders) {
-		if err := t.root.Remove(name); err != nil {
+		if err := t.removeFolder(name); err != nil {
 			return err
 		}
-		t.gone = append(t.gone, name)
 	}
+	return nil
+}
+
+func (t *treeChange) removeFolder(name string) error {
+	info, err := t.root.Lstat(name)
+	if err != nil {
+		return err
+	}
+	if err := t.root.Remove(name); err != nil {
+		return err
+	}
+	t.gone = append(t.gone, folder{name, info.Mode().Perm()})
 	return nil
 }
 
@@ -442,7 +266,11 @@ func (t *treeChange) makeFolders(dir string) error {
 	if err := t.makeFolders(path.Dir(dir)); err != nil {
 		return err
 	}
-	if err := t.root.Mkdir(dir, 0o777); err != nil {
+	mode := fs.FileMode(0o777)
+	if is, known := t.current.folders[dir]; known {
+		mode = is | 0o700 // files come into it
+	}
+	if err := t.root.Mkdir(dir, mode); err != nil {
 		return err
 	}
 	t.made = append(t.made, dir)
@@ -461,7 +289,8 @@ func (t *treeChange) undo() error {
 		_ = t.root.Remove(t.made[i]) // another program may have put something there
 	}
 	for i := len(t.gone) - 1; i >= 0; i-- {
-		errs = append(errs, t.root.Mkdir(t.gone[i], 0o777))
+		dir := t.gone[i]
+		errs = append(errs, t.root.Mkdir(dir.name, dir.mode), t.root.Chmod(dir.name, dir.mode))
 	}
 	for _, i := range t.moved {
 		errs = append(errs, t.root.Rename(t.staged(i)+".old", t.changes[i].Path))

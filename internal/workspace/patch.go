@@ -262,6 +262,9 @@ func blobID(s *Snapshot, e *Entry) (string, error) {
 // sameForGit reports whether git sees no difference between the entries.
 func (e Entry) sameForGit(o Entry) bool { return e.sameContent(o) && gitMode(e) == gitMode(o) }
 
+// narrowedTo reports whether o lacks a permission of the entry.
+func (e Entry) narrowedTo(o Entry) bool { return e.Mode.Perm()&^o.Mode.Perm() != 0 }
+
 func gitMode(e Entry) string {
 	switch {
 	case e.isLink():

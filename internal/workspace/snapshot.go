@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path"
 )
 
@@ -14,11 +15,13 @@ type Snapshot struct {
 	blobs Blobs
 	root  Digest
 	files map[string]Entry // files and links
+
+	folders map[string]fs.FileMode // their permissions
 }
 
 // load reads the listings of a state.
 func load(ctx context.Context, blobs Blobs, root Digest) (*Snapshot, error) {
-	s := &Snapshot{ctx: ctx, blobs: blobs, root: root, files: make(map[string]Entry)}
+	s := &Snapshot{ctx: ctx, blobs: blobs, root: root, files: make(map[string]Entry), folders: make(map[string]fs.FileMode)}
 	return s, s.dir(root, "", 0)
 }
 
@@ -34,7 +37,10 @@ func (s *Snapshot) dir(d Digest, dir string, depth int) error {
 		name := path.Join(dir, e.Name)
 		if !e.isDir() {
 			s.files[name] = e
-		} else if err := s.dir(e.digest, name, depth+1); err != nil {
+			continue
+		}
+		s.folders[name] = e.Mode.Perm()
+		if err := s.dir(e.digest, name, depth+1); err != nil {
 			return err
 		}
 	}
