@@ -253,16 +253,6 @@ func TestWhatAFolderLeftOutIsNoChangeForTheNextProgramEither(t *testing.T) {
 	}
 }
 
-func TestWhereAFolderIsGoneNothingIsIgnored(t *testing.T) {
-	env, from := worked(t, tree{".gitignore": "build/\n"}, tree{".gitignore": "build/\n", "build/x": "1\n"})
-	if err := os.RemoveAll(from.Path); err != nil {
-		t.Fatal(err)
-	}
-	if got := changes(t, env); got != "created build/x," {
-		t.Errorf("changes are %q", got)
-	}
-}
-
 // workedIn is worked for folders that may be git repositories.
 func workedIn(t *testing.T, before, after tree, repositories []string) (*Environment, Folder) {
 	t.Helper()

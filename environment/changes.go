@@ -5,11 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"path"
-	"slices"
-	"strings"
 
-	"github.com/agentenv-dev/agentenv/environment/internal/hostgit"
 	"github.com/agentenv-dev/agentenv/internal/workspace"
 )
 
@@ -40,7 +36,9 @@ const (
 // path. Files, links and their permissions count. Empty folders, files under .git and files that
 // Config.IgnoreChanges names do not count. Nor do files that a [Folder] of Config.Workspace left
 // out when it was copied: files that its Ignore names and, with Gitignore, new files that git
-// ignores in it. [Environment.Patch] and [Environment.Apply] follow the same rules.
+// ignores in it. Nor do new files that a .gitignore of the workspace ignores now, except in a
+// Folder without Gitignore. [Environment.Ignored] counts the new files that git ignores.
+// [Environment.Patch] and [Environment.Apply] follow the same rules.
 func (e *Environment) Changes(ctx context.Context) ([]Change, error) {
 	ctx, leave, err := e.enter(ctx)
 	if err != nil {
@@ -49,7 +47,7 @@ func (e *Environment) Changes(ctx context.Context) ([]Change, error) {
 	defer leave()
 	var changes []workspace.Change
 	err = e.differ(ctx, false, func(d difference) (err error) {
-		changes, err = e.counted(ctx, d.changes)
+		changes, err = e.leaveOut(ctx, e.owner.folders, d)
 		return err
 	})
 	if err != nil {
@@ -78,16 +76,6 @@ func describeChanges(changes []workspace.Change) []Change {
 	return list
 }
 
-// counted removes the changes of files that the copied folders left out.
-func (e *Environment) counted(ctx context.Context, changes []workspace.Change) (_ []workspace.Change, err error) {
-	for _, s := range e.owner.folders {
-		if changes, err = leaveOut(ctx, s, changes); err != nil {
-			return nil, err
-		}
-	}
-	return changes, nil
-}
-
 // Patch writes the changes to w as one patch for "git apply": text and binary files, new and
 // deleted files, links, and whether a file is executable, which is the only permission that git
 // knows. Without changes Patch writes nothing.
@@ -98,7 +86,7 @@ func (e *Environment) Patch(ctx context.Context, w io.Writer) error {
 	}
 	defer leave()
 	err = e.differ(ctx, true, func(d difference) error {
-		changes, err := e.counted(ctx, d.changes)
+		changes, err := e.leaveOut(ctx, e.owner.folders, d)
 		if err != nil {
 			return err
 		}
@@ -138,7 +126,7 @@ func (e *Environment) Apply(ctx context.Context, to Folder) (_ []Change, err err
 	defer leave()
 	var made []workspace.Change
 	err = e.differ(ctx, true, func(d difference) error {
-		changes, err := leaveOut(ctx, Source{Folder: &to}, d.changes)
+		changes, err := e.leaveOut(ctx, []Source{{Folder: &to}}, d)
 		if err != nil {
 			return err
 		}
@@ -149,39 +137,6 @@ func (e *Environment) Apply(ctx context.Context, to Folder) (_ []Change, err err
 		return nil, fmt.Errorf("apply the changes to %s: %w", to.Path, err)
 	}
 	return describeChanges(made), nil
-}
-
-// leaveOut removes the changes of files that a folder of this machine leaves out when it is
-// copied into the workspace: files that match Ignore and, with Gitignore, new files that git
-// ignores there. If the folder no longer exists, git ignores nothing.
-func leaveOut(ctx context.Context, from Source, changes []workspace.Change) ([]workspace.Change, error) {
-	into := path.Join(".", from.Into)
-	within := func(c workspace.Change) (name string, ok bool) {
-		if into == "." {
-			return c.Path, true
-		}
-		return strings.CutPrefix(c.Path, into+"/")
-	}
-	out := make(map[string]bool)
-	var created []string
-	for _, c := range changes {
-		name, ok := within(c)
-		switch {
-		case !ok:
-		case workspace.Ignored(from.Folder.Ignore, name):
-			out[name] = true
-		case from.Folder.Gitignore && c.Old == nil:
-			created = append(created, name)
-		}
-	}
-	found, err := hostgit.Ignored(ctx, from.Folder.Path, created)
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range found {
-		out[name] = true
-	}
-	return slices.DeleteFunc(changes, func(c workspace.Change) bool { name, ok := within(c); return ok && out[name] }), nil
 }
 
 // ignorePatterns returns the patterns that Changes, Patch and Apply ignore: git's own files, which

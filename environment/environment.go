@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -61,6 +62,8 @@ type Environment struct {
 	hosts  []string     // set by SetAllowHosts, or those of cfg
 	once   sync.Once
 	ended  error // the error of Close
+
+	ignored atomic.Int64 // see Ignored
 }
 
 // activeQuery is what other calls know of the running query. Environment.mu guards what can

@@ -48,7 +48,7 @@ type Options struct {
 	Room int64
 	// Skip reports whether to leave out a path. What is below a folder that is left out is left out, too.
 	Skip func(path string) bool
-	// NoContents stores the listings alone, which are all that Compare needs.
+	// NoContents stores the listings alone, which are all that Compare needs, and the .gitignore files.
 	NoContents bool
 }
 
@@ -243,10 +243,11 @@ func (t *taking) store(ctx context.Context) error {
 	}
 	var failed error
 	var want []Digest
+	var name string // of the file that is read
 	digests, err := t.blobs.PutBlobs(ctx, func(yield func(io.Reader, error) bool) {
 		stop := errors.New("the store takes no more")
 		emit := func(d Digest, data []byte) error {
-			if t.isKnown(d) || t.opts.NoContents {
+			if t.isKnown(d) || t.opts.NoContents && path.Base(name) != gitignore {
 				return nil
 			}
 			t.put[d] = struct{}{}
@@ -259,6 +260,7 @@ func (t *taking) store(ctx context.Context) error {
 		}
 		for i, r := range t.contents(ctx, &failed) {
 			f := &t.files[i]
+			name = f.info.Path
 			digest, pieces, size, err := t.cut.cut(r, emit)
 			if errors.Is(err, stop) {
 				return

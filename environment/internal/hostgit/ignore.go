@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -150,27 +151,69 @@ func nestedFiles(ctx context.Context, dir, name string) ([]string, error) {
 }
 
 // Ignored returns which of some new files, given by their paths below dir, git would ignore
-// there. If dir does not exist, git ignores nothing.
-func Ignored(ctx context.Context, dir string, names []string) ([]string, error) {
-	if _, err := os.Stat(dir); err != nil {
-		return nil, nil // nothing is ignored there
-	}
+// there, or with the .gitignore files of rules alone, which are given by their paths. If dir does
+// not exist, only rules count.
+func Ignored(ctx context.Context, dir string, rules map[string][]byte, names []string) ([]string, error) {
 	repositories := make(map[string][]string) // the files by their repository
+	_, missing := os.Stat(dir)
 	for _, name := range names {
-		if belowFolders(dir, name) {
-			at := innermost(dir, name)
-			repositories[at] = append(repositories[at], name)
+		at := "."
+		if missing == nil {
+			at = innermost(dir, name)
 		}
+		repositories[at] = append(repositories[at], name)
 	}
 	var ignored []string
 	for at, names := range repositories {
-		found, err := gitignored(ctx, dir, at, names)
+		found, err := ignoredByRules(ctx, rules, at, names)
 		if err != nil {
+			return nil, err
+		}
+		ignored = append(ignored, found...)
+		names = slices.DeleteFunc(names, func(name string) bool { return missing != nil || !belowFolders(dir, name) })
+		if len(names) == 0 {
+			continue
+		}
+		if found, err = gitignored(ctx, dir, at, names); err != nil {
 			return nil, err
 		}
 		ignored = append(ignored, found...)
 	}
 	return ignored, nil
+}
+
+// ignoredByRules returns which of some paths a repository at the folder at would ignore that has
+// only the .gitignore files of rules.
+func ignoredByRules(ctx context.Context, rules map[string][]byte, at string, names []string) (_ []string, err error) {
+	if len(rules) == 0 {
+		return nil, nil
+	}
+	tmp, err := os.MkdirTemp("", "agentenv-git-*")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(tmp)) }()
+	root, err := os.OpenRoot(tmp)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
+	for name, content := range rules {
+		name = path.Join("files", name)
+		if err := errors.Join(root.MkdirAll(path.Dir(name), 0o700), root.WriteFile(name, content, 0o600)); err != nil {
+			return nil, err
+		}
+	}
+	work := filepath.Join(tmp, "files", filepath.FromSlash(at))
+	if err := root.MkdirAll(path.Join("files", at), 0o700); err != nil {
+		return nil, err
+	}
+	repository := filepath.Join(tmp, "repository")
+	if _, err := (gitCommand{dir: tmp}).run(ctx, "init", "--quiet", "--bare", "--template=", repository); err != nil {
+		return nil, err
+	}
+	git := gitCommand{dir: work, args: []string{"-c", "core.excludesFile=" + os.DevNull, "--git-dir=" + repository, "--work-tree=" + work}}
+	return git.checkIgnore(ctx, at, names)
 }
 
 // belowFolders reports whether every existing parent of a path is a folder: git answers for no
@@ -202,6 +245,12 @@ func gitignored(ctx context.Context, dir, at string, names []string) (_ []string
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, done()) }()
+	return git.checkIgnore(ctx, at, names)
+}
+
+// checkIgnore returns which of some paths git ignores. Its work tree is the folder at, from which
+// the paths do not count.
+func (g gitCommand) checkIgnore(ctx context.Context, at string, names []string) ([]string, error) {
 	prefix := ""
 	if at != "." {
 		prefix = at + "/"
@@ -210,8 +259,8 @@ func gitignored(ctx context.Context, dir, at string, names []string) (_ []string
 	for _, name := range names {
 		asked.WriteString(strings.TrimPrefix(name, prefix) + "\x00")
 	}
-	git.input = strings.NewReader(asked.String())
-	list, err := git.run(ctx, "check-ignore", "-z", "--stdin")
+	g.input = strings.NewReader(asked.String())
+	list, err := g.run(ctx, "check-ignore", "-z", "--stdin")
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 {
 		return nil, nil // it ignores none of them
 	}
