@@ -20,6 +20,11 @@ type Change struct {
 	// OldSize and NewSize are in bytes.
 	OldSize int64 `json:"old_size,omitempty"`
 	NewSize int64 `json:"new_size,omitempty"`
+	// Filter is what git converts the file with, between the folder of this machine that it came
+	// from and its repository: the name of a filter, such as lfs, or an attribute, such as
+	// working-tree-encoding=UTF-16. "git apply" refuses the patch of such a file, unless the
+	// filter is switched off; [Environment.Apply] makes the change. Empty for none.
+	Filter string `json:"filter,omitempty"`
 }
 
 // ChangeKind is the kind of a change.
@@ -37,7 +42,7 @@ const (
 // Config.IgnoreChanges names do not count. Nor do files that a [Folder] of Config.Workspace left
 // out when it was copied: files that its Ignore names and, with Gitignore, new files that git
 // ignores in it. Nor do new files that a .gitignore of the workspace ignores now, except in a
-// Folder without Gitignore. [Environment.Ignored] counts the new files that git ignores.
+// Folder without Gitignore and on a machine without git. [Environment.Ignored] counts the new files that git ignores.
 // [Environment.Patch] and [Environment.Apply] follow the same rules.
 func (e *Environment) Changes(ctx context.Context) ([]Change, error) {
 	ctx, leave, err := e.enter(ctx)
@@ -45,15 +50,19 @@ func (e *Environment) Changes(ctx context.Context) ([]Change, error) {
 		return nil, err
 	}
 	defer leave()
-	var changes []workspace.Change
-	err = e.differ(ctx, false, func(d difference) (err error) {
-		changes, err = e.leaveOut(ctx, e.owner.folders, d)
-		return err
+	var changes []Change
+	err = e.differ(ctx, false, func(d difference) error {
+		counted, err := e.leaveOut(ctx, e.owner.folders, d)
+		if err != nil {
+			return err
+		}
+		changes = describeChanges(counted)
+		return e.addFilters(ctx, e.owner.folders, changes)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("changes of the workspace: %w", err)
 	}
-	return describeChanges(changes), nil
+	return changes, nil
 }
 
 // describeChanges converts changes to the public type; nil for none.
@@ -78,7 +87,8 @@ func describeChanges(changes []workspace.Change) []Change {
 
 // Patch writes the changes to w as one patch for "git apply": text and binary files, new and
 // deleted files, links, and whether a file is executable, which is the only permission that git
-// knows. Without changes Patch writes nothing.
+// knows. A file with a [Change.Filter] needs it switched off in "git apply". Without changes Patch
+// writes nothing.
 func (e *Environment) Patch(ctx context.Context, w io.Writer) error {
 	ctx, leave, err := e.enter(ctx)
 	if err != nil {
@@ -124,19 +134,20 @@ func (e *Environment) Apply(ctx context.Context, to Folder) (_ []Change, err err
 		return nil, err
 	}
 	defer leave()
-	var made []workspace.Change
+	var made []Change
 	err = e.differ(ctx, true, func(d difference) error {
 		changes, err := e.leaveOut(ctx, []Source{{Folder: &to}}, d)
 		if err != nil {
 			return err
 		}
-		made, err = workspace.Apply(ctx, to.Path, d.blobs, d.old, d.current, changes)
+		applied, err := workspace.Apply(ctx, to.Path, d.blobs, d.old, d.current, changes)
+		made = describeChanges(applied)
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("apply the changes to %s: %w", to.Path, err)
 	}
-	return describeChanges(made), nil
+	return made, nil
 }
 
 // ignorePatterns returns the patterns that Changes, Patch and Apply ignore: git's own files, which

@@ -2,6 +2,7 @@ package environment
 
 import (
 	"context"
+	"errors"
 	"path"
 	"slices"
 	"strings"
@@ -100,4 +101,33 @@ func (s Source) within(name string) (below string, in bool) {
 		return strings.CutPrefix(name, into+"/")
 	}
 	return name, true
+}
+
+// addFilters sets Filter of changes in folders of this machine.
+func (e *Environment) addFilters(ctx context.Context, folders []Source, changes []Change) error {
+	for _, s := range folders {
+		var names []string
+		for _, c := range changes {
+			if name, in := s.within(c.Path); in {
+				names = append(names, name)
+			}
+		}
+		if len(names) == 0 {
+			continue
+		}
+		found, err := hostgit.Filters(ctx, s.Folder.Path, names)
+		if errors.Is(err, hostgit.ErrFailed) {
+			e.log.Warn("git does not tell what it converts", "folder", s.Folder.Path, "error", err)
+			continue // nor does it apply a patch there
+		}
+		if err != nil {
+			return err
+		}
+		for i, c := range changes {
+			if name, in := s.within(c.Path); in && found[name] != "" {
+				changes[i].Filter = found[name]
+			}
+		}
+	}
+	return nil
 }

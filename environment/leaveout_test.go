@@ -93,3 +93,67 @@ func TestWhereTheIgnoreFilesOfTheWorkspaceCount(t *testing.T) {
 		t.Errorf("changes are %q, %d ignored", got, env.Ignored())
 	}
 }
+
+// A server without git and without folders reports all changes.
+func TestChangesNeedNoGit(t *testing.T) {
+	env := create(t, Config{Sandbox: sandbox(t), Workspace: []Source{{Folder: &Folder{Path: t.TempDir()}, Into: "plain"}}})
+	put(t, env, ".gitignore", "*.o\n")
+	put(t, env, "x.o", "1\n")
+	put(t, env, "plain/x", "1\n")
+	t.Setenv("PATH", t.TempDir())
+	if got := changes(t, env); got != "created .gitignore,created plain/x,created x.o," {
+		t.Errorf("changes are %q", got)
+	}
+}
+
+// filtered makes a repository with a filter as Git LFS has it, whose files are in their long form.
+func filtered(t *testing.T, files tree) string {
+	t.Helper()
+	dir, store := t.TempDir(), t.TempDir()
+	clean := `f=$(mktemp ` + store + `/XXXXXX); cat > $f; h=$(sha256sum < $f | cut -c1-64); mv $f ` + store + `/$h; printf 'oid %s\n' $h`
+	for _, args := range [][]string{
+		{"init", "--quiet"}, {"config", "filter.lfs.clean", clean}, {"config", "filter.lfs.smudge", `read -r _ h; cat ` + store + `/$h`},
+		{"config", "filter.lfs.required", "true"}, {"config", "user.name", "a"}, {"config", "user.email", "a@example.com"},
+	} {
+		git(t, dir, args...)
+	}
+	files.write(t, dir)
+	git(t, dir, "add", ".")
+	git(t, dir, "commit", "--quiet", "-m", "1")
+	return dir
+}
+
+func git(t *testing.T, dir string, args ...string) {
+	t.Helper()
+	if out, err := exec.Command("git", append([]string{"-C", dir}, args...)...).CombinedOutput(); err != nil {
+		t.Fatalf("git %q: %v: %s", args, err, out)
+	}
+}
+
+func TestChangesNameTheFilesThatGitConverts(t *testing.T) {
+	before := tree{
+		".gitattributes": "*.bin filter=lfs -text\n*.csv filter=lfs\n*.none filter=absent\nutf16 working-tree-encoding=UTF-16\n*.id ident\nnot.bin !filter\n",
+		"a.bin":          "\x00\x01\n", "d.csv": "a,b\n", "c.c": "1\n", "x.none": "1\n", "utf16": "\xfe\xff\x00a\x00\n", "k.id": "$Id$\n", "not.bin": "1\n", "same.bin": "1\n",
+	}
+	after := tree{
+		".gitattributes": before[".gitattributes"],
+		"a.bin":          "\x00\x02\n", "d.csv": "a,b\n1,2\n", "c.c": "2\n", "x.none": "2\n", "utf16": "\xfe\xff\x00b\x00\n", "k.id": "$Id$\n2\n", "not.bin": "2\n", "same.bin": "1\n", "sub/new.bin": "1\n",
+	}
+	from := Folder{Path: filtered(t, before), Gitignore: true}
+	cfg := Config{Sandbox: sandbox(t), Workspace: []Source{{Into: "in", Folder: &from}}}
+	cfg.Sandbox.Workspace = t.TempDir()
+	env := create(t, cfg)
+	after.write(t, filepath.Join(cfg.Sandbox.Workspace, "in"))
+	list, err := env.Changes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range list {
+		got = append(got, strings.TrimPrefix(c.Path, "in/")+" "+c.Filter)
+	}
+	want := []string{"a.bin lfs", "c.c ", "d.csv lfs", "k.id ident", "not.bin ", "sub/new.bin lfs", "utf16 working-tree-encoding=UTF-16", "x.none "}
+	if !slices.Equal(got, want) {
+		t.Errorf("filters are %q, want %q", got, want)
+	}
+}

@@ -2,7 +2,7 @@
 // written. Git runs no command that they name.
 //
 // git.go runs git with protective settings. clone.go fetches a repository. ignore.go lists the
-// files of a folder that git would copy. url.go separates the password from an address.
+// files of a folder that git would copy. filter.go finds those that git converts. url.go separates the password from an address.
 package hostgit
 
 import (
@@ -38,7 +38,7 @@ const maxGitOutput = 256 << 20
 // which a sandbox may have written.
 var hardened = []string{
 	"-c", "core.hooksPath=" + os.DevNull, "-c", "core.fsmonitor=false", "-c", "core.sshCommand=", "-c", "core.askPass=",
-	"-c", "core.alternateRefsCommand=", "-c", "core.attributesFile=" + os.DevNull, "-c", "core.pager=cat",
+	"-c", "core.alternateRefsCommand=", "-c", "core.pager=cat",
 	"-c", "credential.helper=", "-c", "diff.external=",
 	"-c", "core.logAllRefUpdates=false", "-c", "core.autocrlf=false", "-c", "core.symlinks=true",
 	"-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "submodule.recurse=false",
@@ -54,6 +54,8 @@ type gitCommand struct {
 	secrets []string
 	// userConfig uses the user's own configuration, for its ignore files.
 	userConfig bool
+	// userAttributes uses the user's own attributes file.
+	userAttributes bool
 	// fetches allows [fetchProtocols]. Only a repository whose configuration this package wrote
 	// may fetch.
 	fetches bool
@@ -92,6 +94,9 @@ func (g gitCommand) environ() []string {
 
 func (g gitCommand) run(ctx context.Context, args ...string) (string, error) {
 	all := append(append([]string{}, hardened...), g.args...)
+	if !g.userAttributes {
+		all = append(all, "-c", "core.attributesFile="+os.DevNull)
+	}
 	cmd := exec.CommandContext(ctx, "git", append(all, args...)...)
 	cmd.Dir, cmd.Env, cmd.Stdin = g.dir, g.environ(), g.input
 	// The programs that git starts for a transport do not end with git, so kill its process

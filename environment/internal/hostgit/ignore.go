@@ -183,9 +183,10 @@ func Ignored(ctx context.Context, dir string, rules map[string][]byte, names []s
 }
 
 // ignoredByRules returns which of some paths a repository at the folder at would ignore that has
-// only the .gitignore files of rules.
+// only the .gitignore files of rules. Without git on this machine it ignores none: whoever has no
+// folder with gitignore needs no git.
 func ignoredByRules(ctx context.Context, rules map[string][]byte, at string, names []string) (_ []string, err error) {
-	if len(rules) == 0 {
+	if _, missing := exec.LookPath("git"); missing != nil || len(rules) == 0 {
 		return nil, nil
 	}
 	tmp, err := os.MkdirTemp("", "agentenv-git-*")
@@ -240,7 +241,7 @@ func innermost(dir, name string) string {
 
 // gitignored returns which of some paths below dir are ignored by the repository at dir/at.
 func gitignored(ctx context.Context, dir, at string, names []string) (_ []string, err error) {
-	git, done, err := readingGit(ctx, filepath.Join(dir, filepath.FromSlash(at)))
+	git, done, err := readingGitAt(ctx, dir, at)
 	if err != nil {
 		return nil, err
 	}
@@ -248,19 +249,13 @@ func gitignored(ctx context.Context, dir, at string, names []string) (_ []string
 	return git.checkIgnore(ctx, at, names)
 }
 
-// checkIgnore returns which of some paths git ignores. Its work tree is the folder at, from which
-// the paths do not count.
+func readingGitAt(ctx context.Context, dir, at string) (git gitCommand, done func() error, err error) {
+	return readingGit(ctx, filepath.Join(dir, filepath.FromSlash(at)))
+}
+
+// checkIgnore returns which of some paths git ignores, in the repository at the folder at.
 func (g gitCommand) checkIgnore(ctx context.Context, at string, names []string) ([]string, error) {
-	prefix := ""
-	if at != "." {
-		prefix = at + "/"
-	}
-	var asked strings.Builder
-	for _, name := range names {
-		asked.WriteString(strings.TrimPrefix(name, prefix) + "\x00")
-	}
-	g.input = strings.NewReader(asked.String())
-	list, err := g.run(ctx, "check-ignore", "-z", "--stdin")
+	list, err := g.withPaths(at, names).run(ctx, "check-ignore", "-z", "--stdin")
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 {
 		return nil, nil // it ignores none of them
 	}
@@ -269,7 +264,26 @@ func (g gitCommand) checkIgnore(ctx context.Context, at string, names []string) 
 	}
 	var found []string
 	for name := range strings.SplitSeq(strings.TrimSuffix(list, "\x00"), "\x00") {
-		found = append(found, prefix+name)
+		found = append(found, belowRepository(at, name))
 	}
 	return found, nil
+}
+
+// withPaths returns a git whose input is some paths, as the repository at the folder at has them.
+func (g gitCommand) withPaths(at string, names []string) gitCommand {
+	var paths strings.Builder
+	for _, name := range names {
+		paths.WriteString(strings.TrimPrefix(name, belowRepository(at, "")) + "\x00")
+	}
+	g.input = strings.NewReader(paths.String())
+	return g
+}
+
+// belowRepository returns a path of the repository at the folder at as a path of that folder's
+// parent.
+func belowRepository(at, name string) string {
+	if at == "." {
+		return name
+	}
+	return at + "/" + name
 }
