@@ -30,7 +30,8 @@ func TestApplyMakesNoModeWiderThanInTheSandbox(t *testing.T) {
 	type modes = map[string]fs.FileMode
 	for name, c := range map[string]struct{ before, after, want modes }{
 		"new files": {
-			modes{}, modes{"key": 0o600, "ro": 0o444, "exe": 0o711, "group": 0o640, "wide": 0o666, "x": 0o777},
+			modes{},
+			modes{"key": 0o600, "ro": 0o444, "exe": 0o711, "group": 0o640, "wide": 0o666, "x": 0o777},
 			modes{"key": 0o600, "ro": 0o444, "exe": 0o711, "group": 0o640, "wide": 0o644, "x": 0o755},
 		},
 		"new folders": {

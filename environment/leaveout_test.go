@@ -112,8 +112,12 @@ func filtered(t *testing.T, files tree) string {
 	dir, store := t.TempDir(), t.TempDir()
 	clean := `f=$(mktemp ` + store + `/XXXXXX); cat > $f; h=$(sha256sum < $f | cut -c1-64); mv $f ` + store + `/$h; printf 'oid %s\n' $h`
 	for _, args := range [][]string{
-		{"init", "--quiet"}, {"config", "filter.lfs.clean", clean}, {"config", "filter.lfs.smudge", `read -r _ h; cat ` + store + `/$h`},
-		{"config", "filter.lfs.required", "true"}, {"config", "user.name", "a"}, {"config", "user.email", "a@example.com"},
+		{"init", "--quiet"},
+		{"config", "filter.lfs.clean", clean},
+		{"config", "filter.lfs.smudge", `read -r _ h; cat ` + store + `/$h`},
+		{"config", "filter.lfs.required", "true"},
+		{"config", "user.name", "a"},
+		{"config", "user.email", "a@example.com"},
 	} {
 		git(t, dir, args...)
 	}

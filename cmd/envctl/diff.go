@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
@@ -65,13 +66,7 @@ func (f *diffFlags) run(ctx context.Context, id string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, env.Close()) }()
-	if !f.stat && !f.asJSON {
-		err = env.Patch(ctx, f.app.out)
-	} else if changes, cerr := env.Changes(ctx); cerr != nil {
-		err = cerr
-	} else {
-		return f.print(changes)
-	}
+	err = f.diffNow(ctx, env)
 	if errors.Is(err, errors.ErrUnsupported) {
 		// The sandbox of a killed program, in its grace: only the session knows how it began.
 		if derr := f.diffCheckpoints(ctx, point{env.SessionID(), 1}, 0); !errors.Is(derr, store.ErrNotFound) {
@@ -79,4 +74,23 @@ func (f *diffFlags) run(ctx context.Context, id string) (err error) {
 		}
 	}
 	return err
+}
+
+// diffNow prints what has changed in a sandbox since it was made.
+func (f *diffFlags) diffNow(ctx context.Context, env *environment.Environment) error {
+	if !f.stat && !f.asJSON {
+		if err := env.Patch(ctx, f.app.out); err != nil {
+			return err
+		}
+	}
+	changes, err := env.Changes(ctx)
+	switch {
+	case err != nil:
+		return err
+	case f.stat || f.asJSON:
+		err = f.print(changes)
+	default:
+		err = f.app.notePatch(changes, "git"+withoutFilters(changes)+" apply")
+	}
+	return errors.Join(err, f.app.noteIgnored(env))
 }

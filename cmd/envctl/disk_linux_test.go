@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -67,5 +68,24 @@ func TestAnInterruptedRunStillTellsWhatElseFailed(t *testing.T) {
 	}
 	if err := besides(context.Canceled, context.Canceled); err != nil {
 		t.Errorf("nothing else failed: %v", err)
+	}
+}
+
+// A patch that does not fit is no patch: none stays, and the session has the changes.
+func TestAPatchThatDoesNotFitIsRemoved(t *testing.T) {
+	alone(t)
+	patch := filepath.Join(testneed.SmallDisk(t), "fix.patch")
+	var out, errOut bytes.Buffer
+	code := Execute(t.Context(), strings.NewReader(""), &out, &errOut, []string{
+		"run", "--scenario", file(t, "s.json", `{"turns":[{"steps":[{"run":["sh","-c","head -c 3000000 /dev/urandom > f"]}]}]}`), "--patch", patch, "go",
+	})
+	_, again, advised := strings.Cut(errOut.String(), "'envctl diff ")
+	if _, err := os.Lstat(patch); code != exitFailure || !errors.Is(err, fs.ErrNotExist) || !strings.Contains(errOut.String(), "no space left") || !advised {
+		t.Fatalf("exit status %d, %v\n%s", code, err, &errOut)
+	}
+	id, _, _ := strings.Cut(again, "'")
+	out.Reset()
+	if code := Execute(t.Context(), strings.NewReader(""), &out, &errOut, []string{"diff", id}); code != exitOK || !strings.HasPrefix(out.String(), "diff --git a/f b/f\n") {
+		t.Errorf("exit status %d, %d bytes\n%s", code, out.Len(), &errOut)
 	}
 }

@@ -55,7 +55,11 @@ func (f *runFlags) applyChanges(ctx context.Context, env *environment.Environmen
 		return err
 	case err != nil:
 		return errors.Join(err, f.savePatch(ctx, env))
-	case len(changes) > 0:
+	}
+	if err := f.app.noteIgnored(env); err != nil {
+		return err
+	}
+	if len(changes) > 0 {
 		return f.app.err.row(plain("applied: " + counted(changes)))
 	}
 	if changes, err := env.Changes(ctx); err == nil && len(changes) > 0 {
@@ -71,7 +75,10 @@ func (f *runFlags) savePatch(ctx context.Context, env *environment.Environment) 
 	if errors.Is(err, errors.ErrUnsupported) {
 		return nil // the sandbox cannot report changes
 	}
-	if err != nil || len(changes) == 0 {
+	if err != nil {
+		return err
+	}
+	if err := f.app.noteIgnored(env); err != nil || len(changes) == 0 {
 		return err
 	}
 	defer func() {
@@ -94,21 +101,30 @@ func (f *runFlags) savePatch(ctx context.Context, env *environment.Environment) 
 	if err != nil || w.left == maxPatch { // only permissions changed that git does not record
 		return errors.Join(err, root.Remove(name))
 	}
-	folder := "."
-	if f.source != nil {
-		folder = f.source.Path
-	}
 	return errors.Join(
 		f.app.err.row(plain(counted(changes)+"; to have that here:")),
-		f.app.err.row(plain("  "+applyCommand(folder, filepath.Join(root.Name(), name)))),
+		f.app.err.row(plain("  "+f.applyCommand(filepath.Join(root.Name(), name), changes))),
+		f.app.notePatch(changes, ""),
 		statedir.Prune(root, mostPatches, maxPatches),
 	)
 }
 
-// applyCommand returns the shell command that applies a patch to a folder. In a repository, git
-// apply takes the paths of a patch from the top of the repository, and silently skips files
-// outside the current folder.
-func applyCommand(folder, patch string) string {
+// applyCommand returns the shell command that applies a patch to the folder of the run.
+func (f *runFlags) applyCommand(patch string, changes []environment.Change) string {
+	folder := "."
+	if f.source != nil {
+		folder = f.source.Path
+	}
+	if abs, err := filepath.Abs(patch); err == nil && patch != "-" {
+		patch = abs
+	}
+	return applyCommand(folder, patch, withoutFilters(changes))
+}
+
+// applyCommand returns the shell command that applies a patch to a folder, with options of git. In
+// a repository, git apply takes the paths of a patch from the top of the repository, and silently
+// skips files outside the current folder.
+func applyCommand(folder, patch, options string) string {
 	apply := " apply "
 	if abs, err := filepath.Abs(folder); err == nil {
 		for top := abs; ; top = filepath.Dir(top) {
@@ -123,10 +139,10 @@ func applyCommand(folder, patch string) string {
 			}
 		}
 	}
-	if filepath.Clean(folder) == "." {
-		return "git" + apply + shellQuoted(patch)
+	if filepath.Clean(folder) != "." {
+		options += " -C " + shellQuoted(folder)
 	}
-	return "git -C " + shellQuoted(folder) + apply + shellQuoted(patch)
+	return "git" + options + apply + shellQuoted(patch)
 }
 
 // boundedWriter fails beyond left bytes.
@@ -147,15 +163,11 @@ func (b *boundedWriter) Write(p []byte) (int, error) {
 
 // counted returns how many files changed, with the names of the first ones.
 func counted(changes []environment.Change) string {
-	const most = 3
-	var names []string
-	for _, c := range changes[:min(len(changes), most)] {
-		names = append(names, cut(c.Path, mostName))
+	var paths []string
+	for _, c := range changes {
+		paths = append(paths, c.Path)
 	}
-	if len(changes) > most {
-		names = append(names, "...")
-	}
-	return fmt.Sprintf("%s changed (%s)", plural(len(changes), "file"), strings.Join(names, ", "))
+	return plural(len(paths), "file") + " changed (" + firstNames(paths) + ")"
 }
 
 // shellQuoted returns text as one word of the shell.

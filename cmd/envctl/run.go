@@ -35,6 +35,7 @@ type runFlags struct {
 
 	source      *environment.Folder // the source of the whole workspace; nil if there is none
 	staysOnHost bool                // the workspace is a folder of this machine
+	stored      string              // the ID of the session if it is stored
 }
 
 func (a *app) newRunCmd() *cobra.Command {
@@ -171,6 +172,9 @@ func (f *runFlags) run(ctx context.Context, prompts []string) (err error) {
 	})
 	if err != nil {
 		return notOpened(ctx, err)
+	}
+	if stored {
+		f.stored = s.ID()
 	}
 	err = f.prompts(ctx, s, prompts)
 	err = errors.Join(err, log.end())
@@ -378,27 +382,40 @@ func failed(err error) error {
 	return &exitError{code: exitFailure}
 }
 
-// writePatch writes the changes as a patch to the file of --patch, and prints where.
+// writePatch writes the changes as a patch to the file of --patch, and prints where. A patch that
+// is not complete is removed.
 func (f *runFlags) writePatch(ctx context.Context, env *environment.Environment) (err error) {
 	var w io.Writer = f.app.out
 	to := "to standard output"
 	if f.patch != "-" {
 		file, err := outputfile.Open(f.patch, os.O_WRONLY|os.O_TRUNC)
 		if err != nil {
-			return fmt.Errorf("write the patch: %w", err)
+			return f.patchAgain(err)
 		}
-		defer func() { err = errors.Join(err, file.Close()) }()
 		w, to = file, "to "+f.patch
-	}
-	if err := env.Patch(ctx, w); err != nil {
+		if err := errors.Join(env.Patch(ctx, w), file.Close()); err != nil {
+			return errors.Join(f.patchAgain(err), os.Remove(f.patch))
+		}
+	} else if err := env.Patch(ctx, w); err != nil {
 		return err
 	}
 	changes, err := env.Changes(ctx)
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case len(changes) == 0:
-		return f.app.err.row(dim("nothing changed in the workspace: the patch is empty"))
 	}
-	return f.app.err.row(plain(counted(changes) + ": the patch was written " + to))
+	if len(changes) == 0 {
+		err = f.app.err.row(dim("nothing changed in the workspace: the patch is empty"))
+	} else {
+		err = f.app.err.row(plain(counted(changes) + ": the patch was written " + to))
+	}
+	return errors.Join(err, f.app.noteIgnored(env), f.app.notePatch(changes, f.applyCommand(f.patch, changes)))
+}
+
+// patchAgain adds to the error of a patch the command that writes it again.
+func (f *runFlags) patchAgain(err error) error {
+	err = fmt.Errorf("write the patch to %s: %w", f.patch, err)
+	if f.stored != "" {
+		err = fmt.Errorf("%w; the session has the changes: 'envctl diff %s' prints the patch", err, f.app.shortSession(f.stored))
+	}
+	return err
 }

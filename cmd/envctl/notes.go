@@ -1,0 +1,88 @@
+package main
+
+import (
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/environment"
+)
+
+// noteIgnored prints how many files the last export of the workspace left out.
+func (a *app) noteIgnored(env *environment.Environment) error {
+	if n := env.Ignored(); n > 0 {
+		return a.err.println(dim("left out: " + plural(n, "new file") + " that git ignores"))
+	}
+	return nil
+}
+
+// notePatch prints what a patch of the changes does not carry, and with which command git takes
+// it if a plain "git apply" does not; command is empty if it was printed already.
+func (a *app) notePatch(changes []environment.Change, command string) error {
+	var closed, filtered, converted []string
+	for _, c := range changes {
+		if c.Kind != environment.Deleted && c.NewMode&fs.ModeSymlink == 0 && c.NewMode&0o044 != 0o044 {
+			closed = append(closed, c.Path)
+		}
+		switch {
+		case isAttribute(c.Filter):
+			converted = append(converted, c.Path)
+		case c.Filter != "":
+			filtered = append(filtered, c.Path)
+		}
+	}
+	var lines []string
+	if len(closed) > 0 {
+		lines = append(lines, "a patch carries no mode but git's executable bit: "+filesNamed(closed)+" may be open to more users than in the sandbox; --apply keeps them closed")
+	}
+	if len(converted) > 0 {
+		lines = append(lines, "git converts "+filesNamed(converted)+" (see Filter in envctl diff --json), so 'git apply' may refuse the patch; use --apply")
+	}
+	if len(filtered) > 0 && command != "" {
+		lines = append(lines, "git has a filter for "+filesNamed(filtered)+", so a plain 'git apply' refuses the patch; use --apply, or:", "  "+command)
+	}
+	for _, line := range lines {
+		if err := a.err.row(plain(line)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isAttribute reports whether a filter is an attribute of git, which no setting switches off.
+func isAttribute(filter string) bool { return filter == "ident" || strings.Contains(filter, "=") }
+
+// withoutFilters returns the options of git that switch the filters of changes off.
+func withoutFilters(changes []environment.Change) string {
+	var names []string
+	for _, c := range changes {
+		if c.Filter != "" && !isAttribute(c.Filter) && !slices.Contains(names, c.Filter) {
+			names = append(names, c.Filter)
+		}
+	}
+	var options strings.Builder
+	for _, name := range names {
+		for _, setting := range []string{"clean=", "smudge=", "process=", "required=false"} {
+			options.WriteString(" -c " + shellQuoted("filter."+name+"."+setting))
+		}
+	}
+	return options.String()
+}
+
+// filesNamed returns the number of files with the names of the first ones.
+func filesNamed(paths []string) string {
+	return plural(len(paths), "file") + " (" + firstNames(paths) + ")"
+}
+
+// firstNames returns the first names of a list.
+func firstNames(paths []string) string {
+	const most = 3
+	var names []string
+	for _, p := range paths[:min(len(paths), most)] {
+		names = append(names, cut(p, mostName))
+	}
+	if len(paths) > most {
+		names = append(names, "...")
+	}
+	return strings.Join(names, ", ")
+}
