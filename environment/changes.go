@@ -2,6 +2,7 @@ package environment
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"io/fs"
@@ -14,6 +15,8 @@ type Change struct {
 	Kind ChangeKind `json:"kind"`
 	// Path is relative to the workspace.
 	Path string `json:"path"`
+	// PathBytes is Path if that is not UTF-8, which is all that a text of JSON can hold; else nil.
+	PathBytes []byte `json:"path_bytes,omitempty"`
 	// OldMode and NewMode are type and permission; zero if the file does not exist.
 	OldMode fs.FileMode `json:"old_mode,omitempty"`
 	NewMode fs.FileMode `json:"new_mode,omitempty"`
@@ -25,6 +28,18 @@ type Change struct {
 	// working-tree-encoding=UTF-16. "git apply" refuses the patch of such a file, unless the
 	// filter is switched off; [Environment.Apply] makes the change. Empty for none.
 	Filter string `json:"filter,omitempty"`
+}
+
+// UnmarshalJSON implements json.Unmarshaler. Path is the name, also if that is not UTF-8.
+func (c *Change) UnmarshalJSON(data []byte) error {
+	type plain Change // without this method
+	if err := json.Unmarshal(data, (*plain)(c)); err != nil {
+		return err
+	}
+	if len(c.PathBytes) > 0 {
+		c.Path = string(c.PathBytes)
+	}
+	return nil
 }
 
 // ChangeKind is the kind of a change.
@@ -69,7 +84,7 @@ func (e *Environment) Changes(ctx context.Context) ([]Change, error) {
 func describeChanges(changes []workspace.Change) []Change {
 	var list []Change
 	for _, c := range changes {
-		d := Change{Kind: Modified, Path: c.Path}
+		d := Change{Kind: Modified, Path: c.Path, PathBytes: workspace.NotUTF8(c.Path)}
 		if c.Old == nil {
 			d.Kind = Created
 		} else {

@@ -151,7 +151,9 @@ func (e *Environment) WatchWorkspace(ctx context.Context, opts FilesOptions) (it
 
 // fileEvent converts a change to an event; ok is false for changes that are not reported.
 func (e *Environment) fileEvent(w primitives.WatchEvent) (runnerscripts.Event, bool) {
-	payload := runnerscripts.FileChange{Path: w.Path, From: w.From, Size: w.Size, Omitted: string(w.Omitted)}
+	payload := runnerscripts.FileChange{
+		Path: w.Path, From: w.From, PathBytes: workspace.NotUTF8(w.Path), FromBytes: workspace.NotUTF8(w.From), Size: w.Size, Omitted: string(w.Omitted),
+	}
 	if w.Content != nil {
 		payload.Content, payload.Omitted = textContent(w.Content)
 	}

@@ -267,11 +267,30 @@ type EnvironmentTerminated struct {
 type FileChange struct {
 	Path string `json:"path"`           // relative to the workspace
 	From string `json:"from,omitempty"` // old path of a renamed file
-	Size int64  `json:"size,omitempty"`
+	// PathBytes and FromBytes are Path and From if these are not UTF-8, which is all that a text of
+	// JSON can hold; else nil. In Go, Path and From always are the names.
+	PathBytes []byte `json:"path_bytes,omitempty"`
+	FromBytes []byte `json:"from_bytes,omitempty"`
+	Size      int64  `json:"size,omitempty"`
 	// Content is the file's content if it is text and the user asked for it.
 	Content *string `json:"content,omitempty"`
 	// Omitted says why Content is missing: "binary", "too_large", "unreadable".
 	Omitted string `json:"omitted,omitempty"`
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (c *FileChange) UnmarshalJSON(data []byte) error {
+	type plain FileChange // without this method
+	if err := json.Unmarshal(data, (*plain)(c)); err != nil {
+		return err
+	}
+	if len(c.PathBytes) > 0 {
+		c.Path = string(c.PathBytes)
+	}
+	if len(c.FromBytes) > 0 {
+		c.From = string(c.FromBytes)
+	}
+	return nil
 }
 
 // TranscriptChanged reports that the agent has a new transcript.

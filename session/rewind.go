@@ -118,7 +118,7 @@ func differences(ctx context.Context, in blobs, state State, from, to int) ([]en
 	}
 	changes := make([]environment.Change, 0, len(found))
 	for _, c := range found {
-		change := environment.Change{Kind: environment.Modified, Path: c.Path}
+		change := environment.Change{Kind: environment.Modified, Path: c.Path, PathBytes: workspace.NotUTF8(c.Path)}
 		if c.Old == nil {
 			change.Kind = environment.Created
 		} else {

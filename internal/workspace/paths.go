@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"path"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/bmatcuk/doublestar/v4"
 )
@@ -38,6 +39,15 @@ func IgnoredItself(patterns []string, name string) bool {
 // names that are not UTF-8.
 func LeadsOut(name string) bool {
 	return path.IsAbs(name) || name == ".." || strings.HasPrefix(name, "../")
+}
+
+// NotUTF8 returns the bytes of a name that is not UTF-8, which JSON cannot hold as a text; else
+// nil.
+func NotUTF8(name string) []byte {
+	if utf8.ValidString(name) {
+		return nil
+	}
+	return []byte(name)
 }
 
 // CheckPatterns returns an error for an invalid pattern of [Ignored].
