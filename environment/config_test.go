@@ -36,6 +36,7 @@ func TestParseConfigIsStrict(t *testing.T) {
 		"too large a number":          {"sandbox: {type: docker, docker: {pids: 1e99}}", []string{"sandbox.docker.pids: it is 1e+99; give a whole number"}},
 		"negative mode":               {"workspace: [{files: [{path: x, mode: -1}]}]", []string{"workspace[0].files[0].mode: it is -1; give a whole number from 0"}},
 		"no mapping at all":           {"hello", []string{"invalid configuration: it is a text; give a mapping"}},
+		"a fraction of a user":        {"sandbox: {type: docker, user: 1.5}", []string{"sandbox.user", "it is 1.5; give a text"}},
 		"list of variables":           {"sandbox: {type: docker, env: [A=b]}", []string{"sandbox.env", "it is a list; give a mapping"}},
 		"another case of a key":       {"Agent: {name: x}", []string{"unknown key Agent"}},
 		"duplicate key":               {"sandbox: local\nsandbox: local", []string{"sandbox"}},
@@ -171,6 +172,8 @@ func TestSandboxIsATypeOrAMapping(t *testing.T) {
 		"agent: {name: x}":                           {},
 		"--- # a marker\nsandbox: local\n":           {Type: "local"},
 		"sandbox:\n  type: local\n  user: u":         {Type: "local", Spec: primitives.Spec{User: "u"}},
+		"sandbox: {type: local, user: 4711}":         {Type: "local", Spec: primitives.Spec{User: "4711"}},
+		"sandbox: {type: local, user: 1000:1000}":    {Type: "local", Spec: primitives.Spec{User: "1000:1000"}},
 	} {
 		cfg, err := ParseConfig([]byte(text))
 		if err != nil || !reflect.DeepEqual(cfg.Sandbox, want) {

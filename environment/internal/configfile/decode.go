@@ -128,7 +128,8 @@ func writeDurations(value any, t reflect.Type) {
 	}
 }
 
-// checkKeys checks a decoded value against the type for it, and converts durations to numbers.
+// checkKeys checks a decoded value against the type for it. It converts durations to numbers, and
+// the number of a user to a text.
 func (r Reader) checkKeys(value any, t reflect.Type, where string) error {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -169,6 +170,9 @@ func (r Reader) checkKeys(value any, t reflect.Type, where string) error {
 				}
 				value[key] = number
 				continue
+			}
+			if id, is := v.(json.Number); is && key == "user" && fitsNumber(id.String(), reflect.TypeFor[uint32]()) {
+				value[key], v = id.String(), id.String() // of a user without a name
 			}
 			if err := r.checkKeys(v, field, join(where, key)); err != nil {
 				return err
