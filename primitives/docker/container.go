@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	cerrdefs "github.com/containerd/errdefs"
@@ -199,8 +200,9 @@ func guestArgs(name string, cfg config, img image.InspectResponse) []string {
 		args = append(args, "--workspace", cfg.workspaceTarget())
 	}
 	// A container that is started again keeps its sandbox, and no program connects to its guest.
-	adopt := "-"
+	adopt, locale := "-", false
 	if img.Config != nil {
+		locale = hasLocale(img.Config.Env...)
 		if folder := img.Config.Labels[labelFolder]; validName(folder) && !cfg.building {
 			adopt = folder
 		}
@@ -211,7 +213,22 @@ func guestArgs(name string, cfg config, img image.InspectResponse) []string {
 			}
 		}
 	}
+	if !locale {
+		args = append(args, "--env", defaultLocale)
+	}
 	return append(args, "--adopt", adopt, "--name", name, "--env-from", envPrefix)
+}
+
+// defaultLocale is the locale of an image that sets none. Without it programs take the names of
+// files and their output for ASCII, and show or refuse the rest.
+const defaultLocale = "LANG=C.UTF-8"
+
+// hasLocale reports whether variables set a locale.
+func hasLocale(env ...string) bool {
+	return slices.ContainsFunc(env, func(e string) bool {
+		name, _, _ := strings.Cut(e, "=")
+		return name == "LANG" || name == "LC_ALL" || name == "LC_CTYPE"
+	})
 }
 
 // envPrefix and a number form the names of the variables that pass Spec.Env to the first process:

@@ -252,7 +252,10 @@ func launchOnce(ctx context.Context, eng *client.Client, name string, cfg config
 		err = d.open(ctx, fastpath.Folder(eng.DaemonHost(), name), cfg)
 	}
 	if err == nil {
-		if err = cfg.folders.prove(ctx, d.sandbox); err != nil {
+		if err = cfg.folders.prove(ctx, d.sandbox); err == nil {
+			err = cfg.checkEntry(ctx, d.sandbox)
+		}
+		if err != nil {
 			err = errors.Join(err, d.sandbox.Close())
 		}
 	}

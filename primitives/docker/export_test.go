@@ -14,6 +14,9 @@ const OwnEndTimeout = ownEndTimeout
 // SweepInterval is the least time between two sweeps of a program.
 const SweepInterval = sweepInterval
 
+// HasLocale is hasLocale.
+func HasLocale(env ...string) bool { return hasLocale(env...) }
+
 func driverOf(s *guest.Sandbox) *driver {
 	d, _ := s.Driver().(*driver) // New and Attach use no other driver
 	return d

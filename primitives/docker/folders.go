@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path"
 	"slices"
 	"strings"
@@ -172,6 +173,25 @@ func (f *hostFolders) prove(ctx context.Context, g *guest.Sandbox) error {
 		}
 	}
 	return nil
+}
+
+// checkEntry refuses a workspace of this machine that the container's user may not enter: such as
+// one with mode 0700, because root in the container cannot enter it either.
+func (c config) checkEntry(ctx context.Context, g *guest.Sandbox) error {
+	if c.Workspace == "" {
+		return nil
+	}
+	found, err := g.Identify(ctx, []string{c.workspaceTarget() + "/."})
+	if err != nil || !found.Files[0].Denied {
+		return err
+	}
+	problem := "the container's user may not enter the workspace " + c.Workspace + "; give the user of that folder"
+	if info, err := os.Stat(c.Workspace); err == nil {
+		if st, ok := info.Sys().(*syscall.Stat_t); ok {
+			problem += fmt.Sprintf(", as in user: \"%d:%d\"", st.Uid, st.Gid)
+		}
+	}
+	return c.invalid("user", problem)
 }
 
 // wrapFolderChanged adds ErrFolderChanged to an error of openFolders which says that a folder is missing or
