@@ -1,6 +1,10 @@
 package primitives
 
-import "time"
+import (
+	"encoding/json"
+	"time"
+	"unicode/utf8"
+)
 
 // WatchOptions configures a watch. The zero value watches the whole tree below the directory
 // and reports paths without content.
@@ -36,6 +40,45 @@ type WatchEvent struct {
 	// Content is the file's content if MaxContent includes it; else Omitted says why not.
 	Content []byte         `json:"content,omitempty"`
 	Omitted ContentOmitted `json:"omitted,omitempty"`
+}
+
+// watchEventJSON is a WatchEvent in JSON, which holds no text that is not UTF-8.
+type watchEventJSON struct {
+	plainWatchEvent
+	PathBytes []byte `json:"path_bytes,omitempty"`
+	FromBytes []byte `json:"from_bytes,omitempty"`
+}
+
+type plainWatchEvent WatchEvent // without methods
+
+// MarshalJSON implements json.Marshaler. A Path or From that is not UTF-8 also has its bytes in
+// path_bytes or from_bytes.
+func (e WatchEvent) MarshalJSON() ([]byte, error) {
+	j := watchEventJSON{plainWatchEvent: plainWatchEvent(e)}
+	if !utf8.ValidString(e.Path) {
+		j.PathBytes = []byte(e.Path)
+	}
+	if !utf8.ValidString(e.From) {
+		j.FromBytes = []byte(e.From)
+	}
+	return json.Marshal(j)
+}
+
+// UnmarshalJSON implements json.Unmarshaler. Path and From are the names, also if they are not
+// UTF-8.
+func (e *WatchEvent) UnmarshalJSON(data []byte) error {
+	var j watchEventJSON
+	if err := json.Unmarshal(data, &j); err != nil {
+		return err
+	}
+	*e = WatchEvent(j.plainWatchEvent)
+	if len(j.PathBytes) > 0 {
+		e.Path = string(j.PathBytes)
+	}
+	if len(j.FromBytes) > 0 {
+		e.From = string(j.FromBytes)
+	}
+	return nil
 }
 
 // WatchOp is the kind of a change.
