@@ -63,7 +63,7 @@ func (f *runFlags) applyChanges(ctx context.Context, env *environment.Environmen
 		return f.app.err.row(plain("applied: " + counted(changes)))
 	}
 	if changes, err := env.Changes(ctx); err == nil && len(changes) > 0 {
-		return f.app.err.println(dim("nothing to apply: the folder has the changes already"))
+		return f.app.err.println(dim("nothing to apply: the folder has the changes already, or files were only opened to more users"))
 	}
 	return f.app.err.println(dim("nothing changed in the workspace"))
 }
@@ -98,8 +98,11 @@ func (f *runFlags) savePatch(ctx context.Context, env *environment.Environment) 
 	}
 	w := &boundedWriter{w: file, left: maxPatch}
 	err = errors.Join(env.Patch(ctx, w), file.Close())
-	if err != nil || w.left == maxPatch { // only permissions changed that git does not record
+	if err != nil {
 		return errors.Join(err, root.Remove(name))
+	}
+	if w.left == maxPatch { // only permissions changed that git does not record
+		return errors.Join(root.Remove(name), f.app.notePatch(changes, ""))
 	}
 	return errors.Join(
 		f.app.err.row(plain(counted(changes)+"; to have that here:")),
