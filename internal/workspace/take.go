@@ -156,7 +156,7 @@ func (t *taking) plan(infos []primitives.FileInfo) {
 			t.touch(info)
 			t.read(i)
 		default:
-			if was.info != info {
+			if was.info != info || t.index.state.Root == "" { // nothing is listed yet
 				t.touch(info)
 			}
 			was.info = info

@@ -321,6 +321,34 @@ func TestWhatIsUnpackedIsKnown(t *testing.T) {
 	}
 }
 
+// Folders that were unpacked as they are listed, and have no files, are in the state, too.
+func TestUnpackedFoldersWithoutFilesAreStored(t *testing.T) {
+	from, m := newSandbox(t), newMemory(t)
+	if err := from.Mkdir(t.Context(), "refs/heads", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	packed, err := from.Pack(t.Context(), primitives.PackOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tar, err := io.ReadAll(packed)
+	if err = errors.Join(err, packed.Close()); err != nil {
+		t.Fatal(err)
+	}
+	var x Index
+	if err := x.Learn(t.Context(), bytes.NewReader(tar), ".", m, archive.Limit{}); err != nil {
+		t.Fatal(err)
+	}
+	for i, f := range x.files { // as for a sandbox of root whose folders have the times of the archive
+		if x.files[i].info, err = from.Files().Stat(t.Context(), f.info.Path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if st := take(t, &x, from, m); Pack(t.Context(), m, st.Root, nil, io.Discard) != nil {
+		t.Errorf("the state cannot be read: %v", Pack(t.Context(), m, st.Root, nil, io.Discard))
+	}
+}
+
 func TestAListOfPiecesThatIsMalformedIsRefused(t *testing.T) {
 	d := strings.Repeat("0", 64)
 	if pieces, err := decodePieces(strings.NewReader("5 "+d+"\n3 -\n"), 8); err != nil || len(pieces) != 2 {
