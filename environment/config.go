@@ -219,7 +219,7 @@ func (c Config) checkValues() error {
 // those of reading are [ErrConfig], as from [ParseConfig].
 //
 // The file may use short forms: "agent: claude" and, in the workspace, "folder: .", which leaves
-// out files that git ignores, "git: URL#REF" and "tar: FILE".
+// out files that git ignores and brings the history, "git: URL#REF" and "tar: FILE".
 func LoadConfig(name string) (Config, error) {
 	data, err := input.ReadFile(name, configfile.MaxSize)
 	switch {
@@ -328,7 +328,7 @@ func expandShort(data []byte) ([]byte, error) {
 	for _, one := range sources {
 		source, _ := one.(map[string]any)
 		if path, ok := source["folder"].(string); ok {
-			source["folder"] = map[string]any{"path": path, "gitignore": true}
+			source["folder"] = map[string]any{"path": path, "gitignore": true, "history": true}
 		}
 		if address, ok := source["git"].(string); ok {
 			url, ref, _ := strings.Cut(address, "#")

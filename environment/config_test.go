@@ -223,7 +223,7 @@ func TestShortFormsOfAConfiguration(t *testing.T) {
 		t.Fatal(err)
 	}
 	long, err := ParseConfig([]byte(`agent: {name: claude}
-workspace: [{folder: {path: ., gitignore: true}, into: a}, {git: {url: 'https://example.com/r', ref: v1}}, {tar: {path: x.tar}}]`))
+workspace: [{folder: {path: ., gitignore: true, history: true}, into: a}, {git: {url: 'https://example.com/r', ref: v1}}, {tar: {path: x.tar}}]`))
 	if err != nil || !reflect.DeepEqual(short, long) {
 		t.Errorf("%+v\nand\n%+v, %v", short, long, err)
 	}

@@ -29,6 +29,8 @@ var (
 	ErrTrust = errors.New("the session is not trusted there")
 	// ErrGit: git is not installed on this machine, or it failed.
 	ErrGit = hostgit.ErrFailed
+	// ErrMerging: the repository of a folder is in a merge, so its history is not copied.
+	ErrMerging = hostgit.ErrMerging
 )
 
 // ScriptError means that a runner script failed. It wraps Failure and Err.

@@ -63,6 +63,15 @@ type Folder struct {
 	// another user and is no safe.directory, or if an object of a .gitignore is missing: nothing
 	// is fetched. No command that the repository names is run.
 	Gitignore bool `json:"gitignore,omitempty"`
+	// History also makes a git repository of the copy, if Path is the top of one, so that git works
+	// there as it does here: with the same commits, branches, tags, HEAD and index. Remotes lose
+	// their credentials. The user's name and address are the author of commits there. Nothing else
+	// of .git is copied: no hook, no other setting, no stash. Of a repository with more than 256 MiB
+	// of objects, the copy has the current branch alone, with its last 50 commits.
+	//
+	// A merge that has not ended is an error. So is a repository that lacks objects, such as a
+	// partial clone. Submodules have their files, and no history.
+	History bool `json:"history,omitempty"`
 }
 
 // Git is a git repository. Its files at one commit are placed in the workspace. Git on this
@@ -240,7 +249,9 @@ func (e placing) unpackFrom(ctx context.Context, into string, produce func(io.Wr
 
 // placeFolder copies a folder of this machine.
 func (e placing) placeFolder(ctx context.Context, into string, f Folder) error {
-	from := archive.Folder{Path: f.Path, Limit: sourceLimit, Skip: func(name string) bool { return workspace.IgnoredItself(f.Ignore, name) }}
+	from := archive.Folder{Path: f.Path, Limit: sourceLimit, Skip: func(name string) bool {
+		return workspace.IgnoredItself(f.Ignore, name) || f.History && path.Base(name) == ".git"
+	}}
 	if f.Gitignore {
 		names, err := hostgit.Files(ctx, f.Path)
 		if err != nil {
@@ -249,7 +260,39 @@ func (e placing) placeFolder(ctx context.Context, into string, f Folder) error {
 		from.Names = append([]string{}, names...) // not nil, which would mean all files
 		from.Skip = func(name string) bool { return workspace.Ignored(f.Ignore, name) }
 	}
-	return e.unpackFrom(ctx, into, func(w io.Writer) error { return from.Pack(ctx, w) })
+	if err := e.unpackFrom(ctx, into, func(w io.Writer) error { return from.Pack(ctx, w) }); err != nil || !f.History {
+		return err
+	}
+	return e.placeHistory(ctx, into, f)
+}
+
+// maxHistory is how many bytes of objects are copied as the whole history of a folder.
+const maxHistory = 256 << 20
+
+// placeHistory makes a repository of a copied folder, if the folder is the top of one.
+func (e placing) placeHistory(ctx context.Context, into string, f Folder) (err error) {
+	dir, err := os.MkdirTemp("", "agentenv-git-*")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	from, err := filepath.Abs(f.Path)
+	if err != nil {
+		return err
+	}
+	left := func(name string) bool { return workspace.Ignored(f.Ignore, name) }
+	recent, err := hostgit.CopyRepository(ctx, from, dir, maxHistory, left)
+	switch {
+	case errors.Is(err, hostgit.ErrNoRepository):
+		return nil
+	case err != nil:
+		return err
+	case recent:
+		e.cfg.tell(fmt.Sprintf("the history of %s is larger than %d MiB: the sandbox has the current branch, with its last %d commits",
+			f.Path, maxHistory>>20, hostgit.RecentCommits))
+	}
+	made := archive.Folder{Path: dir, Limit: sourceLimit}
+	return e.unpackFrom(ctx, into, func(w io.Writer) error { return made.Pack(ctx, w) })
 }
 
 // placeGit clones the repository on this machine and copies it from there.

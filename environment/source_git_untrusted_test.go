@@ -202,6 +202,7 @@ func TestHostGitRunsNothingThatARepositoryNames(t *testing.T) {
 			noFilesLeft(t)
 			for kind, s := range map[string]Source{
 				"folder":      {Folder: &Folder{Path: spoiled(t), Gitignore: true}},
+				"history":     {Folder: &Folder{Path: spoiled(t), History: true}},
 				"git":         {Git: &Git{URL: spoiled(t)}},
 				"git history": {Git: &Git{URL: "file://" + spoiled(t), History: true}},
 			} {

@@ -102,7 +102,7 @@ a "seq" that counts from 1 without a gap. The exit status is 1 if a query failed
 // runIn runs the agent in an existing sandbox, as attach does.
 func (f *runFlags) runIn(cmd *cobra.Command, prompts []string) error {
 	for _, flag := range []string{
-		"image", "network", "allow-host", "memory", "cpus", "folder", "gitignore", "git", "tar", "name", "id-file", "keep", "patch", "apply",
+		"image", "network", "allow-host", "memory", "cpus", "folder", "gitignore", "history", "git", "tar", "name", "id-file", "keep", "patch", "apply",
 	} {
 		if cmd.Flags().Changed(flag) {
 			return usagef("--%s is for a new sandbox, and --in names one that is there; leave one of them out", flag)

@@ -14,12 +14,14 @@ import (
 type workspaceFlags struct {
 	folder, git, tar string
 	gitignore        bool
+	history          bool
 }
 
 func (w *workspaceFlags) flags(cmd *cobra.Command) {
 	fl := cmd.Flags()
-	fl.StringVar(&w.folder, "folder", "", "copy this folder into the workspace, without .git")
+	fl.StringVar(&w.folder, "folder", "", "copy this folder into the workspace")
 	fl.BoolVar(&w.gitignore, "gitignore", true, "leave out what git ignores when copying --folder")
+	fl.BoolVar(&w.history, "history", true, "bring the git history and index of --folder, if it is the top of a repository")
 	fl.StringVar(&w.git, "git", "", "put the files of this git repository into the workspace, URL or URL#REF")
 	fl.StringVar(&w.tar, "tar", "", "unpack this tar file into the workspace")
 }
@@ -32,7 +34,7 @@ func (w *workspaceFlags) sources() ([]environment.Source, error) {
 		if info, err := os.Stat(w.folder); err != nil || !info.IsDir() {
 			return nil, usagef("--folder: %q is no folder of this machine; give an existing one", w.folder)
 		}
-		list = append(list, environment.Source{Folder: &environment.Folder{Path: w.folder, Gitignore: w.gitignore}})
+		list = append(list, environment.Source{Folder: &environment.Folder{Path: w.folder, Gitignore: w.gitignore, History: w.history}})
 	}
 	if w.git != "" {
 		url, ref, _ := strings.Cut(w.git, "#")

@@ -69,7 +69,7 @@ func (g Repository) Clone(ctx context.Context, dir string, limit archive.Limit) 
 			return err
 		}
 	}
-	return nil
+	return errors.Join(keepPacks(dir), git.setIdentity(ctx, gitCommand{dir: dir, userConfig: true}))
 }
 
 // checkoutShallow fetches one commit alone and checks it out.

@@ -1,8 +1,10 @@
 // Package hostgit runs git on this machine for folders and repositories that a sandbox may have
 // written. Git runs no command that they name.
 //
-// git.go runs git with protective settings. clone.go fetches a repository. ignore.go lists the
-// files of a folder that git would copy. filter.go finds those that git converts. url.go separates the password from an address.
+// git.go runs git with protective settings. clone.go fetches a repository. history.go and index.go
+// copy the repository of a folder for a sandbox; receive.go takes the commits of a sandbox into it.
+// ignore.go lists the files of a folder that git would copy. filter.go finds those that git converts. url.go separates
+// the password from an address.
 package hostgit
 
 import (
@@ -69,6 +71,8 @@ type gitCommand struct {
 	most int
 	// input is the standard input of git; nil means none.
 	input io.Reader
+	// unhardened leaves out the settings of hardened, for "git config", which runs nothing.
+	unhardened bool
 }
 
 // environ returns the environment of git. It inherits only named variables.
@@ -93,9 +97,12 @@ func (g gitCommand) environ() []string {
 }
 
 func (g gitCommand) run(ctx context.Context, args ...string) (string, error) {
-	all := append(append([]string{}, hardened...), g.args...)
-	if !g.userAttributes {
-		all = append(all, "-c", "core.attributesFile="+os.DevNull)
+	all := append([]string{}, g.args...)
+	if !g.unhardened {
+		all = append(append([]string{}, hardened...), g.args...)
+		if !g.userAttributes {
+			all = append(all, "-c", "core.attributesFile="+os.DevNull)
+		}
 	}
 	cmd := exec.CommandContext(ctx, "git", append(all, args...)...)
 	cmd.Dir, cmd.Env, cmd.Stdin = g.dir, g.environ(), g.input
@@ -177,6 +184,14 @@ func (m *treeMeter) Write(p []byte) (int, error) {
 
 // maxTreeEntry limits the length of an entry: more than any path that Linux accepts.
 const maxTreeEntry = 64 << 10
+
+// exitCode returns the exit code of git; zero if it did not fail, or was not run.
+func exitCode(err error) int {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return exit.ExitCode()
+	}
+	return 0
+}
 
 // fatalLine returns git's fatal error, without its advice for users at a terminal.
 func fatalLine(stderr string) string {

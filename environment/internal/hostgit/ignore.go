@@ -256,7 +256,7 @@ func readingGitAt(ctx context.Context, dir, at string) (git gitCommand, done fun
 // checkIgnore returns which of some paths git ignores, in the repository at the folder at.
 func (g gitCommand) checkIgnore(ctx context.Context, at string, names []string) ([]string, error) {
 	list, err := g.withPaths(at, names).run(ctx, "check-ignore", "-z", "--stdin")
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 {
+	if exitCode(err) == 1 {
 		return nil, nil // it ignores none of them
 	}
 	if err != nil {
