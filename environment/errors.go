@@ -29,6 +29,8 @@ var (
 	ErrTrust = errors.New("the session is not trusted there")
 	// ErrGit: git is not installed on this machine, or it failed.
 	ErrGit = hostgit.ErrFailed
+	// ErrBranch: a branch cannot receive the commits of a sandbox. The message says why.
+	ErrBranch = hostgit.ErrBranch
 	// ErrMerging: the repository of a folder is in a merge, so its history is not copied.
 	ErrMerging = hostgit.ErrMerging
 )

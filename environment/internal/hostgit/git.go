@@ -2,7 +2,7 @@
 // written. Git runs no command that they name.
 //
 // git.go runs git with protective settings. clone.go fetches a repository. history.go and index.go
-// copy the repository of a folder for a sandbox; receive.go takes the commits of a sandbox into it.
+// copy the repository of a folder for a sandbox; receive.go and rest.go take the work of a sandbox into a branch of it.
 // ignore.go lists the files of a folder that git would copy. filter.go finds those that git converts. url.go separates
 // the password from an address.
 package hostgit
@@ -142,12 +142,17 @@ func (g gitCommand) run(ctx context.Context, args ...string) (string, error) {
 // checkout checks out a commit, unless the commit is larger than g.limit: a few objects can name
 // any number of files.
 func (g gitCommand) checkout(ctx context.Context, commit string, how ...string) error {
-	list := g
-	list.listed = &treeMeter{add: g.limit.Meter()}
-	if _, err := list.run(ctx, "ls-tree", "-r", "-t", "-l", "-z", "--full-tree", commit); err != nil {
+	if err := g.measure(ctx, commit); err != nil {
 		return err
 	}
 	_, err := g.run(ctx, append([]string{"checkout", "--quiet"}, how...)...)
+	return err
+}
+
+// measure returns an error for a commit that is larger than g.limit.
+func (g gitCommand) measure(ctx context.Context, commit string) error {
+	g.listed = &treeMeter{add: g.limit.Meter()}
+	_, err := g.run(ctx, "ls-tree", "-r", "-t", "-l", "-z", "--full-tree", commit)
 	return err
 }
 
@@ -173,7 +178,9 @@ func (m *treeMeter) Write(p []byte) (int, error) {
 		m.partial = m.partial[:0]
 		h := &tar.Header{Name: name}
 		if f := strings.Fields(attributes); len(f) == 4 && f[3] != "-" {
-			if h.Size, m.err = strconv.ParseInt(f[3], 10, 64); m.err != nil {
+			var err error
+			if h.Size, err = strconv.ParseInt(f[3], 10, 64); err != nil {
+				m.err = fmt.Errorf("%w: the object of %q is damaged", ErrFailed, name) // git prints BAD
 				break
 			}
 		}
