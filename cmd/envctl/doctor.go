@@ -101,7 +101,7 @@ func (a *app) examine(ctx context.Context, cfg environment.Config) []finding {
 			"for local sandboxes, install it with: npm install -g "+agent.pkg, "--version"))
 	}
 	return append(findings,
-		checkTool(ctx, "git", "git", "needed for workspaces from git and for --gitignore; install git", "--version"),
+		checkTool(ctx, "git", "git", "needed for workspaces from git, for --gitignore, --history and --branch; install git", "--version"),
 		checkWatches(),
 		a.checkSessions(ctx),
 		checkDisk("disk of sessions", "sessions and patches could not be stored: envctl sessions rm --older-than 720h, envctl gc", statedir.Path),

@@ -30,12 +30,18 @@ func (f *runFlags) bringOut(ctx context.Context, env *environment.Environment, f
 	if f.patch != "" {
 		err = f.writePatch(ctx, env)
 	}
+	brought := false // as a branch
+	if f.branch != "" {
+		var fetched error
+		brought, fetched = f.app.fetchBranch(ctx, env, f.source.Path, f.branch)
+		err = errors.Join(err, fetched)
+	}
 	switch {
 	case f.apply && failed == nil:
 		return errors.Join(err, f.applyChanges(ctx, env))
 	case f.apply && !f.keep:
 		fmt.Fprintln(f.app.err, "nothing was applied, because the run failed")
-	case f.patch != "" || f.keep || f.staysOnHost:
+	case f.patch != "" || f.keep || f.staysOnHost || brought:
 		return err
 	}
 	saved := f.savePatch(ctx, env)

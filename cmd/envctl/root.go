@@ -171,7 +171,7 @@ An ID may be cut short, as long as it fits only one sandbox.`,
 	})
 	root.AddCommand(
 		a.newRunCmd(), a.newACPCmd(), a.newAttachCmd(), a.newAnswerCmd(), a.newCreateCmd(), a.newExecCmd(), a.newCopyCmd(), a.newPortCmd(), a.newListCmd(), a.newWatchCmd(),
-		a.newDiffCmd(), a.newMoveCmd(), a.newTranscriptCmd(), a.newLogsCmd(), a.newSessionsCmd(), a.newLogCmd(), a.newRewindCmd(), a.newForkCmd(), a.newCompareCmd(), a.newStatsCmd(), a.newRemoveCmd(), a.newGCCmd(),
+		a.newDiffCmd(), a.newFetchCmd(), a.newMoveCmd(), a.newTranscriptCmd(), a.newLogsCmd(), a.newSessionsCmd(), a.newLogCmd(), a.newRewindCmd(), a.newForkCmd(), a.newCompareCmd(), a.newStatsCmd(), a.newRemoveCmd(), a.newGCCmd(),
 		a.newAgentsCmd(), a.newProfilesCmd(), a.newImageCmd(), a.newCredentialsCmd(), a.newDoctorCmd(), a.newVersionCmd(),
 	)
 	checkArgs(root.Commands())
@@ -189,6 +189,7 @@ func takesLong(command string) string {
 		"envctl create":         "making the sandbox",
 		"envctl diff":           "comparing the workspace",
 		"envctl doctor":         "checking; the first time the runner is built",
+		"envctl fetch":          "fetching the branch",
 		"envctl fork":           "copying the session",
 		"envctl gc":             "looking for garbage",
 		"envctl image build":    "building the image",
@@ -209,7 +210,7 @@ func takesLong(command string) string {
 // be empty; see refuseEmpty.
 var named = []string{
 	"sandbox", "to", "config", "image", "base", "network", "max-size", "memory", "user", "workdir",
-	"folder", "git", "in", "tar", "patch", "pattern", "agent", "model", "mode", "profile", "name", "id-file", "listen", "scenario", "permission", "log-level", "status", "request", "budget", "record", "replay",
+	"folder", "git", "in", "tar", "branch", "patch", "pattern", "agent", "model", "mode", "profile", "name", "id-file", "listen", "scenario", "permission", "log-level", "status", "request", "budget", "record", "replay",
 }
 
 // refuseEmpty rejects an empty value of a named flag. Like a missing flag, it would run the

@@ -29,7 +29,7 @@ type runFlags struct {
 	budgetFlags
 	in                string // the ID of an existing sandbox
 	permission        string
-	patch             string
+	patch, branch     string
 	apply             bool
 	keep, asJSON, raw bool
 
@@ -53,15 +53,18 @@ them. With --in the agent runs in a sandbox that is there, and that stays.
 Ctrl-C interrupts the agent and waits for it, a few seconds at most; a second Ctrl-C does
 not wait.
 
-What changed in the workspace is made in the folder of --folder with --apply, if that is
-as it was copied. With none of --apply, --patch and --keep it is saved as a patch, and
-where is printed.
+The folder of --folder comes with its git history, see --history. With --branch the commits
+of the agent come back as a branch of that repository, and what it did not commit as one more
+commit on it; no file of the folder changes. With --apply what changed in the workspace is
+made in the folder itself, if that is as it was copied. With none of --apply, --branch,
+--patch and --keep it is saved as a patch, and where is printed.
 
 With --json every event is one line of JSON on standard output, with its "type" and
 a "seq" that counts from 1 without a gap. The exit status is 1 if a query failed, and 124 if
 --timeout ended it; that something was denied is no failure.`,
 		Example: `  envctl run "Say hello"
   envctl run --agent claude --folder . --apply "Fix the failing test"
+  envctl run --agent claude --folder . --branch fix "Fix the failing test and commit"
   envctl run --agent claude --folder . --patch fix.patch "Fix the failing test"
   envctl run --json "Say hello" | jq -r .type
   envctl run --sandbox docker --agent claude --folder . --apply "Fix the failing test"
@@ -89,6 +92,7 @@ a "seq" that counts from 1 without a gap. The exit status is 1 if a query failed
 	fl.StringVar(&f.in, "in", "", "run the agent in this sandbox, as of 'envctl create', instead of a new one")
 	fl.StringVarP(&f.permission, "permission", "p", "", "what to answer when the agent asks: ask, allow or deny (default ask on a terminal, deny elsewhere)")
 	fl.StringVar(&f.patch, "patch", "", `write what changed in the workspace as a patch to this file ("-": standard output)`)
+	fl.StringVar(&f.branch, "branch", "", "bring the agent's commits, and the rest as one more, to this branch of the repository of --folder")
 	fl.BoolVar(&f.apply, "apply", false, "make what changed in the folder of --folder; refused if that has changed meanwhile")
 	fl.BoolVar(&f.keep, "keep", false, "keep the sandbox, and print its ID in the last line")
 	fl.BoolVar(&f.asJSON, "json", false, "print events as JSON lines")
@@ -102,7 +106,7 @@ a "seq" that counts from 1 without a gap. The exit status is 1 if a query failed
 // runIn runs the agent in an existing sandbox, as attach does.
 func (f *runFlags) runIn(cmd *cobra.Command, prompts []string) error {
 	for _, flag := range []string{
-		"image", "network", "allow-host", "memory", "cpus", "folder", "gitignore", "history", "git", "tar", "name", "id-file", "keep", "patch", "apply",
+		"image", "network", "allow-host", "memory", "cpus", "folder", "gitignore", "history", "git", "tar", "name", "id-file", "keep", "patch", "apply", "branch",
 	} {
 		if cmd.Flags().Changed(flag) {
 			return usagef("--%s is for a new sandbox, and --in names one that is there; leave one of them out", flag)
@@ -249,7 +253,10 @@ func (f *runFlags) configure(ctx context.Context) (environment.Config, error) {
 		return cfg, err
 	}
 	f.staysOnHost = cfg.Sandbox.Workspace != ""
-	return cfg, f.check(cfg)
+	if err := f.check(cfg); err != nil {
+		return cfg, err
+	}
+	return cfg, f.checkBranch(ctx)
 }
 
 // check rejects, before the run, flags that would fail after it.
