@@ -165,7 +165,7 @@ func TestABranchMovesForward(t *testing.T) {
 // The branch comes back to repositories of all kinds.
 func TestABranchOfAllKindsOfRepositories(t *testing.T) {
 	noFilesLeft(t)
-	for name, make := range map[string]func(t *testing.T, dir string) string{
+	for name, begin := range map[string]func(t *testing.T, dir string) string{
 		"shallow": func(t *testing.T, dir string) string {
 			t.Helper()
 			clone := filepath.Join(t.TempDir(), "clone")
@@ -194,7 +194,7 @@ func TestABranchOfAllKindsOfRepositories(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := make(t, repository(t))
+			dir := begin(t, repository(t))
 			env := inHistory(t, sandbox(t), dir)
 			at := env.Primitive().Paths().Workspace
 			writeIn(t, env, "rest", "1")

@@ -3,7 +3,7 @@
 // An [Environment] is one sandbox that is prepared for one agent. It places the
 // files the agent starts with, calls the runner scripts inside the sandbox, turns
 // what they print into events, and brings the results out as a list of changed
-// files or as one patch.
+// files, as one patch, or as commits on a branch.
 //
 //	env, err := environment.Create(ctx, environment.Config{
 //		Sandbox: environment.Sandbox{Type: "local"},
@@ -36,6 +36,7 @@
 //	config, sandbox, agents, image   what is configured; kinds of sandboxes; agents and images with them
 //	create, environment, list        Create, Attach, Remove; New, Close; List, GC, names
 //	source, workspace, changes       what the workspace starts with; its files; Changes, Patch, Apply
+//	branch                           the commits of a sandbox as a branch of a repository of this machine
 //	run, query, query_failure        a prompt: one call, its events, how it fails
 //	follow, permission               the query of another program; permission requests
 //	gateway, budget                  keys, budgets and policy of models, allowed hosts, served inside the sandbox; asking for more

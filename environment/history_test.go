@@ -121,7 +121,7 @@ func TestGitWorksInACopyAsInTheFolder(t *testing.T) {
 // Repositories of unusual kinds.
 func TestRepositoriesOfAllKindsAreBrought(t *testing.T) {
 	noFilesLeft(t)
-	for name, make := range map[string]func(t *testing.T) string{
+	for name, begin := range map[string]func(t *testing.T) string{
 		"a work tree": func(t *testing.T) string {
 			t.Helper()
 			dir := filepath.Join(t.TempDir(), "tree")
@@ -158,7 +158,7 @@ func TestRepositoriesOfAllKindsAreBrought(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := make(t)
+			dir := begin(t)
 			mustLookLike(t, brought(t, dir), dir, looks)
 		})
 	}
