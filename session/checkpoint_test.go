@@ -1,6 +1,7 @@
 package session
 
 import (
+	"archive/tar"
 	"context"
 	"errors"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/archive"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session/store"
@@ -300,6 +302,41 @@ func TestCheckpointsAreCompared(t *testing.T) {
 		}
 	}
 	if _, err := s.Changes(t.Context(), 7, 0); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("an unknown checkpoint: %v", err)
+	}
+}
+
+func TestTheFilesOfACheckpointAreRead(t *testing.T) {
+	t.Parallel()
+	s := start(t, scripted(t, steps(write("a", "one\n")), steps(write("a", "two\n"), write("b", "new\n"))))
+	converse(t, s, "first")
+	converse(t, s, "second")
+	for number, want := range map[int]string{0: "a two\nb new\n", 2: "a one\n", 3: "a two\nb new\n"} {
+		var got strings.Builder
+		err := archive.Pipe(
+			func(w io.Writer) error { return ReadWorkspace(t.Context(), s.store, s.id, w, number) },
+			func(r io.Reader) error {
+				in := tar.NewReader(r)
+				for {
+					h, err := in.Next()
+					if errors.Is(err, io.EOF) {
+						return nil
+					}
+					if err != nil {
+						return err
+					}
+					got.WriteString(h.Name + " ")
+					if _, err := io.Copy(&got, in); err != nil { //nolint:gosec // the test made it
+						return err
+					}
+				}
+			},
+		)
+		if err != nil || got.String() != want {
+			t.Errorf("checkpoint %d: %q, %v, want %q", number, got.String(), err, want)
+		}
+	}
+	if err := ReadWorkspace(t.Context(), s.store, s.id, io.Discard, 7); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("an unknown checkpoint: %v", err)
 	}
 }

@@ -147,6 +147,24 @@ func ReadPatch(ctx context.Context, st store.Store, id string, w io.Writer, from
 	return nil
 }
 
+// ReadWorkspace writes the files of a checkpoint of a stored session to w, as a tar archive. It does
+// not open the session. If number is zero, it means State.Checkpoint. Its errors are those of
+// [ReadChanges] and of w.
+func ReadWorkspace(ctx context.Context, st store.Store, id string, w io.Writer, number int) error {
+	state, err := ReadState(ctx, st, id)
+	var c Checkpoint
+	if err == nil {
+		c, err = state.withFiles(cmp.Or(number, state.Checkpoint))
+	}
+	if err == nil {
+		err = workspace.Pack(ctx, blobs{st, id}, workspace.Digest(c.Workspace), nil, w)
+	}
+	if err != nil {
+		return fmt.Errorf("read the workspace: %w", err)
+	}
+	return nil
+}
+
 func patch(ctx context.Context, in blobs, state State, w io.Writer, from, to int) error {
 	changes, err := compare(ctx, in, state, from, to)
 	if err != nil {
