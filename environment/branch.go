@@ -9,6 +9,7 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/agentenv-dev/agentenv/environment/internal/hostgit"
@@ -34,8 +35,8 @@ var branchLimit = archive.Limit{Bytes: 1 << 30, Advice: "fetch the commits with 
 
 // FetchBranch makes a branch in the git repository dir of this machine, or moves it forward, with
 // the commits that HEAD in the workspace has: their authors, dates and messages. Changes that the
-// agent has not committed follow as one more commit by the user of this machine; what counts as a
-// change is said at [Environment.Changes]. It changes no file of the folder, no other branch, and
+// agent has not committed follow as one more commit by the user of this machine, without new files
+// that git ignores in dir; [Environment.Changes] says what counts as a change. It changes no file of the folder, no other branch, and
 // runs no hook.
 //
 // dir must be the top of a repository's work tree: usually the folder that the workspace was
@@ -73,7 +74,7 @@ func (e *Environment) fetchBranch(ctx context.Context, dir, name string, limit a
 		return Branch{}, err
 	}
 	b = Branch{Name: name}
-	if b.LeftOut, err = e.receiveRest(ctx, r, limit); err != nil {
+	if b.LeftOut, err = e.receiveRest(ctx, r, dir, limit); err != nil {
 		return Branch{}, err
 	}
 	fetched, err := r.Fetch(ctx)
@@ -155,12 +156,24 @@ func (e *Environment) receiveObjects(ctx context.Context, r *hostgit.Receiver, w
 	return errors.Join(r.Take(ctx, packed, limit), packed.Close())
 }
 
-// receiveRest commits what is not committed in the workspace, and returns what git cannot commit.
-func (e *Environment) receiveRest(ctx context.Context, r *hostgit.Receiver, limit archive.Limit) ([]string, error) {
+// receiveRest commits what is not committed in the workspace, and returns what git cannot commit. It
+// leaves out new files that git ignores in dir.
+func (e *Environment) receiveRest(ctx context.Context, r *hostgit.Receiver, dir string, limit archive.Limit) ([]string, error) {
 	changes, err := e.Changes(ctx)
 	if err != nil {
 		return nil, err
 	}
+	var created []string
+	for _, c := range changes {
+		if c.Kind == Created {
+			created = append(created, c.Path)
+		}
+	}
+	ignored, err := hostgit.Ignored(ctx, dir, created)
+	if err != nil {
+		return nil, err
+	}
+	changes = slices.DeleteFunc(changes, func(c Change) bool { return c.Kind == Created && slices.Contains(ignored, c.Path) })
 	left := &allowance{left: limit.Bytes, limit: limit}
 	files := make([]hostgit.File, 0, len(changes))
 	for _, c := range changes {

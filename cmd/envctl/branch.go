@@ -4,10 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/spf13/cobra"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/archive"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/session"
+	"github.com/agentenv-dev/agentenv/session/store"
+	"github.com/agentenv-dev/agentenv/session/store/sqlite"
 )
 
 // fetchFlags are the flags of fetch.
@@ -27,7 +33,8 @@ if it is not there, and otherwise only moved forward. No file of the folder chan
 branch that is checked out. Nothing of the sandbox's repository but its objects is used, and
 git checks those; the sandbox needs no git.
 
-'envctl run --branch' does this at the end of a run.`,
+ID is that of a sandbox, or of a session of 'envctl sessions ls', also when its sandbox has
+ended: then its last checkpoint is read. 'envctl run --branch' does this at the end of a run.`,
 		Example: `  id=$(envctl run --agent claude --folder . --keep "Fix the failing test and commit" | tail -n 1)
   envctl fetch $id fix && git log -p ..fix
   envctl fetch --folder ../project $id fix`,
@@ -47,12 +54,53 @@ func (f *fetchFlags) run(ctx context.Context, id, branch string) (err error) {
 		return err
 	}
 	env, err := f.attachSession(ctx, id)
+	if ended, ok := errors.AsType[*endedError](err); ok {
+		env, err = f.restored(ctx, ended.session)
+	}
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, env.Close()) }()
 	_, err = f.app.fetchBranch(ctx, env, f.folder, branch)
 	return err
+}
+
+// restored returns an environment with the files of a session whose sandbox has ended. It is a folder
+// of this machine, in which nothing runs. Changes count from the first checkpoint.
+func (f *fetchFlags) restored(ctx context.Context, id string) (env *environment.Environment, err error) {
+	err = f.app.withSession(ctx, id, func(st *sqlite.Store, rec store.Record) error {
+		of, err := session.Stored(ctx, st, rec.ID)
+		if err != nil {
+			return err
+		}
+		read := func(number int, use func(io.Reader) error) error {
+			return archive.Pipe(func(w io.Writer) error { return session.ReadWorkspace(ctx, st, rec.ID, w, number) }, use)
+		}
+		err = read(1, func(r io.Reader) (err error) {
+			env, err = environment.Create(ctx, environment.Config{
+				Sandbox:       environment.Sandbox{Type: "local"},
+				Workspace:     []environment.Source{{Tar: &environment.Tar{Reader: r}}},
+				IgnoreChanges: of.Environment.IgnoreChanges,
+			})
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		files := env.Primitive()
+		infos, err := files.List(ctx, ".", primitives.ListOptions{})
+		for _, info := range infos {
+			err = errors.Join(err, files.Remove(ctx, info.Path, true))
+		}
+		if err == nil {
+			err = read(0, func(r io.Reader) error { return primitives.Unpack(ctx, files, ".", r) })
+		}
+		if err != nil {
+			return errors.Join(err, env.Close())
+		}
+		return nil
+	})
+	return env, err
 }
 
 // checkBranch returns, before a run, the errors of --branch that are known then.
