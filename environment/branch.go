@@ -169,7 +169,7 @@ func (e *Environment) receiveRest(ctx context.Context, r *hostgit.Receiver, dir 
 			created = append(created, c.Path)
 		}
 	}
-	ignored, err := hostgit.Ignored(ctx, dir, created)
+	ignored, err := hostgit.Ignored(ctx, dir, nil, created)
 	if err != nil {
 		return nil, err
 	}
