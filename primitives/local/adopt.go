@@ -16,7 +16,8 @@ import (
 // Adopt makes a sandbox of the session folder id below cfg.Root, and keeps all files in it. Use it
 // for a folder that came with a copy of a whole file system: the sandbox that the folder belonged
 // to must no longer exist. Adopt removes what is recorded about that sandbox, its processes and its
-// durable commands; the settings are those of cfg. If Adopt fails the files stay as they are.
+// durable commands; the settings are those of cfg, except for Config.WorkspacePath: the workspace stays
+// where it is. If Adopt fails the files stay as they are.
 //
 // A folder that is not there, or lacks one of a sandbox's folders, is
 // fs.ErrNotExist; other errors are those of [New].
@@ -42,6 +43,9 @@ func adopt(ctx context.Context, cfg Config, id string) (*Sandbox, error) {
 	st := newState(cfg)
 	st.Session = filepath.Join(root, id)
 	st.own(id)
+	if err := st.findWorkspace(cfg.WorkspacePath); err != nil {
+		return nil, err
+	}
 	unlock, err := lockRoot(root)
 	if err != nil {
 		return nil, err

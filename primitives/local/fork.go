@@ -9,17 +9,17 @@ import (
 	"path"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"sync"
 
+	"github.com/agentenv-dev/agentenv/internal/relink"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local/internal/treecopy"
 )
 
 // Fork implements primitives.Forker. Each copy has a session folder of its own beside the
-// original's. A symbolic link that leads into the original's folder by an absolute path leads into
-// the copy's folder instead. A Config.Workspace is copied, too: each copy has its own workspace
-// below its session folder. Where the file system can, the copies share data until one of them
+// original's, and a workspace at a path of its own; a Config.Workspace is copied, too. A symbolic link
+// that leads into the original's session folder or workspace by an absolute path leads into the copy's
+// instead. Where the file system can, the copies share data until one of them
 // changes it. A file that is being written is copied in its state at some moment.
 func (s *Sandbox) Fork(ctx context.Context, n int) ([]primitives.EnvironmentPrimitive, error) {
 	end, err := s.begin("fork", s.id)
@@ -91,7 +91,10 @@ func (s *Sandbox) fork(ctx context.Context) (*Sandbox, error) {
 	grouped := st.Group != ""
 	st.Group = ""
 	st.Session = filepath.Join(filepath.Dir(s.paths.Session), st.ID)
-	st.Workspace, st.Copying = "", true
+	st.Workspace, st.Made, st.Copying = "", false, true
+	if err := st.chooseWorkspace(""); err != nil {
+		return nil, err
+	}
 	st.collector.tell(handleOpened, st.Session)
 	err = st.announce()
 	if err == nil && grouped {
@@ -132,6 +135,9 @@ func (st *state) announce() error {
 	if err == nil {
 		err = writeJSON(st.file(stateFile), st)
 	}
+	if err == nil && st.Made {
+		err = st.makeWorkspace(identity{}, 0o700)
+	}
 	return err
 }
 
@@ -140,32 +146,22 @@ func (st *state) announce() error {
 func (s *Sandbox) copyFolders(ctx context.Context, st *state) error {
 	old := primitives.PathsIn(s.paths.Session)
 	app := filepath.Base(old.App)
-	own := map[string]bool{path.Join(app, stateFile): true, path.Join(app, lifeFile): true, path.Join(app, execFolder): true}
-	bound := s.st.Workspace != ""
-	if bound {
-		own[filepath.Base(old.Workspace)] = true
-	}
-	opts := treecopy.Options{
-		Skip: func(rel string) bool { return own[rel] },
-		Link: func(target string) string { return moved(target, s.paths.Session, st.Session) },
-	}
-	if err := treecopy.Copy(ctx, s.paths.Session, st.Session, opts); err != nil || !bound {
-		return err
+	own := map[string]bool{
+		path.Join(app, stateFile): true, path.Join(app, lifeFile): true, path.Join(app, execFolder): true,
+		filepath.Base(old.Workspace): true,
 	}
 	into := st.paths().Workspace
-	opts = treecopy.Options{Link: func(target string) string { return moved(target, s.st.Workspace, into) }}
-	from, err := filepath.EvalSymlinks(s.st.Workspace)
+	link := func(target string) string {
+		target = relink.Target(target, s.paths.Workspace, into)
+		return relink.Target(target, s.paths.Session, st.Session)
+	}
+	opts := treecopy.Options{Skip: func(rel string) bool { return own[rel] }, Link: link}
+	if err := treecopy.Copy(ctx, s.paths.Session, st.Session, opts); err != nil {
+		return err
+	}
+	from, err := filepath.EvalSymlinks(s.paths.Workspace)
 	if err != nil {
 		return err
 	}
-	return treecopy.Copy(ctx, from, into, opts)
-}
-
-// moved returns the target of a link in the copy of the folder from.
-func moved(target, from, to string) string {
-	rest, ok := strings.CutPrefix(target, from)
-	if !ok || rest != "" && rest[0] != os.PathSeparator {
-		return target
-	}
-	return to + rest
+	return treecopy.Copy(ctx, from, into, treecopy.Options{Link: link})
 }

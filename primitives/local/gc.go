@@ -112,7 +112,7 @@ func cleanOrphan(ctx context.Context, st *state, opts primitives.GCOptions) (fou
 	case opts.DryRun:
 		return found, 0, life.Close()
 	case ended:
-		return found, 0, errors.Join(discard(st.Session), life.Close())
+		return found, 0, errors.Join(st.discard(), life.Close())
 	}
 	who, err := sandboxUser(st.User)
 	if err != nil {
@@ -172,7 +172,7 @@ func cleanHalf(ctx context.Context, session string, st state, opts primitives.GC
 	if err != nil {
 		return primitives.Garbage{}, err
 	}
-	if !st.Copying && !onlyNew(session) {
+	if !st.Copying && !(onlyNew(session) && st.workspaceEmpty()) {
 		return primitives.Garbage{}, nil
 	}
 	found := primitives.Garbage{Kind: "folder", ID: filepath.Base(session), Why: "its program died while it was made", Created: info.ModTime().UTC()}
@@ -182,7 +182,7 @@ func cleanHalf(ctx context.Context, session string, st state, opts primitives.GC
 	if parent, err := cgroup.Parent(); err == nil {
 		_ = cgroup.Remove(filepath.Join(parent, groupPrefix+found.ID)) // the group may not exist
 	}
-	return found, files.RemoveTree(session)
+	return found, errors.Join(st.removeWorkspace(), files.RemoveTree(session))
 }
 
 // onlyNew reports whether a folder holds nothing but what New makes.
@@ -198,12 +198,16 @@ func onlyNew(session string) bool {
 	return err == nil
 }
 
-// discard removes a session folder. It renames the folder first, so that no program takes the rest
-// for a sandbox if this program dies meanwhile.
-func discard(session string) error {
-	gone := filepath.Join(filepath.Dir(session), removedPrefix+filepath.Base(session))
-	if err := os.Rename(session, gone); err != nil {
-		return files.RemoveTree(session)
+// discard removes the workspace and the session folder, which names the workspace until then. It
+// renames that folder first, so that no program takes the rest for a sandbox if this program dies
+// meanwhile.
+func (st *state) discard() error {
+	if err := st.removeWorkspace(); err != nil {
+		return err
+	}
+	gone := filepath.Join(filepath.Dir(st.Session), removedPrefix+filepath.Base(st.Session))
+	if err := os.Rename(st.Session, gone); err != nil {
+		return files.RemoveTree(st.Session)
 	}
 	return files.RemoveTree(gone)
 }

@@ -69,6 +69,12 @@ type Config struct {
 	// Workspace is an existing folder to use as the workspace instead of a new one. It is used in
 	// place and never deleted.
 	Workspace string
+	// WorkspacePath is the absolute path of a new workspace. Empty means a folder of the session folder or,
+	// with Session, a folder with the sandbox's ID in the folder "workspaces" of Root. The next sandbox of a
+	// conversation can have the path of the last one, after that has ended: the folder must not exist, and
+	// Terminate removes it. So a path outside of "workspaces" is errors.ErrUnsupported, except with
+	// LeaveFiles: then New uses the folder with the files in it, and makes it if it is missing.
+	WorkspacePath string
 	// LeaveFiles keeps the session folder on disk after Terminate. It is for a guest, whose files
 	// are removed with its container.
 	LeaveFiles bool
@@ -111,8 +117,9 @@ func (c Config) logOf(id string) hclog.Logger {
 // New makes a sandbox. ctx applies to the creation only.
 //
 // Errors: [primitives.ErrUnknownUser] and fs.ErrPermission for Config.User,
-// fs.ErrNotExist or [primitives.ErrNotDirectory] for Config.Workspace, fs.ErrInvalid for a bad
-// Config.Env, and those of making folders.
+// fs.ErrNotExist or [primitives.ErrNotDirectory] for Config.Workspace, fs.ErrExist and
+// errors.ErrUnsupported for Config.WorkspacePath, fs.ErrInvalid for a bad Config.Env, and those of
+// making folders.
 func New(ctx context.Context, cfg Config) (*Sandbox, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, wrap("create", "", err)
@@ -124,6 +131,9 @@ func New(ctx context.Context, cfg Config) (*Sandbox, error) {
 		return nil, wrap("create", cfg.Root, err)
 	}
 	st.Session = filepath.Join(root, st.ID)
+	if err := st.chooseWorkspace(cfg.WorkspacePath); err != nil {
+		return nil, wrap("create", cfg.WorkspacePath, err)
+	}
 	st.collector.tell(handleOpened, st.Session)
 	if err := makeFolders(&st, who); err != nil {
 		return nil, wrap("create", st.Session, errors.Join(err, unmake(&st)))
@@ -149,7 +159,7 @@ func unmake(st *state) error {
 	if st.Group != "" {
 		err = cgroup.Remove(st.Group)
 	}
-	err = errors.Join(err, files.RemoveTree(st.Session))
+	err = errors.Join(err, st.removeWorkspace(), files.RemoveTree(st.Session))
 	st.collector.tell(sandboxGone, st.Session)
 	return err
 }
@@ -300,7 +310,7 @@ func makeFolders(st *state, who identity) error {
 		return err
 	}
 	defer unlock()
-	if st.Workspace != "" {
+	if st.Workspace != "" && !st.Made {
 		abs, err := filepath.Abs(st.Workspace)
 		if err != nil {
 			return err
@@ -337,6 +347,16 @@ func makeFolders(st *state, who identity) error {
 			var err error
 			if st.Group, err = makeGroup(st.ID); err != nil {
 				st.NoGroup = err.Error()
+			}
+		}
+		if dir == paths.App && st.Made {
+			// GC finds the workspace by the state.
+			err := writeJSON(st.file(stateFile), st)
+			if err == nil {
+				err = st.makeWorkspace(who, inner)
+			}
+			if err != nil {
+				return err
 			}
 		}
 		if who.cred != nil && dir != paths.Session && dir != paths.App {

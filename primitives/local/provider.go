@@ -37,7 +37,7 @@ const notHere = "a local sandbox has none of its own, it is part of this machine
 // Create makes a sandbox as [New] does.
 func (p Provider) Create(ctx context.Context, spec primitives.Spec) (primitives.EnvironmentPrimitive, error) {
 	err := errors.Join(spec.Check(), spec.Refuse(notHere, "image", "network", "cpus", "memory", "ports", "name", "labels", "expires"))
-	if err == nil && spec.WorkspacePath != spec.Workspace {
+	if err == nil && spec.Workspace != "" && spec.WorkspacePath != spec.Workspace {
 		err = spec.Refuse("a local sandbox works in the workspace itself; leave it out", "workspace_path")
 	}
 	if err != nil {
@@ -46,6 +46,9 @@ func (p Provider) Create(ctx context.Context, spec primitives.Spec) (primitives.
 	cfg := Config{
 		Root: p.Root, Workspace: spec.Workspace, Env: spec.Environ(), User: spec.User, Keep: spec.Keep, Grace: spec.Grace,
 		Session: spec.Session, Logger: p.Logger,
+	}
+	if spec.Workspace == "" {
+		cfg.WorkspacePath = spec.WorkspacePath
 	}
 	if cfg.Runner, err = p.runner(ctx); err != nil {
 		return nil, wrap("create", "", err)

@@ -38,7 +38,10 @@ type state struct {
 	collector *orphanCollector // of this program; nil if the sandbox has none
 
 	Session    string        `json:"-"` // where the state was found
-	Workspace  string        `json:"workspace,omitempty"`
+	// Workspace is empty if the workspace is below the session folder.
+	Workspace string `json:"workspace,omitempty"`
+	// Made says that Workspace is no folder of the user: New has made it, or the image had it.
+	Made       bool          `json:"made,omitempty"`
 	LeaveFiles bool          `json:"leave_files,omitempty"`
 	Keep       bool          `json:"keep,omitempty"`
 	Grace      time.Duration `json:"grace,omitempty"`   // zero is the default

@@ -101,7 +101,7 @@ func (s *Sandbox) remove() error {
 		err = errors.Join(err, removeGroup(s.group.Path()))
 	}
 	if !s.st.LeaveFiles {
-		err = errors.Join(err, discard(s.st.Session))
+		err = errors.Join(err, s.st.discard())
 	}
 	if err == nil {
 		s.st.collector.tell(sandboxGone, s.st.Session)

@@ -42,6 +42,7 @@ func parseGuestFlags(args []string, stderr io.Writer) (guestFlags, error) {
 	fs.SetOutput(stderr)
 	fs.StringVar(&g.cfg.Root, "root", "", "`folder` in which the session folder is made")
 	fs.StringVar(&g.cfg.Workspace, "workspace", "", "existing `folder` to work in, instead of a new one")
+	fs.StringVar(&g.cfg.WorkspacePath, "workspace-path", "", "absolute `path` of the new workspace")
 	fs.StringVar(&g.cfg.User, "user", "", "`user` whom commands run as")
 	fs.BoolVar(&g.cfg.LeaveFiles, "leave-files", false, "leave the session folder when the sandbox ends")
 	fs.StringVar(&g.cfg.Session, "session", "", "`conversation` that the sandbox is for, as --list prints it")
