@@ -3,7 +3,8 @@ package primitives
 import "path"
 
 // Paths are the folders of one sandbox, as absolute slash paths inside it. All of them derive
-// from one session folder; see [PathsIn].
+// from one session folder, see [PathsIn], except that the workspace may be elsewhere: its path can
+// stay the same in the next sandbox of a conversation.
 type Paths struct {
 	Session   string `json:"session"`   // contains the folders below and nothing else that matters
 	App       string `json:"app"`       // agentenv's own: the runner and its state

@@ -54,8 +54,11 @@ type Spec struct {
 	// and never deleted. It lies on the machine that runs the sandbox; at Modal, in the
 	// image or on a volume.
 	Workspace string `json:"workspace,omitempty"`
-	// WorkspacePath is the absolute path of Workspace inside the sandbox, for programs that
-	// need the same path on both sides. Empty lets the kind choose.
+	// WorkspacePath is the absolute path of the workspace inside the sandbox: of Workspace, for
+	// programs that need the same path on both sides, or of a new one, which may be a folder of the
+	// image and then keeps its files. Empty lets the kind choose: /workspace where the sandbox has
+	// files of its own. A sandbox on a machine, which shares its files, accepts only the path that
+	// an earlier sandbox has had, once that has ended: fs.ErrExist or errors.ErrUnsupported.
 	WorkspacePath string `json:"workspace_path,omitempty"`
 	// Network is "none", or the name of a network. Empty means access to the internet.
 	Network string `json:"network,omitempty"`

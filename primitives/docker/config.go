@@ -117,7 +117,9 @@ type config struct {
 	sharedRunner string
 	// folders are the opened Workspace and Mounts.
 	folders *hostFolders
-	// ownFolders says that the guest can make its folders itself.
+	// runsAs is the container's user, in the form of User. ownFolders says that the guest can make its
+	// folders itself, because it is root. Create sets both.
+	runsAs     string
 	ownFolders bool
 	// building says that the container builds an image.
 	building bool

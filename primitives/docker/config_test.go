@@ -57,11 +57,16 @@ func TestAWrongConfigurationSaysWhere(t *testing.T) {
 		"a relative workspace":           {func(c *docker.Config) { c.Workspace = "." }, "workspace", fs.ErrInvalid},
 		"a missing workspace":            {func(c *docker.Config) { c.Workspace = dir + "/missing" }, "workspace", fs.ErrNotExist},
 		"a workspace that is a file":     {func(c *docker.Config) { c.Workspace = file }, "workspace: " + file + ": not a directory; name a folder", primitives.ErrNotDirectory},
-		"a path for no workspace":        {func(c *docker.Config) { c.WorkspacePath = "/w" }, "workspace_path", fs.ErrInvalid},
-		"a relative path for it":         {workspaceAt(dir, "w"), "workspace_path", fs.ErrInvalid},
-		"the root as its path":           {workspaceAt(dir, "/"), "workspace_path", fs.ErrInvalid},
-		"the kernel as its path":         {workspaceAt(dir, "/proc/x"), "workspace_path", fs.ErrInvalid},
-		"the guest as its path":          {workspaceAt(dir, "/agentenv"), "workspace_path", fs.ErrInvalid},
+		"a mount at the workspace":       {func(c *docker.Config) { c.Mounts = []docker.Mount{{Source: dir, Target: "/workspace"}} }, "workspace_path", fs.ErrInvalid},
+		"a mount in the workspace":       {func(c *docker.Config) { c.Mounts = []docker.Mount{{Source: dir, Target: "/workspace/a"}} }, "mounts[0].target", fs.ErrInvalid},
+		"a mount around its path": {func(c *docker.Config) {
+			c.Mounts, c.WorkspacePath = []docker.Mount{{Source: dir, Target: "/src"}}, "/src/a"
+		}, "mounts[0].target", fs.ErrInvalid},
+		"a path in a read-only root": {func(c *docker.Config) { c.ReadOnly, c.WorkspacePath = true, "/w" }, "workspace_path", fs.ErrInvalid},
+		"a relative path for it":     {workspaceAt(dir, "w"), "workspace_path", fs.ErrInvalid},
+		"the root as its path":       {workspaceAt(dir, "/"), "workspace_path", fs.ErrInvalid},
+		"the kernel as its path":     {workspaceAt(dir, "/proc/x"), "workspace_path", fs.ErrInvalid},
+		"the guest as its path":      {workspaceAt(dir, "/agentenv"), "workspace_path", fs.ErrInvalid},
 		"a mount at its path": {func(c *docker.Config) {
 			workspaceAt(dir, "/m")(c)
 			c.Mounts = []docker.Mount{{Source: dir, Target: "/m"}}

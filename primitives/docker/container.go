@@ -24,7 +24,6 @@ const (
 	guestDir     = "/agentenv"
 	guestProgram = guestDir + "/envrunner"
 	guestRoot    = guestDir + "/sandbox"
-	workspaceDir = "/workspace" // the default of WorkspacePath
 )
 
 const (
@@ -198,6 +197,8 @@ func guestArgs(name string, cfg config, img image.InspectResponse) []string {
 	}
 	if cfg.Workspace != "" {
 		args = append(args, "--workspace", cfg.workspaceTarget())
+	} else {
+		args = append(args, "--workspace-path", cfg.workspaceTarget())
 	}
 	// A container that is started again keeps its sandbox, and no program connects to its guest.
 	adopt, locale := "-", false

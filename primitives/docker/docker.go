@@ -193,7 +193,11 @@ func create(ctx context.Context, cfg config) (_ *driver, err error) {
 		name = namePrefix + newID()
 	}
 	cfg.Logger = logOf(cfg, name)
-	cfg.ownFolders = cfg.makesFolders(img)
+	cfg.runsAs = cfg.User
+	if cfg.runsAs == "" && img.Config != nil {
+		cfg.runsAs = img.Config.User
+	}
+	cfg.ownFolders = cfg.makesFolders()
 	if !cfg.Keep { // or the container could not be started again once the file is gone
 		cfg.sharedRunner = fastpath.Runner(eng.DaemonHost(), cfg.Runner)
 	}
@@ -252,7 +256,8 @@ func launchOnce(ctx context.Context, eng *client.Client, name string, cfg config
 		err = d.open(ctx, fastpath.Folder(eng.DaemonHost(), name), cfg)
 	}
 	if err == nil {
-		if err = cfg.folders.prove(ctx, d.sandbox); err == nil {
+		err = errors.Join(cfg.folders.prove(ctx, d.sandbox), cfg.checkWorkspaceAt(d.sandbox.Paths().Workspace))
+		if err == nil {
 			err = cfg.checkEntry(ctx, d.sandbox)
 		}
 		if err != nil {

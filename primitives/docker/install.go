@@ -31,7 +31,11 @@ func install(ctx context.Context, eng *client.Client, id string, cfg config) err
 	if cfg.guestInVolume() {
 		into = guestDir
 	}
-	return unpackInto(ctx, eng, id, into, func(w io.Writer) error { return packGuest(w, cfg, into) })
+	var workspace *tar.Header
+	if cfg.Workspace == "" && !cfg.ownFolders {
+		workspace = workspaceHeader(ctx, eng, id, cfg)
+	}
+	return unpackInto(ctx, eng, id, into, func(w io.Writer) error { return packGuest(w, cfg, into, workspace) })
 }
 
 // installRunner copies the runner alone into a container that was not started yet, and whose image
@@ -148,13 +152,16 @@ func (f *runnerFile) header() *tar.Header {
 	return &tar.Header{Name: guestProgram, Mode: 0o755, Typeflag: tar.TypeReg, Size: f.size}
 }
 
-// packGuest writes a tar stream that is unpacked into a folder: the guest's folders, and its
-// program unless that is mounted. The container's user, whose number only the engine knows, makes
+// packGuest writes a tar stream that is unpacked into a folder: the guest's folders, the workspace unless
+// that is nil, and its program unless that is mounted. The container's user, whose number only the engine knows, makes
 // sandboxes there. So their folder is like /tmp: writable for all users, with the sticky bit.
-func packGuest(w io.Writer, cfg config, into string) error {
+func packGuest(w io.Writer, cfg config, into string, workspace *tar.Header) error {
 	headers := []*tar.Header{
 		{Name: guestDir, Mode: 0o755, Typeflag: tar.TypeDir},
 		{Name: guestRoot, Mode: 0o1777, Typeflag: tar.TypeDir},
+	}
+	if workspace != nil {
+		headers = append(headers, workspace)
 	}
 	var program io.Reader = strings.NewReader("")
 	if cfg.sharedRunner == "" {
@@ -200,12 +207,8 @@ func mountedRunner(mounts []container.MountPoint) string {
 
 // makesFolders reports whether the guest can make its own folders, for its user only:
 // it runs as root and without the capability to switch to another user.
-func (c config) makesFolders(img image.InspectResponse) bool {
-	user := c.User
-	if user == "" && img.Config != nil {
-		user = img.Config.User
-	}
-	name, _, _ := strings.Cut(user, ":")
+func (c config) makesFolders() bool {
+	name, _, _ := strings.Cut(c.runsAs, ":")
 	return len(c.CapAdd) == 0 && (name == "" || name == "0" || name == "root")
 }
 

@@ -39,13 +39,11 @@ const sharedMemory = "/dev/shm"
 
 // checkTargets refuses mounts with invalid paths.
 func (c config) checkTargets() error {
-	taken := []string{guestDir}
 	if err := c.checkWorkspacePath(); err != nil {
 		return err
 	}
-	if at := c.workspaceTarget(); at != "" {
-		taken = append(taken, at)
-	}
+	at := c.workspaceTarget()
+	taken := []string{guestDir, at}
 	for i, m := range c.Mounts {
 		field := fmt.Sprintf("mounts[%d]", i)
 		target := path.Clean(m.Target)
@@ -58,6 +56,9 @@ func (c config) checkTargets() error {
 			return c.invalid(field, "it contains a NUL byte")
 		case systemFolder(target):
 			return c.invalid(field+".target", "/proc, /sys and /dev are the container's own; choose another path")
+		case c.Workspace == "" && (hostfile.Within(target, at) || hostfile.Within(at, target)):
+			// What a new sandbox restores replaces all files of the workspace.
+			return c.invalid(field+".target", at+" is taken by the workspace; choose another path, set workspace_path, or name the folder as workspace")
 		}
 		for _, t := range taken {
 			if hostfile.Within(target, t) && (t == guestDir || target == t) || hostfile.Within(t, target) {
@@ -67,36 +68,6 @@ func (c config) checkTargets() error {
 		taken = append(taken, target)
 	}
 	return nil
-}
-
-// checkWorkspacePath refuses an invalid WorkspacePath.
-func (c config) checkWorkspacePath() error {
-	const field = "workspace_path"
-	target := path.Clean(c.WorkspacePath)
-	switch {
-	case c.WorkspacePath == "":
-		return nil
-	case c.Workspace == "":
-		return c.invalid(field, "there is no folder to mount there; name it as workspace")
-	case !path.IsAbs(target) || target == "/" || strings.ContainsRune(target, 0):
-		return c.invalid(field, fmt.Sprintf("%q cannot be mounted on; give an absolute path other than /", c.WorkspacePath))
-	case systemFolder(target):
-		return c.invalid(field, "/proc, /sys and /dev are the container's own; choose another path")
-	case hostfile.Within(target, guestDir):
-		return c.invalid(field, guestDir+" is taken; choose another path")
-	}
-	return nil
-}
-
-// workspaceTarget returns the path of Workspace in the container, or "" without one.
-func (c config) workspaceTarget() string {
-	switch {
-	case c.Workspace == "":
-		return ""
-	case c.WorkspacePath == "":
-		return workspaceDir
-	}
-	return path.Clean(c.WorkspacePath)
 }
 
 // changesFolders reports whether a folder of the engine's machine is mounted writable.

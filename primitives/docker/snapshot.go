@@ -78,7 +78,8 @@ func (c config) imageVolumes(img image.InspectResponse) []string {
 	var paths []string
 	for at := range img.Config.Volumes {
 		at = path.Clean(at)
-		if at != c.workspaceTarget() && !slices.ContainsFunc(c.Mounts, func(m Mount) bool { return path.Clean(m.Target) == at }) {
+		inPlace := c.Workspace != "" && at == c.workspaceTarget()
+		if !inPlace && !slices.ContainsFunc(c.Mounts, func(m Mount) bool { return path.Clean(m.Target) == at }) {
 			paths = append(paths, at)
 		}
 	}

@@ -37,7 +37,7 @@ type state struct {
 
 	collector *orphanCollector // of this program; nil if the sandbox has none
 
-	Session    string        `json:"-"` // where the state was found
+	Session string `json:"-"` // where the state was found
 	// Workspace is empty if the workspace is below the session folder.
 	Workspace string `json:"workspace,omitempty"`
 	// Made says that Workspace is no folder of the user: New has made it, or the image had it.

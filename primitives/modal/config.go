@@ -129,7 +129,19 @@ func (c config) check() error {
 	if size > maxEnvironment {
 		return c.invalid("env", fmt.Sprintf("it has %d bytes, more than %d; put some into a secret or a file", size, maxEnvironment))
 	}
-	return c.Refuse("a sandbox at Modal has its workspace at one path; leave it out", "workspace_path")
+	if c.Workspace != "" && c.WorkspacePath != c.Workspace {
+		return c.Refuse("a sandbox at Modal works in the workspace itself; leave it out", "workspace_path")
+	}
+	return nil
+}
+
+// workspaceDir is the default of Spec.WorkspacePath: one path in all sandboxes, because programs in the
+// workspace store it.
+const workspaceDir = "/workspace"
+
+// workspacePath returns the path of the workspace.
+func (c config) workspacePath() string {
+	return path.Clean(cmp.Or(c.Workspace, c.WorkspacePath, workspaceDir))
 }
 
 // invalid returns the error of a field: the problem and, after a semicolon, what to do.
@@ -247,12 +259,23 @@ func (c config) checkPlaces() error {
 	if c.Workspace != "" && !path.IsAbs(c.Workspace) {
 		return c.invalid("workspace", fmt.Sprintf("%q is not absolute; give an absolute path", c.Workspace))
 	}
+	workspace := c.workspacePath()
+	switch {
+	case c.Workspace != "":
+	case !path.IsAbs(workspace) || workspace == "/" || strings.ContainsRune(workspace, 0):
+		return c.invalid("workspace_path", fmt.Sprintf("%q cannot be the workspace; give an absolute path other than /", c.WorkspacePath))
+	case within(workspace, guestDir) || within(guestDir, workspace):
+		return c.invalid("workspace_path", guestDir+" is taken; choose another path")
+	}
 	for at, name := range c.Volumes {
 		switch clean := path.Clean(at); {
 		case !path.IsAbs(at) || clean == "/" || strings.ContainsRune(at, 0):
 			return c.invalid("volumes", fmt.Sprintf("%q cannot be mounted on; give an absolute path other than /", at))
 		case within(clean, guestDir) || within(guestDir, clean):
 			return c.invalid("volumes", guestDir+" is taken; choose another path")
+		case c.Workspace == "" && (within(clean, workspace) || within(workspace, clean)):
+			// What a new sandbox restores replaces all files of the workspace.
+			return c.invalid("volumes", workspace+" is taken by the workspace; choose another path, set workspace_path, or name the folder as workspace")
 		case !validName(name):
 			return c.badName("volumes", name)
 		}

@@ -56,6 +56,9 @@ func TestABadConfigurationIsRefusedWithTheNameOfTheField(t *testing.T) {
 		{"volumes", func(c *modal.Config) { c.Volumes = map[string]string{"data": "v"} }},
 		{"volumes", func(c *modal.Config) { c.Volumes = map[string]string{"/agentenv/sandbox": "v"} }},
 		{"volumes", func(c *modal.Config) { c.Volumes = map[string]string{"/data": ""} }},
+		{"volumes", func(c *modal.Config) { c.Volumes = map[string]string{"/workspace/cache": "v"} }},
+		{"workspace_path", func(c *modal.Config) { c.WorkspacePath = "src" }},
+		{"workspace_path", func(c *modal.Config) { c.WorkspacePath = "/agentenv/w" }},
 		{"ready", func(c *modal.Config) { c.Ready = &modal.Probe{} }},
 		{"ready", func(c *modal.Config) { c.Ready = &modal.Probe{Port: 80, Command: []string{"true"}} }},
 		{"ready.port", func(c *modal.Config) { c.Ready = &modal.Probe{Port: 1 << 16} }},
@@ -87,7 +90,7 @@ func TestAConfigurationWithEverythingInItIsValid(t *testing.T) {
 func TestASettingThatModalDoesNotHaveIsRefusedByName(t *testing.T) {
 	for field, spec := range map[string]primitives.Spec{
 		"network":        {Image: "debian:12", Network: "bridge"},
-		"workspace_path": {Image: "debian:12", WorkspacePath: "/src"},
+		"workspace_path": {Image: "debian:12", Workspace: "/work", WorkspacePath: "/src"},
 	} {
 		err := modal.Config{Spec: spec, Runner: "/envrunner"}.Validate()
 		if !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), field+": ") {

@@ -164,7 +164,11 @@ func create(ctx context.Context, cfg config) (_ *guest.Sandbox, err error) {
 	if err != nil {
 		return nil, d.explainStart(ctx, err)
 	}
-	if err := d.finishCreate(ctx, written, tags); err != nil {
+	err = d.finishCreate(ctx, written, tags)
+	if at := d.sandbox.Paths().Workspace; err == nil && cfg.WorkspacePath != "" && at != cfg.workspacePath() {
+		err = cfg.invalid("workspace_path", fmt.Sprintf("the snapshot %s has its workspace at %s; leave it out", cfg.Image, at))
+	}
+	if err != nil {
 		return nil, errors.Join(d.explainStart(ctx, err), d.sandbox.Close())
 	}
 	d.owned.Store(true)

@@ -101,6 +101,8 @@ func guestArgs(cfg config) []string {
 	}
 	if cfg.Workspace != "" {
 		args = append(args, "--workspace", cfg.Workspace)
+	} else {
+		args = append(args, "--workspace-path", cfg.workspacePath())
 	}
 	if cfg.User != "" {
 		args = append(args, "--user", cfg.User)

@@ -126,7 +126,7 @@ func forkRules() []rule {
 			c := s.copies(t, 1)[0]
 			expect(t, "same id", c.ID() == s.ID(), false)
 			expect(t, "capabilities", c.Capabilities(), s.Capabilities())
-			expect(t, "paths", c.Paths(), primitives.PathsIn(c.Paths().Session))
+			expect(t, "paths", c.Paths(), layout(c.Paths()))
 			expect(t, "user", c.probed(t, "ids"), s.probed(t, "ids"))
 			expect(t, "environment", c.settings(t), s.settings(t))
 			state, err := c.Poll(t.Context())
@@ -268,7 +268,7 @@ func snapshotRules() []rule {
 			box := *s
 			box.EnvironmentPrimitive, box.probe = restored, path.Join(restored.Paths().App, "probe")
 			t.Cleanup(func() { box.end(t) })
-			expect(t, "paths", restored.Paths(), primitives.PathsIn(restored.Paths().Session))
+			expect(t, "paths", restored.Paths(), s.Paths())
 			box.expectFurnished(t, want)
 		}},
 		{name: "Snapshot with a cancelled context makes nothing", check: func(t testingT, s *sandbox) {

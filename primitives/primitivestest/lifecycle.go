@@ -18,6 +18,15 @@ func lifecycleRules() []rule {
 	return concat(identityRules(), crowdRules(), closeRules(), afterEndRules(), destroyRules())
 }
 
+// layout returns the paths in the one layout. The workspace may be elsewhere.
+func layout(p primitives.Paths) primitives.Paths {
+	want := primitives.PathsIn(p.Session)
+	if !strings.HasPrefix(p.Workspace, p.Session+"/") {
+		want.Workspace = p.Workspace
+	}
+	return want
+}
+
 func identityRules() []rule {
 	return []rule{
 		{name: "a sandbox has an id that stays", check: func(t testingT, s *sandbox) {
@@ -33,11 +42,7 @@ func identityRules() []rule {
 		}},
 		{name: "all folders of the sandbox exist and follow the one layout", check: func(t testingT, s *sandbox) {
 			paths := s.Paths()
-			want := primitives.PathsIn(paths.Session)
-			if !strings.HasPrefix(paths.Workspace, paths.Session+"/") {
-				want.Workspace = paths.Workspace // an existing folder
-			}
-			expect(t, "paths", paths, want)
+			expect(t, "paths", paths, layout(paths))
 			for _, dir := range paths.All() {
 				info, err := s.Stat(t.Context(), dir)
 				expect(t, "error of Stat "+dir, err, nil)

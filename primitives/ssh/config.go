@@ -73,11 +73,13 @@ func (c config) check() error {
 		return invalid("root", "%q is not absolute; give an absolute path of the other machine", c.Root)
 	case c.Workspace != "" && !path.IsAbs(c.Workspace):
 		return invalid("workspace", "%q is not absolute; give an absolute path of the other machine", c.Workspace)
-	case strings.ContainsRune(c.Root+c.Workspace+c.User, 0):
+	case c.WorkspacePath != "" && !path.IsAbs(c.WorkspacePath):
+		return invalid("workspace_path", "%q is not absolute; give an absolute path of the other machine", c.WorkspacePath)
+	case strings.ContainsRune(c.Root+c.Workspace+c.WorkspacePath+c.User, 0):
 		return invalid("root, workspace, user", "one of them contains a NUL byte")
 	}
 	err := errors.Join(c.Check(), c.Refuse(unsupportedReason, "image", "network", "cpus", "memory", "ports", "name", "labels", "expires"))
-	if err == nil && c.WorkspacePath != c.Workspace {
+	if err == nil && c.Workspace != "" && c.WorkspacePath != c.Workspace {
 		err = c.Refuse("an ssh sandbox works in the workspace itself; leave it out", "workspace_path")
 	}
 	return err

@@ -82,8 +82,11 @@ func create(ctx context.Context, cfg config) (*guest.Sandbox, error) {
 		return nil, wrap("create", cfg.Host, err)
 	}
 	args = append(args, "--owner", string(self))
-	if cfg.Workspace != "" {
+	switch {
+	case cfg.Workspace != "":
 		args = append(args, "--workspace", cfg.Workspace)
+	case cfg.WorkspacePath != "":
+		args = append(args, "--workspace-path", cfg.WorkspacePath)
 	}
 	if cfg.User != "" {
 		args = append(args, "--user", cfg.User)
