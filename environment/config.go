@@ -101,6 +101,12 @@ type Config struct {
 	// sandbox that is less isolated is [ErrTrust]. Empty means that no sandbox wrote them.
 	// [Environment.Move] and package session set it.
 	From primitives.Isolation `json:"-"`
+	// KeepPath is the path that the workspace had in the session's earlier sandbox. Programs such as
+	// Python's venv and CMake have stored it in the workspace. Unless Sandbox.Workspace or
+	// Sandbox.WorkspacePath is set, the new sandbox has its workspace there if it can; if it cannot,
+	// for example because another sandbox of this machine has the path, [Create] logs why.
+	// [Environment.Move] and package session set it.
+	KeepPath string `json:"-"`
 	// Trust lets a session continue in a sandbox that is less isolated than From, for example on
 	// this machine after a container. The agent then has its mode and profile there, together
 	// with files and a memory that the old sandbox could write. Trust is not

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 
+	"github.com/google/uuid"
+
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
@@ -23,6 +25,9 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 		}
 	}
 	cfg = cfg.withRedactingLogger()
+	if cfg.SessionID == "" {
+		cfg.SessionID = uuid.NewString()
+	}
 	p, err := cfg.createSandbox(ctx)
 	if err != nil {
 		return nil, err

@@ -1,21 +1,14 @@
 package environment
 
 import (
-	"archive/tar"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"path"
-	"path/filepath"
 	"reflect"
 	"slices"
-	"strings"
 
-	"github.com/agentenv-dev/agentenv/internal/archive"
-	"github.com/agentenv-dev/agentenv/internal/workspace"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -25,6 +18,10 @@ import (
 // agent keeps its memory; [Environment.Changes] count from the same baseline. What runs in this
 // sandbox ends, and its files outside the workspace do not move. A sandbox without an agent
 // moves with its workspace alone.
+//
+// The workspace has the same path in the new sandbox if that can have it (see Config.KeepPath), as a
+// container can. Otherwise absolute links into the workspace lead to its new path, and other absolute
+// paths in files, as in a Python venv, still name the old one.
 //
 // Move uses the Sandbox and Trust of to, and settings of this program such as Keep and Progress.
 // If to leaves out a setting of the conversation, Move takes it from this environment: the
@@ -138,13 +135,9 @@ func (e *Environment) createWithWorkspace(ctx context.Context, to Config) (moved
 	if err != nil {
 		return nil, fmt.Errorf("read the workspace: %w", err)
 	}
-	err = archive.Pipe(func(w io.Writer) error {
-		return relink(w, packed, e.prim.Paths().Workspace)
-	}, func(r io.Reader) (err error) {
-		to.Workspace = []Source{{Tar: &Tar{Reader: r}}}
-		moved, err = Create(ctx, to)
-		return err
-	})
+	at := e.prim.Paths().Workspace
+	to.KeepPath, to.Workspace = at, []Source{{Tar: &Tar{Reader: packed, Root: at}}}
+	moved, err = Create(ctx, to)
 	if err = errors.Join(err, packed.Close()); err != nil {
 		if moved != nil {
 			err = errors.Join(err, moved.Terminate(ctx))
@@ -153,43 +146,6 @@ func (e *Environment) createWithWorkspace(ctx context.Context, to Config) (moved
 	}
 	moved.cfg.Workspace = nil
 	return moved, nil
-}
-
-// relink copies a packed workspace. It turns absolute links to files of the workspace into
-// relative ones, because the copy is elsewhere.
-func relink(w io.Writer, packed io.Reader, root string) error {
-	in, out := archive.NewReader(packed, workspace.Limit), tar.NewWriter(w)
-	for {
-		h, err := in.Next()
-		if errors.Is(err, io.EOF) {
-			return out.Close()
-		}
-		if err != nil {
-			return fmt.Errorf("read the workspace: %w", err)
-		}
-		if h.Typeflag == tar.TypeSymlink {
-			h.Linkname = relativeTo(path.Dir(path.Join(root, h.Name)), h.Linkname, root)
-		}
-		if err := out.WriteHeader(h); err != nil {
-			return err
-		}
-		if _, err := io.Copy(out, in); err != nil {
-			return err
-		}
-	}
-}
-
-// relativeTo returns the target of a link in dir. If the target is an absolute path in the
-// workspace, the result is relative to dir.
-func relativeTo(dir, target, workspace string) string {
-	if target != workspace && !strings.HasPrefix(target, workspace+"/") {
-		return target
-	}
-	relative, err := filepath.Rel(dir, target)
-	if err != nil {
-		return target
-	}
-	return filepath.ToSlash(relative)
 }
 
 // readSetup returns the Setup from which the agent resumes in another sandbox.

@@ -152,14 +152,47 @@ func TestTheWholeWorkspaceMoves(t *testing.T) {
 		t.Fatal(err)
 	}
 	moved := move(t, env, sandbox(t))
-	ws = moved.Primitive().Paths().Workspace
+	if at := moved.Primitive().Paths().Workspace; at == ws {
+		t.Errorf("both sandboxes of the machine have the path %s", at)
+	} else {
+		ws = at
+	}
 	for name, want := range map[string]string{
 		"dir/run": "-rwxr-xr-x", "secret": "-rw-------", "empty/folder": "drwxr-x---", ".git/config": "-rw-r--r--",
-		"dir/link": "-> ../secret", "dangling": "-> nowhere", "empty/absolute": "-> ../dir/run", "itself": "-> .", "out": "-> /usr/bin/env",
+		"dir/link": "-> ../secret", "dangling": "-> nowhere", "empty/absolute": "-> " + ws + "/dir/run", "itself": "-> " + ws, "out": "-> /usr/bin/env",
 	} {
 		if got := lstat(t, filepath.Join(ws, name)); got != want {
 			t.Errorf("%s is %s, want %s", name, got, want)
 		}
+	}
+}
+
+// A container and a sandbox at Modal can have any path, so that the path stays, and there and back.
+func TestTheWorkspaceKeepsItsPathWhereItCan(t *testing.T) {
+	to := boxes(t)
+	env := create(t, Config{Sandbox: to["local"]})
+	ws := env.Primitive().Paths().Workspace
+	if err := errors.Join(os.Symlink(ws+"/tool", filepath.Join(ws, "link")), os.WriteFile(filepath.Join(ws, "tool"), []byte("#!"+ws+"/sh\necho works\n"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	for _, typ := range []string{"docker", "modal", "local", "ssh"} {
+		env = move(t, env, to[typ])
+		at := env.Primitive().Paths().Workspace
+		if stays := typ != "ssh"; (at == ws) != stays {
+			t.Errorf("%s: the workspace is at %s, was at %s", typ, at, ws)
+		}
+		res, err := primitives.Run(t.Context(), env.Primitive(), primitives.Command{Args: []string{"sh", "-c", "readlink link; cat link; rm -f sh; ln -s /bin/sh sh; ./tool"}}, primitives.RunOptions{})
+		want := at + "/tool\n#!" + ws + "/sh\necho works\n"
+		if typ != "ssh" {
+			want += "works\n"
+		}
+		if err != nil || string(res.Stdout) != want {
+			t.Errorf("%s: %q, %v: %s, want %q", typ, res.Stdout, err, res.Stderr, want)
+		}
+	}
+	// The folder of the machine is free again, and in a container there is no other.
+	if _, err := os.Lstat(ws); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the workspace of the local sandbox: %v", err)
 	}
 }
 

@@ -72,8 +72,8 @@ const (
 // Sandbox and Runner of cfg for its Agent; if that has no name, [Pool.Create] chooses the agent.
 // All other fields of cfg are the defaults of [Pool.Create]: Credentials and Budget, for example,
 // apply to each environment by itself. Fields that belong to one environment are [ErrConfig]:
-// Name, Workspace, States, SessionID, Used, From and Record. So is Keep: the sandboxes in a pool end with
-// its program. The caller must Close the pool. NewPool uses only the values of ctx.
+// Name, Workspace, States, SessionID, Used, From, KeepPath and Record. So is Keep: the sandboxes in a pool
+// end with its program. The caller must Close the pool. NewPool uses only the values of ctx.
 func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 		return nil, fmt.Errorf("%w: pool: it is empty; say how many sandboxes to keep ready, or how many may be open at once", ErrConfig)
 	case cfg.Name != "":
 		return nil, fmt.Errorf("%w: name: the sandboxes of a pool have none; leave it out", ErrConfig)
-	case cfg.Workspace != nil, cfg.SessionID != "", cfg.Used != Used{}, cfg.From != "", cfg.Record != "", cfg.States != nil:
+	case cfg.Workspace != nil, cfg.SessionID != "", cfg.Used != Used{}, cfg.From != "", cfg.KeepPath != "", cfg.Record != "", cfg.States != nil:
 		return nil, fmt.Errorf("%w: workspace, session_id, record: each environment of a pool has its own; give them to Pool.Create", ErrConfig)
 	case cfg.Sandbox.Keep:
 		return nil, fmt.Errorf("%w: sandbox.keep: what waits in a pool ends with its program; leave it out", ErrConfig)
@@ -177,6 +177,10 @@ func (p *Pool) Create(ctx context.Context, cfg Config) (*Environment, error) {
 		return nil, err
 	}
 	w, refill, err := p.take(ctx)
+	if err == nil && cfg.keepsPath() && w.Paths().Workspace != cfg.KeepPath {
+		p.discard(ctx, w)
+		w, err = cfg.createSandbox(ctx)
+	}
 	if err != nil {
 		leave()
 		return nil, err

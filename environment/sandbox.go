@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/agentenv-dev/agentenv/environment/internal/configfile"
+	"github.com/agentenv-dev/agentenv/internal/eventlog"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/primitives/local"
@@ -270,6 +271,11 @@ func (c Config) createSandbox(ctx context.Context) (primitives.EnvironmentPrimit
 		return nil, err
 	}
 	made, err := p.Create(ctx, spec)
+	if c.keepsPath() && err != nil && ctx.Err() == nil {
+		c.SafeLogger().Warn("the workspace cannot have its path in the new sandbox", "path", c.KeepPath, eventlog.Error, err)
+		spec.WorkspacePath = ""
+		made, err = p.Create(ctx, spec)
+	}
 	if err != nil {
 		if _, wrong := errors.AsType[*primitives.SettingError](err); wrong {
 			return nil, c.Sandbox.settingError(err)
@@ -277,6 +283,11 @@ func (c Config) createSandbox(ctx context.Context) (primitives.EnvironmentPrimit
 		return nil, fmt.Errorf("create the sandbox: %w", explainBuild(asConfigError(err)))
 	}
 	return made, nil
+}
+
+// keepsPath reports whether the new sandbox should have its workspace at KeepPath.
+func (c Config) keepsPath() bool {
+	return c.KeepPath != "" && c.Sandbox.Workspace == "" && c.Sandbox.WorkspacePath == ""
 }
 
 // spec returns the provider and the Spec of the sandbox, including what the agent needs.
@@ -287,6 +298,9 @@ func (c Config) spec(ctx context.Context) (primitives.Provider, primitives.Spec,
 		return nil, spec, err
 	}
 	spec.Session = cmp.Or(spec.Session, c.SessionID)
+	if c.keepsPath() {
+		spec.WorkspacePath = c.KeepPath
+	}
 	if _, ok := p.(primitives.ImageStore); !ok {
 		return p, spec, nil
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/archive"
 	"github.com/agentenv-dev/agentenv/internal/eventlog"
 	"github.com/agentenv-dev/agentenv/internal/input"
+	"github.com/agentenv-dev/agentenv/internal/relink"
 	"github.com/agentenv-dev/agentenv/internal/workspace"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -94,6 +95,10 @@ type Tar struct {
 	Path string `json:"path,omitempty"`
 	// Reader is read once, instead of a file.
 	Reader io.Reader `json:"-"`
+	// Root is set for the workspace of another sandbox: the path that it had there. Then the new
+	// workspace gets exactly these files: what an image has put there is removed first, unless it is
+	// Sandbox.Workspace. Links that lead into Root by an absolute path lead into the new workspace.
+	Root string `json:"-"`
 }
 
 // sourceLimit limits one source.
@@ -210,7 +215,29 @@ func (e placing) placeTar(ctx context.Context, into string, t Tar) (err error) {
 	if r, err = tarStream(r); err != nil {
 		return err
 	}
-	return e.unpackFrom(ctx, into, func(w io.Writer) error { return archive.Copy(w, r, sourceLimit) })
+	if t.Root == "" {
+		return e.unpackFrom(ctx, into, func(w io.Writer) error { return archive.Copy(w, r, sourceLimit) })
+	}
+	if err := e.emptyWorkspace(ctx); err != nil {
+		return err
+	}
+	at := path.Join(e.prim.Paths().Workspace, into)
+	return e.unpackFrom(ctx, into, func(w io.Writer) error { return relink.Tar(w, r, t.Root, at, sourceLimit) })
+}
+
+// emptyWorkspace removes what a new sandbox has in its own workspace: files of its image.
+func (e *Environment) emptyWorkspace(ctx context.Context) error {
+	if e.cfg.Sandbox.Workspace != "" {
+		return nil // the user's
+	}
+	found, err := e.prim.List(ctx, ".", primitives.ListOptions{})
+	for _, f := range found {
+		err = errors.Join(err, e.prim.Remove(ctx, f.Path, true))
+	}
+	if err != nil {
+		return fmt.Errorf("remove what the image has in the workspace: %w; choose another workspace_path", err)
+	}
+	return nil
 }
 
 // tarStream returns an error if r does not begin like a tar archive.

@@ -254,8 +254,10 @@ type EnvironmentInfo struct {
 	Backend string `json:"backend,omitempty"`
 	// Isolation says how a ready sandbox is isolated from the machine.
 	Isolation primitives.Isolation `json:"isolation,omitempty"`
-	Status    string               `json:"status,omitempty"` // a primitives.Status
-	Message   string               `json:"message,omitempty"`
+	// Workspace is the path of the workspace in a ready sandbox.
+	Workspace string `json:"workspace,omitempty"`
+	Status    string `json:"status,omitempty"` // a primitives.Status
+	Message   string `json:"message,omitempty"`
 }
 
 // EnvironmentTerminated reports why the sandbox ended.
@@ -320,6 +322,8 @@ type Checkpoint struct {
 	// Transcript and Workspace name the stored data. Empty means that nothing is stored.
 	Transcript string `json:"transcript,omitempty"`
 	Workspace  string `json:"workspace,omitempty"`
+	// Path is the path that Workspace had in its sandbox.
+	Path string `json:"path,omitempty"`
 	// Files and Bytes are the number of files of the workspace and their size.
 	Files int   `json:"files,omitempty"`
 	Bytes int64 `json:"bytes,omitempty"`

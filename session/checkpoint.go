@@ -220,6 +220,7 @@ func (s *AgentSession) putWorkspace(ctx context.Context, live *liveSandbox, c *r
 	if err != nil {
 		return err
 	}
+	c.Path = live.WorkspacePath()
 	c.Workspace, c.Files, c.Bytes, c.Stored = string(st.Root), st.Files, st.Bytes, live.states.Claim()
 	c.Unsteady = st.Unsteady
 	if len(st.Unreadable) > 0 && !live.unreadable {

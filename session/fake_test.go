@@ -47,6 +47,8 @@ func (f *fakeSandbox) SessionID() string { return "fake-session" }
 
 func (f *fakeSandbox) Isolation() primitives.Isolation { return primitives.IsolationNone }
 
+func (f *fakeSandbox) WorkspacePath() string { return "/workspace" }
+
 func (f *fakeSandbox) Durable() bool { return false }
 
 func (f *fakeSandbox) Fork(context.Context, int) ([]sandbox, error) {

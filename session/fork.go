@@ -158,6 +158,8 @@ func (s *AgentSession) branchOff(ctx context.Context, last uint64, sb sandbox) (
 // withoutFolder replaces the user's folder, which belongs to another session, with a folder of
 // the sandbox.
 func withoutFolder(box environment.Sandbox) environment.Sandbox {
-	box.Workspace, box.WorkspacePath = "", ""
+	if box.Workspace != "" {
+		box.Workspace, box.WorkspacePath = "", ""
+	}
 	return box
 }

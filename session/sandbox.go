@@ -22,6 +22,8 @@ type sandbox interface {
 	ID() string
 	SessionID() string
 	Isolation() primitives.Isolation
+	// WorkspacePath returns the path of the workspace in the sandbox.
+	WorkspacePath() string
 	Durable() bool
 	PrepareSession(ctx context.Context, s environment.Setup) (runnerscripts.SetupData, error)
 	ExecuteQuery(ctx context.Context, q environment.Query) iter.Seq2[runnerscripts.Event, error]
@@ -59,6 +61,8 @@ type environmentSandbox struct {
 func (e environmentSandbox) Isolation() primitives.Isolation {
 	return cmp.Or(e.Primitive().Capabilities().Isolation, primitives.IsolationFull)
 }
+
+func (e environmentSandbox) WorkspacePath() string { return e.Primitive().Paths().Workspace }
 
 func (e environmentSandbox) Files() primitives.Files { return e.Primitive() }
 
@@ -219,10 +223,16 @@ func (s *AgentSession) adopt(ctx context.Context, sb sandbox, made Options) erro
 func (s *AgentSession) setSandbox(ctx context.Context, sb sandbox, typ runnerscripts.EventType, message string) error {
 	info := runnerscripts.EnvironmentInfo{
 		Backend: s.cfg.Environment.Sandbox.Type, ID: sb.ID(), Isolation: sb.Isolation(), Status: string(primitives.StatusRunning),
-		Message: message,
+		Message: message, Workspace: sb.WorkspacePath(),
 	}
 	live := &liveSandbox{sandbox: sb, backend: info.Backend, used: time.Now(), died: make(chan struct{})}
-	if err := s.append(ctx, event(typ, "", info)); err != nil {
+	events := []runnerscripts.Event{event(typ, "", info)}
+	if was := s.head().Path; was != "" && was != info.Workspace && !inPlace(s.cfg.Environment) {
+		events = append(events, event(runnerscripts.TypeLog, "", runnerscripts.Log{Level: "warn", Message: fmt.Sprintf(
+			"the workspace was at %s and is at %s: absolute links into it were changed; other absolute paths in files, as in a Python venv, still name the old path",
+			was, info.Workspace)}))
+	}
+	if err := s.append(ctx, events...); err != nil {
 		return err
 	}
 	s.startMonitors(context.WithoutCancel(ctx), live)
@@ -262,11 +272,11 @@ func (s *AgentSession) environmentConfig(from *beginning) environment.Config {
 	cfg.SessionID = s.id
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	cfg.From = s.state.Environment.Isolation
+	cfg.From, cfg.KeepPath = s.state.Environment.Isolation, s.state.Environment.Workspace
 	cfg.Used.Usage = s.state.Usage
 	switch {
 	case from.workspace != nil:
-		cfg.Workspace = []environment.Source{{Tar: &environment.Tar{Reader: from.workspace}}}
+		cfg.Workspace = []environment.Source{{Tar: &environment.Tar{Reader: from.workspace, Root: from.checkpoint.Path}}}
 	case inPlace(cfg) && s.state.Environment.Starts > 0:
 		cfg.Workspace = nil // the agent may have changed the user's folder since
 	}

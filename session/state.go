@@ -82,6 +82,9 @@ type EnvironmentState struct {
 	Backend string `json:"backend,omitempty"`
 	// Isolation is the isolation of the last ready sandbox; empty if there was none.
 	Isolation primitives.Isolation `json:"isolation,omitempty"`
+	// Workspace is the path of the workspace in the last ready sandbox, which the next one has, too, if it
+	// can. It is empty if there was none, and in a fork that cannot have the path beside its parent.
+	Workspace string `json:"workspace,omitempty"`
 	// Message is the error, or why the sandbox ended.
 	Message string `json:"message,omitempty"`
 	// Starts counts the sandboxes so far, including the first.
@@ -205,6 +208,9 @@ func (s *State) apply(ev runnerscripts.Event) {
 		s.applyCheckpoint(ev)
 	case runnerscripts.TypeForked:
 		s.Inherited = s.Usage
+		if s.Environment.Isolation == primitives.IsolationNone {
+			s.Environment.Workspace = "" // on the machine, where the parent has the path
+		}
 	case runnerscripts.TypeAgentChanged:
 		if p, ok := decode[runnerscripts.AgentChanged](ev); ok {
 			s.Agent, s.Model, s.Mode, s.Options = p.Agent, "", "", Options{}
@@ -312,7 +318,7 @@ func (e *EnvironmentState) apply(ev runnerscripts.Event) {
 		setIf(&e.Backend, p.Backend)
 		e.Status, e.creating = EnvironmentCreating, ev.Time.Round(0).UTC()
 		if ev.Type == runnerscripts.TypeEnvironmentReady {
-			e.Status, e.Isolation = EnvironmentReady, p.Isolation
+			e.Status, e.Isolation, e.Workspace = EnvironmentReady, p.Isolation, p.Workspace
 			e.Starts++
 			e.readySeq = ev.Seq
 		}
