@@ -254,7 +254,7 @@ func TestAPoolPassesOnOrRefusesEachField(t *testing.T) {
 	other := map[string]Config{
 		"Name": {Name: "n"}, "Workspace": {Workspace: []Source{{Folder: &Folder{Path: t.TempDir()}}}}, "Used": {Used: Used{Requests: 1}}, "From": {From: primitives.IsolationFull},
 		"States":    {States: new(workspace.Tracker)},
-		"SessionID": {SessionID: "s"}, "Record": {Record: filepath.Join(t.TempDir(), "r")},
+		"SessionID": {SessionID: "s"}, "KeepPath": {KeepPath: "/workspace"}, "Record": {Record: filepath.Join(t.TempDir(), "r")},
 	}
 	p := pool(t, own)
 	got, err := p.adjust(t.Context(), Config{})

@@ -40,6 +40,9 @@ func (st *state) chooseWorkspace(asked string) error {
 	return nil
 }
 
+// makeAttempts bounds the attempts while other programs remove the empty folder of workspaces.
+const makeAttempts = 100
+
 // makeWorkspace makes the workspace that chooseWorkspace has chosen.
 func (st *state) makeWorkspace(who identity, mode fs.FileMode) error {
 	dir, outer := filepath.Dir(st.Workspace), fs.FileMode(0o755)
@@ -48,9 +51,14 @@ func (st *state) makeWorkspace(who identity, mode fs.FileMode) error {
 			outer = 0o711 // as the session folder
 		}
 	}
-	err := os.MkdirAll(dir, outer)
-	if err == nil {
-		err = os.Mkdir(st.Workspace, mode)
+	var err error
+	for range makeAttempts { // the last sandbox of another program removes dir
+		if err = os.MkdirAll(dir, outer); err == nil {
+			err = os.Mkdir(st.Workspace, mode)
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
 	}
 	if errors.Is(err, fs.ErrExist) {
 		err = st.useWorkspace()
@@ -86,7 +94,9 @@ func (st *state) removeWorkspace() error {
 	if !st.Made || st.LeaveFiles || filepath.Dir(st.Workspace) != filepath.Join(filepath.Dir(st.Session), workspacesFolder) {
 		return nil
 	}
-	return files.RemoveTree(st.Workspace)
+	err := files.RemoveTree(st.Workspace)
+	_ = os.Remove(filepath.Dir(st.Workspace)) // unless it has others
+	return err
 }
 
 // workspaceEmpty reports whether the workspace of an incomplete sandbox holds nothing.
