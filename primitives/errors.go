@@ -76,7 +76,7 @@ type SettingError struct {
 	Setting string
 	// Problem says what is wrong with it, and after a semicolon what to do.
 	Problem string
-	// Err is fs.ErrInvalid or errors.ErrUnsupported.
+	// Err is fs.ErrInvalid or errors.ErrUnsupported, or what is wrong with a path, such as fs.ErrExist.
 	Err error
 }
 

@@ -58,7 +58,7 @@ type Spec struct {
 	// programs that need the same path on both sides, or of a new one, which may be a folder of the
 	// image and then keeps its files. Empty lets the kind choose: /workspace where the sandbox has
 	// files of its own. A sandbox on a machine, which shares its files, accepts only the path that
-	// an earlier sandbox has had, once that has ended: fs.ErrExist or errors.ErrUnsupported.
+	// an earlier sandbox has had, once that has ended; another path is a [*SettingError].
 	WorkspacePath string `json:"workspace_path,omitempty"`
 	// Network is "none", or the name of a network. Empty means access to the internet.
 	Network string `json:"network,omitempty"`

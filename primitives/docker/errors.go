@@ -90,9 +90,12 @@ const guestSays = "envrunner guest: "
 // none: then the program was no guest, or not the right one.
 func (c config) cannotServe(img image.InspectResponse, said string) error {
 	_, reason, found := strings.Cut(said, guestSays)
+	_, path, refused := strings.Cut(reason, "workspace_path: ")
 	switch {
 	case !found:
 		return nil
+	case refused:
+		return c.invalid("workspace_path", strings.TrimSpace(path))
 	case img.Config != nil && validName(img.Config.Labels[labelFolder]) &&
 		strings.Contains(reason, guestRoot+"/"+img.Config.Labels[labelFolder]) && strings.Contains(reason, "permission denied"):
 		return fmt.Errorf("%w: user: the snapshot's files belong to the user of the sandbox that it was made of: %s; start it as that user", fs.ErrPermission, reason)

@@ -100,7 +100,8 @@ func TestAFolderOfTheImageIsTheWorkspace(t *testing.T) {
 	}
 	cfg := config(t, testdocker.Busybox(t))
 	cfg.WorkspacePath = "/etc/passwd"
-	if _, err := docker.New(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "/etc/passwd is not a folder; choose another path") {
+	_, err := docker.New(t.Context(), cfg)
+	if wrong, ok := errors.AsType[*primitives.SettingError](err); !ok || wrong.Problem != "/etc/passwd is not a folder; choose another path" {
 		t.Errorf("a file at the path: %v", err)
 	}
 }

@@ -51,8 +51,16 @@ func (e *HandshakeError) Error() string {
 	return said
 }
 
-// Unwrap returns the cause and primitives.ErrUnavailable.
-func (e *HandshakeError) Unwrap() []error { return []error{e.Err, primitives.ErrUnavailable} }
+// Unwrap returns the cause and primitives.ErrUnavailable, or a [*primitives.SettingError] if the guest wrote
+// that its workspace cannot be at the path of the configuration.
+func (e *HandshakeError) Unwrap() []error {
+	const setting = "workspace_path"
+	if _, problem, ok := strings.Cut(e.Stderr, setting+": "); ok {
+		problem, _, _ = strings.Cut(problem, "\n")
+		return []error{&primitives.SettingError{Setting: setting, Problem: problem, Err: fs.ErrInvalid}}
+	}
+	return []error{e.Err, primitives.ErrUnavailable}
+}
 
 // errCode stands for a sentinel on the wire. Codes are part of the protocol:
 // never renumber one.

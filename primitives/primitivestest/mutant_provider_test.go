@@ -39,6 +39,7 @@ func TestMutantsOfProviders(t *testing.T) {
 	const (
 		lives = "List says that the program of a sandbox lives, and what the sandbox is for"
 		kept  = "a kept sandbox whose program was killed is not owned, works on and can be removed"
+		path  = "the next sandbox has a new workspace at the path of the last one"
 		left  = "a sandbox whose program was killed is an orphan within its grace"
 	)
 	for _, m := range []struct {
@@ -50,6 +51,7 @@ func TestMutantsOfProviders(t *testing.T) {
 		{"there are no orphans", left, "orphan", brokenProvider{list: func(i *primitives.Info) { i.Orphan = false }}},
 		{"what is kept is an orphan", kept, "orphan", brokenProvider{list: func(i *primitives.Info) { i.Orphan = !i.Owned }}},
 		{"nothing is kept", kept, "kept", brokenProvider{create: func(s *primitives.Spec) { s.Keep = false }}},
+		{"the path is ignored", path, "path of the workspace", brokenProvider{create: func(s *primitives.Spec) { s.WorkspacePath = "" }}},
 		{"the conversation is dropped", lives, "session", brokenProvider{create: func(s *primitives.Spec) { s.Session = "" }}},
 	} {
 		t.Run(strings.ReplaceAll(m.name, " ", "_"), func(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -30,6 +31,7 @@ func providerRules() []rule {
 			expect(t, "session", info.Session, spec.Session)
 			expect(t, "time of creation is known", info.Created.IsZero(), false)
 		}},
+		{name: "the next sandbox has a new workspace at the path of the last one", check: checkSamePath},
 		{name: "a kept sandbox whose program was killed is not owned, works on and can be removed", check: checkKeptOrphan},
 		{name: "a sandbox whose program was killed is an orphan within its grace", check: func(t testingT, s *sandbox) {
 			provider, spec := s.suite.h.Provider(s.suite.dir)
@@ -48,6 +50,39 @@ func providerRules() []rule {
 		rules[i].possible = func(h Harness) bool { return h.Provider != nil }
 	}
 	return rules
+}
+
+// checkSamePath checks Spec.WorkspacePath. While the sandbox at the path lives, a second one is refused or
+// has files of its own.
+func checkSamePath(t testingT, s *sandbox) {
+	provider, spec := s.suite.h.Provider(s.suite.dir)
+	spec.Session = "conversation-" + s.token
+	first, err := provider.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatalf("Create: %v", err)
+	}
+	at := first.Paths().Workspace
+	err = first.WriteFile(t.Context(), "mine", strings.NewReader("x"), primitives.WriteOptions{})
+	expect(t, "error of WriteFile", err, nil)
+	spec.WorkspacePath = at
+	check := func(box primitives.EnvironmentPrimitive) {
+		expect(t, "path of the workspace", box.Paths().Workspace, at)
+		_, err := box.Stat(t.Context(), "mine")
+		expectError(t, "Stat of a file of the other sandbox", err, fs.ErrNotExist)
+		endBox(t, box)
+	}
+	if beside, err := provider.Create(t.Context(), spec); err == nil {
+		check(beside)
+	}
+	info, err := first.Stat(t.Context(), "mine")
+	expect(t, "error of Stat in the first sandbox", err, nil)
+	expect(t, "size of its file", info.Size, 1)
+	endBox(t, first)
+	next, err := provider.Create(t.Context(), spec)
+	if err != nil {
+		t.Fatalf("Create after the end of the first sandbox: %v", err)
+	}
+	check(next)
 }
 
 func checkKeptOrphan(t testingT, s *sandbox) {
