@@ -14,6 +14,7 @@
 //	config, security                the settings and their checks; the seccomp filter
 //	container, install, program     create a container; put the runner and an agent into it
 //	limits                          defaults and limits of memory, processes, processors and disk
+//	workspace                       where the workspace is, and whose
 //	mounts, folders, protect        what may be mounted; verify it; what is read-only in it
 //	network                         the network that sandboxes share; ports
 //	driver, pause, usage            connect to the guest; pause and resume; what a container uses

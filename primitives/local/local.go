@@ -20,6 +20,7 @@
 // Where to look, by file:
 //
 //	local, adopt, fork, provider     make, attach to and copy sandboxes; Provider
+//	workspace                        where a new workspace is
 //	sandbox, state, list             a handle; what is stored of a sandbox; all sandboxes
 //	exec, lookup, env, user          run a command: its program, its variables (the allow-list), its user
 //	spawn, process, stream, tty      start and follow a process; pipes, terminals

@@ -22,7 +22,7 @@ import (
 // The credentials are those of Modal's own tools: the environment variables
 // MODAL_TOKEN_ID and MODAL_TOKEN_SECRET, else those of a profile of ~/.modal.toml.
 //
-// In [primitives.Spec], Image is a registry's tag, such as node:22-bookworm-slim, or the ID of
+// In [primitives.Spec], an empty WorkspacePath means /workspace. Image is a registry's tag, such as node:22-bookworm-slim, or the ID of
 // a Modal image, such as a snapshot: "im-...". An empty User means root. Files are always read
 // and written as root; new files belong to User. Network is "none" or empty. A zero Grace means
 // one minute. Modal ends the sandbox about a minute after the grace period, and about two
