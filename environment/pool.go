@@ -179,7 +179,9 @@ func (p *Pool) Create(ctx context.Context, cfg Config) (*Environment, error) {
 	w, refill, err := p.take(ctx)
 	if err == nil && cfg.keepsPath() && w.Paths().Workspace != cfg.KeepPath {
 		p.discard(ctx, w)
-		w, err = cfg.createSandbox(ctx)
+		if w, err = cfg.createSandbox(ctx); err != nil {
+			refill()
+		}
 	}
 	if err != nil {
 		leave()

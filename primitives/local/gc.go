@@ -172,7 +172,7 @@ func cleanHalf(ctx context.Context, session string, st state, opts primitives.GC
 	if err != nil {
 		return primitives.Garbage{}, err
 	}
-	if !st.Copying && !(onlyNew(session) && st.workspaceEmpty()) {
+	if !st.Copying && (!onlyNew(session) || !st.workspaceEmpty()) {
 		return primitives.Garbage{}, nil
 	}
 	found := primitives.Garbage{Kind: "folder", ID: filepath.Base(session), Why: "its program died while it was made", Created: info.ModTime().UTC()}
