@@ -19,7 +19,7 @@ ln -s /bin/sh bin/sh; printf '#!%s/bin/sh\necho tool\n' "$PWD" >bin/tool; chmod 
 echo "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" >CMakeCache.txt`
 
 // usesPath writes what still works into the file out.
-const usesPath = `{ cat link/f; bin/tool; grep -qx "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" CMakeCache.txt && echo built; } >out 2>/dev/null; true`
+const usesPath = `{ [ "$(readlink link)" = "$PWD/dir" ] && cat link/f; bin/tool; grep -qx "CMAKE_HOME_DIRECTORY:INTERNAL=$PWD" CMakeCache.txt && echo built; } >out 2>/dev/null; true`
 
 // A real virtual environment of Python, where there is one.
 const (
