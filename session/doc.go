@@ -29,11 +29,11 @@
 // calls, subagents, usage. The same fold serves live events, a stored log
 // and the agent's own history.
 //
-// Where to look: session.go opens a session and rebuilds its state; turn.go and worker.go run
-// prompts; sandbox.go creates the sandbox, also a new one for an old conversation, from what
-// checkpoint.go and transcript.go have stored (package internal/workspace has the files); rewind.go, fork.go and
-// move.go choose another beginning for it; durable.go follows the query of a killed program; log.go numbers and stores events; state.go and
-// reduce.go fold them; permission.go and interrupt.go answer the agent.
+// Where to look: session.go opens a session and rebuilds its state; turn.go and worker.go run prompts; sandbox.go creates
+// the sandbox, also a new one for an old conversation, which beginning.go reads; checkpoint.go and transcript.go store
+// what that needs, and package internal/workspace the files; rewind.go, fork.go and move.go choose another beginning;
+// durable.go follows the query of a killed program; log.go numbers and stores events; state.go and reduce.go fold them;
+// permission.go and interrupt.go answer the agent.
 //
 // The package is for programs that build on conversations. To run
 // an agent once, without storing anything, use package environment.

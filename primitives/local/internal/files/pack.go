@@ -27,7 +27,7 @@ func (f *FS) Pack(ctx context.Context, dir string, opts primitives.PackOptions) 
 	if err != nil {
 		return nil, f.fail("pack", dir, err)
 	}
-	p := &packer{fs: f, dir: dir, ignore: ignore, stop: ctx.Err}
+	p := &packer{fs: f, dir: dir, ignore: ignore, ctx: ctx}
 	if opts.Only != nil {
 		p.from, err = f.pick(ctx, dir, opts.Only)
 	} else {
@@ -129,7 +129,7 @@ type packer struct {
 	fs     *FS
 	dir    string
 	ignore glob.Set
-	stop   func() error
+	ctx    context.Context //nolint:containedctx // it covers reading, too
 
 	mu   sync.Mutex // Close may be called during a Read
 	from finder     // nil when closed
@@ -176,7 +176,7 @@ func (p *packer) Close() error {
 
 // step makes the next piece. Its error is for the reader; io.EOF means the end.
 func (p *packer) step() error {
-	if err := p.stop(); err != nil {
+	if err := p.ctx.Err(); err != nil {
 		return p.fs.fail("pack", p.dir, err)
 	}
 	if p.file != nil {
@@ -245,7 +245,7 @@ func (p *packer) regular(h *tar.Header, e *entry) error {
 	for n := 0; changed && n < smallReads; n++ {
 		settled := true
 		if _, picked := p.from.(*picker); picked {
-			if settled, err = settle(fd, &st); err != nil {
+			if settled, err = settle(p.ctx, fd, &st); err != nil {
 				return errors.Join(err, file.Close())
 			}
 		}

@@ -1,6 +1,7 @@
 package files
 
 import (
+	"context"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,11 +23,17 @@ func isSettled(st *unix.Stat_t) bool {
 }
 
 // settle reports whether a file is settled. It waits for that no longer than a tick, and updates the state of the file.
-func settle(fd int, st *unix.Stat_t) (bool, error) {
+func settle(ctx context.Context, fd int, st *unix.Stat_t) (bool, error) {
 	if isSettled(st) {
 		return true, nil
 	}
-	time.Sleep(longTick)
+	tick := time.NewTimer(longTick)
+	defer tick.Stop()
+	select {
+	case <-tick.C:
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
 	err := unix.Fstat(fd, st)
 	return isSettled(st), err
 }
