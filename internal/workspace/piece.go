@@ -41,6 +41,7 @@ func digestOf(data []byte) Digest {
 // cutter reads the content of one file at a time. Its buffers are used again.
 type cutter struct {
 	first  []byte
+	block  [holeBlock]byte
 	buf    []byte
 	pieces *chunker.Chunker
 }
@@ -51,12 +52,7 @@ func (c *cutter) cut(r io.Reader, emit func(Digest, []byte) error) (digest Diges
 	if c.first == nil {
 		c.first = make([]byte, wholeFile+1)
 	}
-	n := 0
-	for n < len(c.first) && err == nil {
-		var m int
-		m, err = r.Read(c.first[n:])
-		n += m
-	}
+	n, err := fill(r, c.first)
 	switch {
 	case errors.Is(err, io.EOF) && n < len(c.first):
 		digest = digestOf(c.first[:n])
@@ -64,40 +60,118 @@ func (c *cutter) cut(r io.Reader, emit func(Digest, []byte) error) (digest Diges
 	case err != nil && !errors.Is(err, io.EOF):
 		return "", nil, 0, err
 	}
-	all := io.MultiReader(bytes.NewReader(c.first), r)
-	if c.pieces == nil {
-		c.buf = make([]byte, maxPiece)
-		c.pieces = chunker.NewWithBoundaries(all, polynomial, minPiece, maxPiece)
-		c.pieces.SetAverageBits(pieceBits)
-	} else {
-		c.pieces.ResetWithBoundaries(all, polynomial, minPiece, maxPiece)
-		c.pieces.SetAverageBits(pieceBits)
-	}
+	data := &segments{r: io.MultiReader(bytes.NewReader(c.first), r), buf: c.block[:]}
 	for {
-		next, err := c.pieces.Next(c.buf)
+		hole, err := data.skipHole()
+		if hole > 0 {
+			pieces = append(pieces, piece{size: hole})
+			size += hole
+		}
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
 			return "", nil, 0, err
 		}
-		size += int64(len(next.Data))
-		p := piece{size: int64(len(next.Data))}
-		if !isZero(next.Data) {
-			p.digest = digestOf(next.Data)
-			if err := emit(p.digest, next.Data); err != nil {
-				return "", nil, 0, err
-			}
+		if pieces, err = c.cutSegment(data, pieces, emit); err != nil {
+			return "", nil, 0, err
 		}
-		if last := len(pieces) - 1; p.digest == "" && last >= 0 && pieces[last].digest == "" {
-			pieces[last].size += p.size
-			continue
+	}
+	for _, p := range pieces {
+		if p.digest != "" {
+			size += p.size
 		}
-		pieces = append(pieces, p)
 	}
 	list := encodePieces(pieces)
 	digest = digestOf(list)
 	return digest, pieces, size, emit(digest, list)
+}
+
+// cutSegment cuts data up to the next hole and adds its pieces.
+func (c *cutter) cutSegment(data io.Reader, pieces []piece, emit func(Digest, []byte) error) ([]piece, error) {
+	if c.pieces == nil {
+		c.buf = make([]byte, maxPiece)
+		c.pieces = chunker.NewWithBoundaries(data, polynomial, minPiece, maxPiece)
+	} else {
+		c.pieces.ResetWithBoundaries(data, polynomial, minPiece, maxPiece)
+	}
+	c.pieces.SetAverageBits(pieceBits)
+	for {
+		next, err := c.pieces.Next(c.buf)
+		if errors.Is(err, io.EOF) {
+			return pieces, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		p := piece{digest: digestOf(next.Data), size: int64(len(next.Data))}
+		if err := emit(p.digest, next.Data); err != nil {
+			return nil, err
+		}
+		pieces = append(pieces, p)
+	}
+}
+
+// holeBlock is the unit of holes.
+const holeBlock = 64 << 10
+
+// segments reads a content in blocks and separates data from holes, which are blocks of zeros. Read ends at a hole.
+type segments struct {
+	r    io.Reader
+	buf  []byte
+	left []byte // of a block of data, or all of it
+	hole int64  // zeros that follow left
+	err  error
+}
+
+func (s *segments) Read(p []byte) (int, error) {
+	if len(s.left) == 0 && s.hole == 0 && s.err == nil {
+		s.next()
+	}
+	if len(s.left) == 0 {
+		if s.err != nil && !errors.Is(s.err, io.EOF) {
+			return 0, s.err
+		}
+		return 0, io.EOF
+	}
+	n := copy(p, s.left)
+	s.left = s.left[n:]
+	return n, nil
+}
+
+// skipHole returns how many zeros come before the next data, or before the end, which is io.EOF.
+func (s *segments) skipHole() (int64, error) {
+	n := s.hole
+	s.hole = 0
+	for len(s.left) == 0 && s.err == nil {
+		s.next()
+		n += s.hole
+		s.hole = 0
+	}
+	if len(s.left) > 0 {
+		return n, nil
+	}
+	return n, s.err
+}
+
+// fill is io.ReadFull with io.EOF for an end within buf, which it so tells from the io.ErrUnexpectedEOF of an archive.
+func fill(r io.Reader, buf []byte) (n int, err error) {
+	for n < len(buf) && err == nil {
+		var m int
+		m, err = r.Read(buf[n:])
+		n += m
+	}
+	return n, err
+}
+
+// next reads a block.
+func (s *segments) next() {
+	n, err := fill(s.r, s.buf)
+	if s.err = err; isZero(s.buf[:n]) {
+		s.hole = int64(n)
+		return
+	}
+	s.left = s.buf[:n]
 }
 
 var zeros [4096]byte

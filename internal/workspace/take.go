@@ -27,6 +27,18 @@ type Index struct {
 	// unclaimed is what was stored since the last Claim.
 	unclaimed int64
 	expects   bool // see Expect
+	refused   refusal
+}
+
+// refusal is a Take that reached a limit. As long as there is as much to read, the next one need not try.
+type refusal struct {
+	size int64 // of what was to be read, with holes
+	opts Options
+	err  error // nil for none
+}
+
+func (r *refusal) still(size int64, opts Options) bool {
+	return r.err != nil && size >= r.size && opts.Limit == r.opts.Limit && (r.opts.Room == 0 || opts.Room > 0 && opts.Room <= r.opts.Room)
 }
 
 // tracked is a file, link or folder as of the last Take. The revision is empty if the content is known from an archive
@@ -64,7 +76,8 @@ func (x *Index) Take(ctx context.Context, from Source, blobs Blobs, opts Options
 	}
 	t := &taking{index: x, from: from, blobs: blobs, opts: opts}
 	t.plan(infos)
-	if err := t.measure(); err != nil {
+	total, err := t.measure()
+	if err != nil {
 		return State{}, err
 	}
 	if len(t.changed) == 0 && len(t.dirty) == 0 && x.state.Root != "" {
@@ -72,9 +85,15 @@ func (x *Index) Take(ctx context.Context, from Source, blobs Blobs, opts Options
 		st.Read = 0
 		return st, nil
 	}
+	if x.refused.still(total, opts) {
+		return State{}, x.refused.err
+	}
 	t.known = x.blobs
 	t.put = make(map[Digest]struct{})
 	if err := t.readAll(ctx); err != nil {
+		if errors.Is(err, primitives.ErrLimit) {
+			x.refused = refusal{size: total, opts: opts, err: err}
+		}
 		return State{}, err
 	}
 	t.files = slices.DeleteFunc(t.files, func(f tracked) bool { return f.info.Path == "" })
@@ -171,16 +190,17 @@ func (t *taking) plan(infos []primitives.FileInfo) {
 	}
 }
 
-// measure returns an error if there is more to read than [Limit]: reading a hole takes time, too.
-func (t *taking) measure() error {
+// measure returns how much there is to read, and an error if that is more than [Limit]: reading a hole takes time, too.
+func (t *taking) measure() (total int64, err error) {
 	meter := Limit.Meter()
 	for _, i := range t.changed {
 		info := t.files[i].info
 		if err := meter(&tar.Header{Name: info.Path, Size: info.Size}); err != nil {
-			return err
+			return 0, err
 		}
+		total += info.Size
 	}
-	return nil
+	return total, nil
 }
 
 // learned reports whether the file has the content that was unpacked.
@@ -250,8 +270,12 @@ func (t *taking) store(ctx context.Context) error {
 			if t.isKnown(d) || t.opts.NoContents && path.Base(name) != gitignore {
 				return nil
 			}
+			if t.stored += int64(len(data)); t.opts.Room > 0 && t.stored > t.opts.Room {
+				failed = fmt.Errorf("%w: the workspace has more than %d bytes of new content, for which there is no room; the most of it is in %q",
+					primitives.ErrLimit, t.opts.Room, t.largest())
+				return failed
+			}
 			t.put[d] = struct{}{}
-			t.stored += int64(len(data))
 			want = append(want, d)
 			if !yield(bytes.NewReader(data), nil) {
 				return stop
@@ -265,6 +289,9 @@ func (t *taking) store(ctx context.Context) error {
 			if errors.Is(err, stop) {
 				return
 			}
+			if failed != nil {
+				break
+			}
 			if err != nil {
 				continue // contents tries again or sets failed
 			}
@@ -272,10 +299,6 @@ func (t *taking) store(ctx context.Context) error {
 			t.state.Read++
 			if all += f.data(); t.opts.Limit > 0 && all > t.opts.Limit {
 				failed = fmt.Errorf("%w: the workspace has more than %d bytes of content, the most of it in %q", primitives.ErrLimit, t.opts.Limit, t.largest())
-			}
-			if t.opts.Room > 0 && t.stored > t.opts.Room {
-				failed = fmt.Errorf("%w: the workspace has more than %d bytes of new content, for which there is no room; the most of it is in %q",
-					primitives.ErrLimit, t.opts.Room, t.largest())
 			}
 			if failed != nil {
 				break

@@ -110,6 +110,15 @@ func TestTheStateOfAWorkspaceIsBounded(t *testing.T) {
 	if !errors.Is(err, primitives.ErrLimit) || !strings.Contains(err.Error(), `the most of it in "most"`) {
 		t.Errorf("error %v", err)
 	}
+	s.packed = nil
+	if _, again := x.Take(t.Context(), s, m, Options{Limit: 2 * mib}); !errors.Is(again, primitives.ErrLimit) || len(s.packed) > 0 {
+		t.Errorf("the same once more: %v, read %q", again, s.packed)
+	}
+	m.puts = 0
+	_, err = x.Take(t.Context(), s, m, Options{Room: 100_000})
+	if !errors.Is(err, primitives.ErrLimit) || !strings.Contains(err.Error(), "no room") || m.puts > 0 {
+		t.Errorf("without room: %v, %d blobs were put", err, m.puts)
+	}
 	st, err := x.Take(t.Context(), s, m, Options{Limit: 3*mib + 100})
 	if err != nil || st.Files != 5 {
 		t.Errorf("%+v, %v", st, err)
