@@ -115,16 +115,22 @@ func BenchmarkOpen100000Events(b *testing.B) {
 	}
 }
 
-// BenchmarkCheckpoint10000Files compares a checkpoint of a workspace of 10,000 files, 10 of them
-// changed, with git status on it.
-func BenchmarkCheckpoint10000Files(b *testing.B) {
+// BenchmarkCheckpoint compares checkpoints of many files with git in the same folder: the first one with git add, later
+// ones, with 10 files changed and with none, with git status. It needs some GB of disk.
+func BenchmarkCheckpoint(b *testing.B) {
+	for _, files := range []int{10_000, 100_000} {
+		b.Run(fmt.Sprintf("files=%d", files), func(b *testing.B) { benchmarkCheckpoint(b, files) })
+	}
+}
+
+func benchmarkCheckpoint(b *testing.B, files int) {
 	sessions, err := sqlite.Open(b.Context(), b.TempDir())
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer sessions.Close()
 	cfg := scripted(b, steps(say("hello")))
-	cfg.Store, cfg.HealthInterval = sessions, -1
+	cfg.Store, cfg.HealthInterval, cfg.CheckpointInterval = sessions, -1, -1
 	s, err := Open(b.Context(), cfg)
 	if err != nil {
 		b.Fatal(err)
@@ -144,15 +150,20 @@ func BenchmarkCheckpoint10000Files(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	for i := range 10_000 {
+	for i := range files {
 		write(i, fmt.Sprintf("file %d\n%s", i, strings.Repeat("x", 1000)))
 	}
-	// Make the files old, as in a checkout: git and Take read recently written files again.
+	// Make the files old, as in a checkout: git reads recently written files again.
 	if err := filepath.WalkDir(dir, func(name string, _ fs.DirEntry, err error) error {
 		before := time.Now().Add(-time.Hour)
 		return errors.Join(err, os.Chtimes(name, before, before))
 	}); err != nil {
 		b.Fatal(err)
+	}
+	timed := func(f func()) time.Duration {
+		began := time.Now()
+		f()
+		return time.Since(began)
 	}
 	git := func(args ...string) {
 		cmd := exec.CommandContext(b.Context(), "git", append([]string{"-c", "user.name=a", "-c", "user.email=a@example.com"}, args...)...)
@@ -161,35 +172,40 @@ func BenchmarkCheckpoint10000Files(b *testing.B) {
 			b.Fatalf("git %s: %v\n%s", args[0], err, out)
 		}
 	}
-	git("init", "-q")
-	git("add", ".")
-	git("commit", "-qm", "all")
-	if _, err := s.Sync(b.Context()); err != nil {
-		b.Fatal(err)
+	checkpoint := func() {
+		if _, err := s.Sync(b.Context()); err != nil {
+			b.Fatal(err)
+		}
 	}
+	first := timed(checkpoint)
+	git("init", "-q")
+	add := timed(func() { git("add", ".") })
+	git("commit", "-qm", "all")
+	checkpoint()
 	round := 0
 	change := func() {
 		round++
 		for i := range 10 {
-			write((round*1009+i*997)%10_000, fmt.Sprintf("changed %d\n", round))
+			write((round*1009+i*997)%files, fmt.Sprintf("changed %d\n", round))
 		}
 	}
-	var status, checkpoint time.Duration
+	status := func() { git("status", "--porcelain") }
+	var changed, same, changedStatus, sameStatus time.Duration
 	for b.Loop() { // alternately, each after its own change
 		change()
-		began := time.Now()
-		git("status", "--porcelain")
-		status += time.Since(began)
+		changedStatus += timed(status)
 		change()
-		began = time.Now()
-		if _, err := s.Sync(b.Context()); err != nil {
-			b.Fatal(err)
-		}
-		checkpoint += time.Since(began)
+		changed += timed(checkpoint)
+		sameStatus += timed(status)
+		same += timed(checkpoint)
 	}
-	b.ReportMetric(float64(checkpoint)/float64(status), "x-of-git-status")
-	b.ReportMetric(float64(status.Microseconds())/float64(b.N)/1000, "ms-git-status")
-	b.ReportMetric(float64(checkpoint.Microseconds())/float64(b.N)/1000, "ms-checkpoint")
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 / float64(b.N) }
+	b.ReportMetric(first.Seconds(), "s-first")
+	b.ReportMetric(first.Seconds()/add.Seconds(), "first/git-add")
+	b.ReportMetric(ms(changed), "ms-10-changed")
+	b.ReportMetric(float64(changed)/float64(changedStatus), "10-changed/git-status")
+	b.ReportMetric(ms(same), "ms-nothing-changed")
+	b.ReportMetric(float64(same)/float64(sameStatus), "nothing-changed/git-status")
 }
 
 // BenchmarkOpenIdleSessions opens a thousand idle sessions in one program.
