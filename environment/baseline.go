@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"strings"
 	"sync"
 
 	"github.com/agentenv-dev/agentenv/internal/archive"
@@ -37,12 +39,16 @@ func (f files) Pack(ctx context.Context, opts primitives.PackOptions) (io.ReadCl
 
 // begin prepares for what is placed in the workspace of a new sandbox.
 func (b *baseline) begin(cfg Config) *workspace.Tracker {
-	if cfg.States != nil {
+	if cfg.sharesStates() {
 		return cfg.States
 	}
 	b.own = workspace.NewTemporary(nil)
 	return &workspace.Tracker{Blobs: b.own, Options: workspace.Options{Skip: ignoring(cfg.ignorePatterns())}}
 }
+
+// sharesStates reports whether the baseline is a state of the session. A session that leaves out files would show them as
+// created.
+func (c Config) sharesStates() bool { return c.States != nil && len(c.Checkpoints.Ignore) == 0 }
 
 // ignoring returns a function that reports whether a path matches one of the patterns.
 func ignoring(patterns []string) func(string) bool {
@@ -53,7 +59,7 @@ func ignoring(patterns []string) func(string) bool {
 // there is no baseline, and use returns the error.
 func (b *baseline) take(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config, states *workspace.Tracker) error {
 	st, err := states.Take(ctx, files{p}, states.Blobs, states.Options)
-	if err != nil && cfg.States != nil && ctx.Err() == nil && !errors.Is(err, errors.ErrUnsupported) {
+	if err != nil && cfg.sharesStates() && ctx.Err() == nil && !errors.Is(err, errors.ErrUnsupported) {
 		// It is too large for a session's store. The session says so with its first checkpoint.
 		cfg.States = nil
 		states = b.begin(cfg)
@@ -167,6 +173,9 @@ func (e *Environment) differ(ctx context.Context, contents bool, f func(differen
 		now, err := index.Take(ctx, files{e.prim}, blobs, workspace.Options{Skip: ignored, NoContents: !contents})
 		if err != nil {
 			return err
+		}
+		if len(now.Unreadable) > 0 { // they would be shown, and applied, as deleted
+			return fmt.Errorf("%w: %s", fs.ErrPermission, strings.Join(now.Unreadable, ", "))
 		}
 		changes, err := workspace.Compare(ctx, blobs, b.root, now.Root, ignored)
 		if err != nil {

@@ -173,7 +173,11 @@ func (e *Environment) receiveRest(ctx context.Context, r *hostgit.Receiver, dir 
 	if err != nil {
 		return nil, err
 	}
-	changes = slices.DeleteFunc(changes, func(c Change) bool { return c.Kind == Created && slices.Contains(ignored, c.Path) })
+	out := make(map[string]bool, len(ignored))
+	for _, name := range ignored {
+		out[name] = true
+	}
+	changes = slices.DeleteFunc(changes, func(c Change) bool { return c.Kind == Created && out[c.Path] })
 	left := &allowance{left: limit.Bytes, limit: limit}
 	files := make([]hostgit.File, 0, len(changes))
 	for _, c := range changes {

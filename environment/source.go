@@ -19,7 +19,6 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/archive"
 	"github.com/agentenv-dev/agentenv/internal/eventlog"
 	"github.com/agentenv-dev/agentenv/internal/input"
-	"github.com/agentenv-dev/agentenv/internal/relink"
 	"github.com/agentenv-dev/agentenv/internal/workspace"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -222,7 +221,7 @@ func (e placing) placeTar(ctx context.Context, into string, t Tar) (err error) {
 		return err
 	}
 	at := path.Join(e.prim.Paths().Workspace, into)
-	return e.unpackFrom(ctx, into, func(w io.Writer) error { return relink.Tar(w, r, t.Root, at, sourceLimit) })
+	return e.unpackFrom(ctx, into, func(w io.Writer) error { return archive.Relink(w, r, t.Root, at, sourceLimit) })
 }
 
 // emptyWorkspace removes what a new sandbox has in its own workspace: files of its image.

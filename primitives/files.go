@@ -103,4 +103,6 @@ type ListOptions struct {
 	Pattern string `json:"pattern,omitempty"`
 	// Limit is the maximum number of entries; zero means as many as fit into MaxListing.
 	Limit int `json:"limit,omitempty"`
+	// Strict makes a directory below the listed one that cannot be read fs.ErrPermission, with its path.
+	Strict bool `json:"strict,omitempty"`
 }

@@ -212,16 +212,18 @@ func (s *AgentSession) putWorkspace(ctx context.Context, live *liveSandbox, c *r
 	if live.states == nil {
 		var err error
 		if live.states, err = s.newStates(ctx, s.head(), false); err != nil {
-			return err
+			s.log.Warn("the files of the last checkpoint cannot be read; all are stored again", "error", err)
+			live.states, _ = s.newStates(ctx, Checkpoint{}, false) // it reads nothing
 		}
 	}
 	live.states.Room = s.room()
 	st, err := live.states.Take(ctx, live, live.states.Blobs, live.states.Options)
+	c.Stored = live.states.Claim()
 	if err != nil {
 		return err
 	}
 	c.Path = live.WorkspacePath()
-	c.Workspace, c.Files, c.Bytes, c.Stored = string(st.Root), st.Files, st.Bytes, live.states.Claim()
+	c.Workspace, c.Files, c.Bytes = string(st.Root), st.Files, st.Bytes
 	c.Unsteady = st.Unsteady
 	if len(st.Unreadable) > 0 && !live.unreadable {
 		live.unreadable = true

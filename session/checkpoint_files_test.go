@@ -63,6 +63,9 @@ func TestWhatIsPlacedIsStoredOnceWithTheSession(t *testing.T) {
 	if len(st.Checkpoints) != 2 {
 		t.Fatalf("checkpoints %+v", st.Checkpoints)
 	}
+	if live := s.live(); live.states == nil || live.states != live.States() {
+		t.Error("the session does not go on with what the environment knows")
+	}
 	first, second := st.Checkpoints[0], st.Checkpoints[1]
 	if first.Files != 1 || first.Bytes != 100_000 || first.Stored < 100_000 || first.Stored > 101_000 {
 		t.Errorf("the first checkpoint is %+v", first)

@@ -91,7 +91,7 @@ func (s *State) prunedError(number int) error {
 // meanwhile, no checkpoint lacks files without saying so, and the next pruning removes them.
 //
 // The caller holds saving, since it has stored the state of the sandbox: no checkpoint may be taken
-// with what is removed, and live.index knows nothing that no checkpoint has.
+// with what is removed, and what the index of its states has is kept.
 func (s *AgentSession) prune(ctx context.Context, live *liveSandbox) error {
 	s.pruning.Lock()
 	defer s.pruning.Unlock()
@@ -107,6 +107,9 @@ func (s *AgentSession) prune(ctx context.Context, live *liveSandbox) error {
 	garbage, freed, err := s.garbage(ctx, st, old, live.transcript)
 	if err != nil {
 		return err
+	}
+	if live.states != nil {
+		live.states.Spare(garbage)
 	}
 	err = s.append(ctx, event(runnerscripts.TypeCheckpointsPruned, "", runnerscripts.CheckpointsPruned{Numbers: old, Freed: freed}))
 	if err != nil {

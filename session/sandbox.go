@@ -225,7 +225,7 @@ func (s *AgentSession) setSandbox(ctx context.Context, sb sandbox, typ runnerscr
 		Backend: s.cfg.Environment.Sandbox.Type, ID: sb.ID(), Isolation: sb.Isolation(), Status: string(primitives.StatusRunning),
 		Message: message, Workspace: sb.WorkspacePath(),
 	}
-	live := &liveSandbox{sandbox: sb, backend: info.Backend, used: time.Now(), died: make(chan struct{})}
+	live := &liveSandbox{sandbox: sb, states: sb.States(), backend: info.Backend, used: time.Now(), died: make(chan struct{})}
 	events := []runnerscripts.Event{event(typ, "", info)}
 	if was := s.head().Path; was != "" && was != info.Workspace && !inPlace(s.cfg.Environment) {
 		events = append(events, event(runnerscripts.TypeLog, "", runnerscripts.Log{Level: "warn", Message: fmt.Sprintf(

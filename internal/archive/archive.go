@@ -37,6 +37,9 @@ func (l Limit) bytes() int64 {
 	return l.Bytes
 }
 
+// MaxEntries returns the maximum number of files, folders and links.
+func (l Limit) MaxEntries() int64 { return l.entries() }
+
 func (l Limit) entries() int64 {
 	if l.Entries == 0 {
 		return maxEntries

@@ -3,8 +3,11 @@ package workspace
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"path"
+
+	"github.com/agentenv-dev/agentenv/primitives"
 )
 
 // gitignore is the name of the files that tell git what to ignore.
@@ -30,6 +33,7 @@ type gitignores struct {
 	blobs Blobs
 	above map[string]bool // the folders to look into
 	rules map[string][]byte
+	size  int64 // of them
 }
 
 func (g *gitignores) dir(d Digest, dir string) error {
@@ -52,7 +56,13 @@ func (g *gitignores) dir(d Digest, dir string) error {
 	return nil
 }
 
+// maxGitignores is how many bytes of .gitignore files are read.
+const maxGitignores = 16 << 20
+
 func (g *gitignores) read(name string, e Entry) error {
+	if g.size += e.Size; g.size > maxGitignores {
+		return fmt.Errorf("%w: the .gitignore files of the workspace have more than %d MiB", primitives.ErrLimit, maxGitignores>>20)
+	}
 	r, err := openContent(g.ctx, g.blobs, e)
 	if err != nil {
 		return err

@@ -64,7 +64,13 @@ func (x *Index) Learn(ctx context.Context, r io.Reader, dir string, blobs Blobs,
 				failed = err
 				yield(nil, err)
 				return
-			case f.info.Path != "":
+			case f.info.Path == "":
+				// A hard link becomes a copy, whose content Take reads.
+				delete(found, path.Join(dir, h.Name))
+			default:
+				if was, ok := found[f.info.Path]; ok && f.info.IsDir() && !was.info.IsDir() {
+					clear(found) // a link to a folder stays, and what follows goes where it leads
+				}
 				found[f.info.Path] = f
 			}
 		}
@@ -73,9 +79,22 @@ func (x *Index) Learn(ctx context.Context, r io.Reader, dir string, blobs Blobs,
 		x.files = nil
 		return err
 	}
+	dropLinked(found)
 	x.files = slices.SortedFunc(maps.Values(found), func(a, b tracked) int { return strings.Compare(a.info.Path, b.info.Path) })
 	x.blobs = put
 	return nil
+}
+
+// dropLinked removes what an archive has below a link: it is unpacked where that leads.
+func dropLinked(found map[string]tracked) {
+	for name := range found {
+		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+			if at, ok := found[dir]; ok && !at.info.IsDir() {
+				clear(found) // and nobody knows what it has replaced there
+				return
+			}
+		}
+	}
 }
 
 // learned reads one entry of an archive. The path of the result is empty if the entry is no file, link or folder.

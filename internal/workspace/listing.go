@@ -160,6 +160,9 @@ func (t *taking) list(ctx context.Context) error {
 			t.state.Files++
 			t.state.Bytes += f.size
 		}
+		if f.info.Mode.IsRegular() && !f.lost && f.digest == "" {
+			return fmt.Errorf("%s: its content was not read", f.info.Path)
+		}
 		if dir := path.Dir(f.info.Path); t.dirty[dir] && !f.lost {
 			children[dir] = append(children[dir], f)
 		}

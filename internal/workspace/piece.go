@@ -273,6 +273,8 @@ func piecesOf(ctx context.Context, blobs Blobs, e Entry) (_ []piece, err error) 
 func (c *content) Read(p []byte) (int, error) {
 	for c.err == nil && len(p) > 0 {
 		switch {
+		case c.ctx.Err() != nil:
+			c.err = context.Cause(c.ctx)
 		case c.hole > 0:
 			n := int(min(c.hole, int64(len(p))))
 			clear(p[:n])

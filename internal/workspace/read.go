@@ -32,12 +32,16 @@ func (t *taking) contents(ctx context.Context, failed *error) iter.Seq2[int, io.
 			}
 			if err != nil {
 				// A large file became shorter meanwhile: read it without saying its size first.
-				if read == end-at || ctx.Err() != nil || errors.Is(err, primitives.ErrUnavailable) || errors.Is(err, primitives.ErrTerminated) {
+				if read == end-at || ctx.Err() != nil || errors.Is(err, primitives.ErrUnavailable) || errors.Is(err, primitives.ErrTerminated) ||
+					errors.Is(err, errors.ErrUnsupported) {
 					*failed = err
 					return
 				}
-				if more, err := t.opened(ctx, t.changed[at+read], yield); err != nil || !more {
+				more, err := t.opened(ctx, t.changed[at+read], yield)
+				if err != nil {
 					*failed = err
+				}
+				if err != nil || !more {
 					return
 				}
 				read++
@@ -79,12 +83,16 @@ func (t *taking) packed(ctx context.Context, files []int, names []string, yield 
 		if read == len(names) {
 			return read, true, fmt.Errorf("%q: the sandbox packed what was not asked for: %w", h.Name, primitives.ErrPathEscape)
 		}
-		if h.Typeflag != tar.TypeReg {
-			t.files[files[read]].info.Path = "" // it was replaced by a link; the next Take sees that
+		f := &t.files[files[read]]
+		if h.Typeflag == tar.TypeSymlink { // which has replaced the file
+			f.info.Mode, f.info.Target, f.info.Revision = fs.ModeSymlink|fs.ModePerm, h.Linkname, ""
 			read++
 			continue
 		}
-		body := &checked{r: in, n: h.Size}
+		if h.Typeflag != tar.TypeReg || h.Size > f.info.Size+maxGrowth {
+			return read, true, fmt.Errorf("%q: the sandbox packed a file of %d bytes that it had listed with %d: %w", h.Name, h.Size, f.info.Size, primitives.ErrLimit)
+		}
+		body := &checked{r: in}
 		if !yield(files[read], body) {
 			return read, false, nil
 		}
@@ -98,7 +106,6 @@ func (t *taking) packed(ctx context.Context, files []int, names []string, yield 
 // checked keeps the error of reading one file.
 type checked struct {
 	r   io.Reader
-	n   int64
 	err error
 }
 
@@ -114,7 +121,7 @@ func (c *checked) Read(p []byte) (int, error) {
 func (t *taking) missing(ctx context.Context, i int) error {
 	f := &t.files[i]
 	_, err := t.from.Files().Stat(ctx, f.info.Path)
-	if errors.Is(err, fs.ErrNotExist) {
+	if isGone(err) {
 		f.info.Path = ""
 		return nil
 	}
@@ -125,6 +132,12 @@ func (t *taking) missing(ctx context.Context, i int) error {
 	return err
 }
 
+// isGone reports whether a file is no longer at its path.
+func isGone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, primitives.ErrNotDirectory) || errors.Is(err, primitives.ErrNotRegular) ||
+		errors.Is(err, primitives.ErrIsDirectory)
+}
+
 // maxGrowth is how many bytes a file may have beyond its listed size.
 const maxGrowth = 64 << 20
 
@@ -133,7 +146,7 @@ func (t *taking) opened(ctx context.Context, i int, yield func(int, io.Reader) b
 	f := &t.files[i]
 	r, err := t.from.Files().Open(ctx, f.info.Path)
 	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, primitives.ErrNotRegular), errors.Is(err, primitives.ErrIsDirectory):
+	case isGone(err):
 		f.info.Path = ""
 		return true, nil
 	case errors.Is(err, fs.ErrPermission):

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"path"
 	"slices"
 	"strings"
@@ -30,15 +29,34 @@ type Index struct {
 	refused   refusal
 }
 
-// refusal is a Take that reached a limit. As long as there is as much to read, the next one need not try.
+// refusal is a Take that reached a limit. As long as all files are still as they were, the next one need not try.
 type refusal struct {
-	size int64 // of what was to be read, with holes
-	opts Options
-	err  error // nil for none
+	files map[string]string // revisions by path
+	opts  Options
+	err   error // nil for none
 }
 
-func (r *refusal) still(size int64, opts Options) bool {
-	return r.err != nil && size >= r.size && opts.Limit == r.opts.Limit && (r.opts.Room == 0 || opts.Room > 0 && opts.Room <= r.opts.Room)
+func (r *refusal) still(infos []primitives.FileInfo, opts Options) bool {
+	if r.err == nil || opts.Limit != r.opts.Limit || r.opts.Room > 0 && (opts.Room == 0 || opts.Room > r.opts.Room) {
+		return false
+	}
+	same := 0
+	for _, info := range infos {
+		if rev, ok := r.files[info.Path]; ok && rev == info.Revision {
+			same++
+		}
+	}
+	return same == len(r.files)
+}
+
+func revisionsOf(infos []primitives.FileInfo) map[string]string {
+	files := make(map[string]string)
+	for _, info := range infos {
+		if info.Mode.IsRegular() {
+			files[info.Path] = info.Revision
+		}
+	}
+	return files
 }
 
 // tracked is a file, link or folder as of the last Take. The revision is empty if the content is known from an archive
@@ -67,17 +85,17 @@ type Options struct {
 // Take stores the state of a workspace. A file that changes while it is read is read again; if it changes each time, it
 // is stored with one of its contents, or a mix, and State.Unsteady names it.
 func (x *Index) Take(ctx context.Context, from Source, blobs Blobs, opts Options) (State, error) {
-	infos, err := from.Files().List(ctx, ".", primitives.ListOptions{Depth: -1})
+	l := &lister{files: from.Files(), skip: opts.Skip}
+	infos, err := l.list(ctx)
 	if err != nil {
-		return State{}, err
-	}
-	if infos, err = choose(infos, opts.Skip); err != nil {
 		return State{}, err
 	}
 	t := &taking{index: x, from: from, blobs: blobs, opts: opts}
+	if l.denied != "" {
+		t.state.Unreadable = named(nil, l.denied)
+	}
 	t.plan(infos)
-	total, err := t.measure()
-	if err != nil {
+	if err := t.measure(); err != nil {
 		return State{}, err
 	}
 	if len(t.changed) == 0 && len(t.dirty) == 0 && x.state.Root != "" {
@@ -85,15 +103,16 @@ func (x *Index) Take(ctx context.Context, from Source, blobs Blobs, opts Options
 		st.Read = 0
 		return st, nil
 	}
-	if x.refused.still(total, opts) {
+	if x.refused.still(infos, opts) {
 		return State{}, x.refused.err
 	}
 	t.known = x.blobs
 	t.put = make(map[Digest]struct{})
 	if err := t.readAll(ctx); err != nil {
 		if errors.Is(err, primitives.ErrLimit) {
-			x.refused = refusal{size: total, opts: opts, err: err}
+			x.refused = refusal{files: revisionsOf(infos), opts: opts, err: err}
 		}
+		x.unclaimed += t.stored
 		return State{}, err
 	}
 	t.files = slices.DeleteFunc(t.files, func(f tracked) bool { return f.info.Path == "" })
@@ -104,32 +123,21 @@ func (x *Index) Take(ctx context.Context, from Source, blobs Blobs, opts Options
 	return t.state, nil
 }
 
+// Spare removes from garbage what the index knows to be stored, and will not store again.
+func (x *Index) Spare(garbage Sizes) {
+	for d := range x.blobs {
+		delete(garbage, d)
+	}
+	for _, d := range x.dirs {
+		delete(garbage, d)
+	}
+}
+
 // Claim returns how many bytes were stored since the last Claim that states before did not have.
 func (x *Index) Claim() int64 {
 	n := x.unclaimed
 	x.unclaimed = 0
 	return n
-}
-
-// choose removes what is left out, and checks the paths, which come from the sandbox.
-func choose(infos []primitives.FileInfo, skip func(string) bool) ([]primitives.FileInfo, error) {
-	out := make(map[string]bool) // folders
-	kept := infos[:0]
-	for i, info := range infos {
-		if strings.HasPrefix(info.Path, "/") || !validName(path.Base(info.Path)) || path.Clean(info.Path) != info.Path ||
-			i > 0 && infos[i-1].Path >= info.Path {
-			return nil, fmt.Errorf("%q: %w", info.Path, primitives.ErrPathEscape)
-		}
-		if skip != nil && (out[path.Dir(info.Path)] || skip(info.Path)) {
-			out[info.Path] = true
-			continue
-		}
-		if info.IsDir() || info.Mode.IsRegular() || info.Mode&fs.ModeSymlink != 0 {
-			info.Mode &= fs.ModeType | fs.ModePerm
-			kept = append(kept, info)
-		}
-	}
-	return kept, nil
 }
 
 // taking is one Take.
@@ -148,6 +156,7 @@ type taking struct {
 	cut      cutter
 	state    State
 	stored   int64
+	trial    bool // nothing is stored
 }
 
 // plan compares the listing with the last one.
@@ -190,17 +199,16 @@ func (t *taking) plan(infos []primitives.FileInfo) {
 	}
 }
 
-// measure returns how much there is to read, and an error if that is more than [Limit]: reading a hole takes time, too.
-func (t *taking) measure() (total int64, err error) {
+// measure returns an error for a workspace beyond [Limit]: reading a hole takes time, too, and so does writing it.
+func (t *taking) measure() error {
 	meter := Limit.Meter()
-	for _, i := range t.changed {
+	for i := range t.files {
 		info := t.files[i].info
 		if err := meter(&tar.Header{Name: info.Path, Size: info.Size}); err != nil {
-			return 0, err
+			return err
 		}
-		total += info.Size
 	}
-	return total, nil
+	return nil
 }
 
 // learned reports whether the file has the content that was unpacked.
@@ -230,6 +238,11 @@ const rounds = 3
 
 // readAll stores the contents of the changed files.
 func (t *taking) readAll(ctx context.Context) error {
+	if t.mayNotFit() {
+		if err := t.tryOut(ctx); err != nil {
+			return err
+		}
+	}
 	for n := range rounds {
 		t.unsteady = nil
 		if err := t.store(ctx); err != nil {
@@ -251,6 +264,31 @@ func (t *taking) readAll(ctx context.Context) error {
 		t.state.Unsteady = named(t.state.Unsteady, t.files[i].info.Path)
 	}
 	return nil
+}
+
+// mayNotFit reports whether the state may be beyond a limit: holes, and contents that are stored, do not count.
+func (t *taking) mayNotFit() bool {
+	var all, changed int64
+	for i := range t.files {
+		all += t.files[i].info.Size
+	}
+	for _, i := range t.changed {
+		changed += t.files[i].info.Size
+	}
+	return t.opts.Limit > 0 && all > t.opts.Limit || t.opts.Room > 0 && changed > t.opts.Room
+}
+
+// tryOut reads all changed files without storing anything, so that what does not fit leaves nothing behind.
+func (t *taking) tryOut(ctx context.Context) error {
+	t.trial = true
+	err := t.store(ctx)
+	for _, i := range t.changed {
+		f := &t.files[i]
+		f.digest, f.size, f.pieces = "", 0, nil
+	}
+	t.trial, t.stored, t.state.Read = false, 0, 0
+	clear(t.put)
+	return err
 }
 
 // store reads the changed files and puts their contents into the store.
@@ -276,6 +314,9 @@ func (t *taking) store(ctx context.Context) error {
 				return failed
 			}
 			t.put[d] = struct{}{}
+			if t.trial {
+				return nil
+			}
 			want = append(want, d)
 			if !yield(bytes.NewReader(data), nil) {
 				return stop

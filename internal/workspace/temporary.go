@@ -24,7 +24,7 @@ type Temporary struct {
 
 type extent struct{ offset, size int64 }
 
-// NewTemporary returns an empty Temporary. It also has the blobs of below, which may be nil, and stores only others.
+// NewTemporary returns an empty Temporary. It also has the blobs of below, which may be nil.
 func NewTemporary(below Blobs) *Temporary {
 	return &Temporary{below: below, at: make(map[Digest]extent), users: 1}
 }

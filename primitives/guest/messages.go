@@ -393,6 +393,7 @@ func codeListOptions(c *codec, v *primitives.ListOptions) {
 	codeInt(c, &v.Depth)
 	codeString(c, &v.Pattern)
 	codeInt(c, &v.Limit)
+	c.bool(&v.Strict)
 }
 
 func codePackOptions(c *codec, v *primitives.PackOptions) {

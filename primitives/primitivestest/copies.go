@@ -268,7 +268,7 @@ func snapshotRules() []rule {
 			box := *s
 			box.EnvironmentPrimitive, box.probe = restored, path.Join(restored.Paths().App, "probe")
 			t.Cleanup(func() { box.end(t) })
-			expect(t, "paths", restored.Paths(), s.Paths())
+			expect(t, "paths", restored.Paths(), layout(restored.Paths()))
 			box.expectFurnished(t, want)
 		}},
 		{name: "Snapshot with a cancelled context makes nothing", check: func(t testingT, s *sandbox) {

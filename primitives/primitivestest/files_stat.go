@@ -214,6 +214,12 @@ func listRefusalRules() []rule {
 				want = "dir dir/f g"
 			}
 			expect(t, "list", s.list(t, ".", all), want)
+			_, err := s.List(t.Context(), s.in("."), primitives.ListOptions{Depth: -1, Strict: true})
+			if want == "dir g" {
+				expectError(t, "a strict List", err, fs.ErrPermission)
+			} else {
+				expect(t, "error of a strict List", err, nil)
+			}
 		}},
 		{name: "List of ten thousand files is complete", check: func(t testingT, s *sandbox) {
 			s.probed(t, "many", "10000", "dir")

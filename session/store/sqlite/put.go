@@ -76,12 +76,12 @@ func (p *putting) all(ctx context.Context, contents iter.Seq2[io.Reader, error])
 			b, err = p.read(r)
 		}
 		if err == nil {
+			p.pending = append(p.pending, b) // discard removes its file
 			err = ctx.Err()
 		}
 		if err != nil {
 			return nil, err
 		}
-		p.pending = append(p.pending, b)
 		digests = append(digests, store.Digest(hex.EncodeToString(b.digest)))
 		if p.size += len(b.content); b.tmp != "" || len(b.content) > maxInline {
 			p.files++

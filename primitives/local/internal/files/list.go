@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -29,6 +30,7 @@ func (f *FS) list(ctx context.Context, dir string, opts primitives.ListOptions) 
 		return nil, err
 	}
 	defer w.close()
+	w.strict = opts.Strict
 	list := primitives.Listing{Limit: opts.Limit, Infos: []primitives.FileInfo{}}
 	for {
 		if err := ctx.Err(); err != nil {
@@ -190,7 +192,7 @@ func (w *walker) next() (*entry, bool, error) {
 		if it.sub {
 			err := w.push(top.fd, it.name, top.prefix+it.name+"/")
 			if err != nil && (!skippable(err) || w.strict && isDenied(err)) {
-				return nil, false, err
+				return nil, false, fmt.Errorf("%s: %w", top.prefix+it.name, err)
 			}
 			continue
 		}
