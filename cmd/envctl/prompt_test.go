@@ -47,7 +47,7 @@ func TestAQuestionShowsTheChange(t *testing.T) {
 		if !strings.HasPrefix(question, want) || !strings.Contains(question, tt.want) {
 			t.Errorf("%s: the question is\n%s\nwant\n%s\nand\n%s", tt.name, question, want, tt.want)
 		}
-		if strings.Contains(question, "/workspace/sub/f.txt") {
+		if strings.Contains(strings.ReplaceAll(question, "\n"+mark+"  ", ""), "/sub/f.txt") {
 			t.Errorf("%s: the folder of the sandbox is shown:\n%s", tt.name, question)
 		}
 		if tt.name == "another text" && !strings.Contains(question, "/sub/../f.txt") {
@@ -68,7 +68,7 @@ func TestAQuestionIsAnsweredOnATerminal(t *testing.T) {
 		Locations: []runnerscripts.Location{{Path: "WORKSPACE/run.sh"}},
 	}}, request{Call: remove, Options: always}, request{Call: remove, Options: allowOrReject()})
 	question := s.question()
-	if strings.Contains(question, mark+"run.sh") || !strings.Contains(strings.ReplaceAll(question, "\n"+mark+"  ", ""), "/workspace/run.sh") {
+	if strings.Contains(question, mark+"run.sh") || !strings.Contains(strings.ReplaceAll(question, "\n"+mark+"  ", ""), "/local/workspaces/") {
 		t.Errorf("the question is\n%s", question)
 	}
 	s.answer("n")

@@ -201,7 +201,7 @@ func TestASandboxThatDamagedItsRecordCanBeRemoved(t *testing.T) {
 		t.Fatalf("exit status %d\n%s", code, &errOut)
 	}
 	name := strings.TrimSpace(id.String())
-	for _, args := range [][]string{{"exec", name, "--", "sh", "-c", "echo broken > ../app/environment.json"}, {"rm", name}} {
+	for _, args := range [][]string{{"exec", name, "--", "sh", "-c", "echo broken > $HOME/../app/environment.json"}, {"rm", name}} {
 		if code := Execute(t.Context(), strings.NewReader(""), io.Discard, &errOut, args); code != exitOK {
 			t.Errorf("%q: exit status %d\n%s", args, code, &errOut)
 		}
