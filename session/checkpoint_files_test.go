@@ -36,11 +36,25 @@ func TestACheckpointWithoutRoomForItsFilesEndsNothing(t *testing.T) {
 	s := start(t, cfg)
 	converse(t, s, "a")
 	info := payload[runnerscripts.ErrorInfo](t, await(t, s, runnerscripts.TypeError))
-	if !strings.Contains(info.Message, "no room") || !strings.Contains(info.Message, `"big"`) {
+	if !strings.Contains(info.Message, "has no room") || !strings.Contains(info.Message, `"big"`) {
 		t.Errorf("error event %+v", info)
 	}
 	if answer := converse(t, s, "b"); answer != "on" {
 		t.Errorf("the next prompt is answered with %q", answer)
+	}
+}
+
+// Nor does the size of a query bound them.
+func TestTheFilesOfACheckpointAreNotOfTheQuery(t *testing.T) {
+	t.Parallel()
+	cfg := scripted(t, steps(run("sh", "-c", "head -c 200000 /dev/urandom >big"), say("done")))
+	cfg.MaxQuerySize = 100_000
+	s := start(t, cfg)
+	if answer := converse(t, s, "a"); answer != "done" {
+		t.Errorf("answered with %q", answer)
+	}
+	if c := s.head(); c.Stale != "" || c.Files != 1 || c.Stored < 200_000 {
+		t.Errorf("checkpoint %+v", c)
 	}
 }
 

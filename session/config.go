@@ -69,11 +69,10 @@ type Config struct {
 	// a sandbox ends. A checkpoint reads and stores only the changes since the last one. All but
 	// periodic ones stay until the session is removed, even in a memory store.
 	NoFiles bool
-	// MaxQuerySize and MaxSessionSize are how many bytes the events and checkpoints of one query,
-	// and of the session, may add to the store, before it compresses them. A query that reaches one is stopped and fails
-	// with the code "limit" and primitives.ErrLimit; beyond the second the session accepts no
-	// prompt. Zero means DefaultMaxQuerySize and DefaultMaxSessionSize, a negative number no
-	// limit.
+	// MaxQuerySize and MaxSessionSize are how many bytes the events of one query, and the events and checkpoints of the
+	// session, may add to the store, before it compresses them. A query that reaches one is stopped and fails with the
+	// code "limit" and primitives.ErrLimit; beyond the second the session accepts no prompt. A checkpoint whose files
+	// would reach it has none. Zero means DefaultMaxQuerySize and DefaultMaxSessionSize, a negative number no limit.
 	MaxQuerySize, MaxSessionSize int64
 	// CheckpointInterval is how often a checkpoint is also taken while a query runs. Zero
 	// means DefaultCheckpointInterval, a negative one never.

@@ -11,17 +11,15 @@ import (
 // sizeOfEnvelope is about what a store needs for an event besides its payload.
 const sizeOfEnvelope = 200
 
-// count adds what an event takes in the store.
+// count adds what an event takes in the store. Files count towards the session alone: a query is not ended for them.
 func (s *State) count(ev runnerscripts.Event) {
 	size := int64(sizeOfEnvelope + len(ev.Payload))
-	if ev.Type == runnerscripts.TypeCheckpoint {
-		if c, ok := decode[runnerscripts.Checkpoint](ev); ok {
-			size += max(c.Stored, 0)
-		}
-	}
 	s.Size += size
 	if s.Query != nil {
 		s.Query.Size += size
+	}
+	if c, ok := decode[runnerscripts.Checkpoint](ev); ok && ev.Type == runnerscripts.TypeCheckpoint {
+		s.Size += max(c.Stored, 0)
 	}
 }
 
@@ -43,22 +41,14 @@ func (s *State) overall(cfg Config) error {
 	return nil
 }
 
-// room returns how many bytes of files a checkpoint may add, so that it does not end the query or the session; zero
-// means any number.
+// room returns how many bytes of files a checkpoint may add, so that it does not end the session; zero means any number.
 func (s *AgentSession) room() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var room int64
 	if most := s.cfg.MaxSessionSize; most > 0 {
-		room = max(most-s.state.Size, 1)
+		return max(most-s.state.Size, 1)
 	}
-	if most := s.cfg.MaxQuerySize; most > 0 && s.state.Query != nil {
-		left := max(most-s.state.Query.Size, 1)
-		if room == 0 || left < room {
-			room = left
-		}
-	}
-	return room
+	return 0
 }
 
 // limitError stops a query as an interrupt does, after which it fails with the error.

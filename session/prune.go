@@ -58,17 +58,12 @@ func (s *State) applyPruned(ev runnerscripts.Event) {
 		return
 	}
 	s.Checkpoints = slices.Clone(s.Checkpoints) // which clones of the state share
-	own := s.Query != nil
 	for _, number := range p.Numbers {
 		if c := s.checkpoint(number); c.Number > 0 {
 			s.Checkpoints[number-1].Pruned = true
-			own = own && c.Seq > s.Query.Seq
 		}
 	}
 	s.Size = max(s.Size-p.Freed, 0)
-	if own { // all of them are of this query
-		s.Query.Size = max(s.Query.Size-p.Freed, 0)
-	}
 }
 
 // prunedError says which checkpoints next to a pruned one have their files.

@@ -309,7 +309,7 @@ func (t *taking) store(ctx context.Context) error {
 				return nil
 			}
 			if t.stored += int64(len(data)); t.opts.Room > 0 && t.stored > t.opts.Room {
-				failed = fmt.Errorf("%w: the workspace has more than %d bytes of new content, for which there is no room; the most of it is in %q",
+				failed = fmt.Errorf("%w: the workspace has more than %d bytes of new content, for which the session has no room; the most of it is in %q, which checkpoints.ignore can leave out",
 					primitives.ErrLimit, t.opts.Room, t.largest())
 				return failed
 			}

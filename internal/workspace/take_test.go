@@ -116,7 +116,7 @@ func TestTheStateOfAWorkspaceIsBounded(t *testing.T) {
 	}
 	m.puts = 0
 	_, err = x.Take(t.Context(), s, m, Options{Room: 100_000})
-	if !errors.Is(err, primitives.ErrLimit) || !strings.Contains(err.Error(), "no room") || m.puts > 0 {
+	if !errors.Is(err, primitives.ErrLimit) || !strings.Contains(err.Error(), "has no room") || m.puts > 0 {
 		t.Errorf("without room: %v, %d blobs were put", err, m.puts)
 	}
 	st, err := x.Take(t.Context(), s, m, Options{Limit: 3*mib + 100})
