@@ -115,7 +115,7 @@ type QueryState struct {
 	// Seq is the Seq of its first event, and Index the last Index of its events.
 	Seq   uint64 `json:"seq,omitempty"`
 	Index int    `json:"index,omitempty"`
-	// Size is about how many bytes were stored since it started.
+	// Size is about how many bytes of events were stored since it started.
 	Size int64 `json:"size,omitempty"`
 }
 
