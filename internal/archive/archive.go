@@ -38,9 +38,7 @@ func (l Limit) bytes() int64 {
 }
 
 // MaxEntries returns the maximum number of files, folders and links.
-func (l Limit) MaxEntries() int64 { return l.entries() }
-
-func (l Limit) entries() int64 {
+func (l Limit) MaxEntries() int64 {
 	if l.Entries == 0 {
 		return maxEntries
 	}
@@ -62,7 +60,7 @@ type meter struct {
 func (m *meter) add(h *tar.Header) error {
 	m.entries++
 	m.names += int64(len(h.Name) + len(h.Linkname))
-	most, entries := m.limit.bytes(), m.limit.entries()
+	most, entries := m.limit.bytes(), m.limit.MaxEntries()
 	var what string
 	switch {
 	case most >= 0 && h.Size > most-m.bytes:
@@ -106,7 +104,7 @@ type Reader struct {
 func NewReader(r io.Reader, l Limit) *Reader {
 	if most := l.bytes(); most >= 0 {
 		// tar.Reader does not return auxiliary headers, so limit the raw bytes, too.
-		r = &rawLimit{r: r, left: most + 4096*l.entries(), limit: l}
+		r = &rawLimit{r: r, left: most + 4096*l.MaxEntries(), limit: l}
 	}
 	return &Reader{Reader: tar.NewReader(r), meter: meter{limit: l}}
 }

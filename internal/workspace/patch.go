@@ -26,7 +26,7 @@ const maxText = 8 << 20
 // WritePatch writes changes as one patch for "git apply".
 func WritePatch(ctx context.Context, w io.Writer, blobs Blobs, changes []Change) error {
 	contents := &Snapshot{ctx: ctx, blobs: blobs}
-	p := &patchWriter{w: bufio.NewWriter(w), old: contents, current: contents}
+	p := &patchWriter{w: bufio.NewWriter(w), contents: contents}
 	for _, c := range changes {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -40,8 +40,8 @@ func WritePatch(ctx context.Context, w io.Writer, blobs Blobs, changes []Change)
 
 // patchWriter writes git's extended patch format.
 type patchWriter struct {
-	w            *bufio.Writer // keeps its first error for Flush
-	old, current *Snapshot
+	w        *bufio.Writer // keeps its first error for Flush
+	contents *Snapshot
 }
 
 func (p *patchWriter) printf(format string, args ...any) {
@@ -76,11 +76,11 @@ func (p *patchWriter) file(name string, was, is *Entry) error {
 	if was != nil && is != nil && was.sameContent(*is) {
 		return nil
 	}
-	oldID, err := blobID(p.old, was)
+	oldID, err := blobID(p.contents, was)
 	if err != nil {
 		return err
 	}
-	newID, err := blobID(p.current, is)
+	newID, err := blobID(p.contents, is)
 	if err != nil {
 		return err
 	}
@@ -89,11 +89,11 @@ func (p *patchWriter) file(name string, was, is *Entry) error {
 		mode = " " + gitMode(*is)
 	}
 	p.printf("index %s..%s%s\n", oldID, newID, mode)
-	oldText, oldOK, err := text(p.old, was)
+	oldText, oldOK, err := text(p.contents, was)
 	if err != nil {
 		return err
 	}
-	newText, newOK, err := text(p.current, is)
+	newText, newOK, err := text(p.contents, is)
 	if err != nil {
 		return err
 	}
@@ -127,12 +127,12 @@ func (p *patchWriter) binary(was, is *Entry) (err error) {
 	if _, err := p.w.WriteString("GIT binary patch\n"); err != nil {
 		return err
 	}
-	old, err := spool(p.old, was)
+	old, err := spool(p.contents, was)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, old.Close()) }()
-	current, err := spool(p.current, is)
+	current, err := spool(p.contents, is)
 	if err != nil {
 		return err
 	}

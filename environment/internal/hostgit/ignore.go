@@ -183,8 +183,8 @@ func Ignored(ctx context.Context, dir string, rules map[string][]byte, names []s
 }
 
 // ignoredByRules returns which of some paths a repository at the folder at would ignore that has
-// only the .gitignore files of rules. Without git on this machine it ignores none: whoever has no
-// folder with gitignore needs no git.
+// only the .gitignore files of rules. Without git on this machine it ignores none, since a
+// workspace without such a folder needs no git.
 func ignoredByRules(ctx context.Context, rules map[string][]byte, at string, names []string) (_ []string, err error) {
 	if _, missing := exec.LookPath("git"); missing != nil || len(rules) == 0 {
 		return nil, nil

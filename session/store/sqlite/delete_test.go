@@ -64,7 +64,7 @@ func TestTheRoomOfADeletedSessionIsFree(t *testing.T) {
 	}
 }
 
-// Blobs are removed in several transactions, of which none may be forgotten.
+// Many blobs are removed in several transactions. Each must run.
 func TestManyBlobsAreRemoved(t *testing.T) {
 	s, _ := withSession(t)
 	contents := manySmall(2*purgedAtOnce + 1)

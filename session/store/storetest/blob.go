@@ -136,7 +136,7 @@ func putTruncated(t *testing.T, s store.Store) {
 	noHalves(t, s)
 }
 
-// many are contents of which some are equal.
+// many returns thousands of contents. Some are equal.
 func many() []string {
 	all := make([]string, 3000)
 	for i := range all {
