@@ -144,14 +144,23 @@ func (b *Bystanders) describe(ctx context.Context) (map[string]string, error) {
 	net, err := b.eng.NetworkInspect(ctx, b.extra, network.InspectOptions{})
 	errs = append(errs, record(b.extra, net.ID, err))
 	listed, err := b.envctl(ctx, "ls", "--sandbox", "docker", "--json")
-	for line := range strings.Lines(listed) {
-		for _, id := range []string{b.kept, b.ended} {
-			if strings.Contains(line, `"id":"`+id+`"`) {
-				states["envctl ls "+id] = line
-			}
+	for _, id := range []string{b.kept, b.ended} {
+		if line := lineOf(listed, id); line != "" {
+			states["envctl ls "+id] = line
 		}
 	}
 	return states, errors.Join(append(errs, err)...)
+}
+
+// lineOf returns the line of a sandbox in a list, which may also have sandboxes of other programs;
+// empty if there is none.
+func lineOf(listed, id string) string {
+	for line := range strings.Lines(listed) {
+		if strings.Contains(line, `"id":"`+id+`"`) {
+			return strings.TrimSpace(line)
+		}
+	}
+	return ""
 }
 
 // Check returns an error for each bystander that has changed since Plant.
