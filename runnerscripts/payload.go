@@ -1,6 +1,8 @@
 package runnerscripts
 
 import (
+	"bytes"
+	"cmp"
 	"encoding/json"
 
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -43,6 +45,35 @@ type ToolCall struct {
 	// 128 more.
 	ExitCode int `json:"exitCode,omitempty"`
 	Signal   int `json:"signal,omitempty"`
+}
+
+// Update sets the fields of t that u sets, as a tool_call_update says what has changed since the
+// tool_call. A raw null sets nothing.
+func (t *ToolCall) Update(u ToolCall) {
+	t.ToolCallID = cmp.Or(u.ToolCallID, t.ToolCallID)
+	t.Title = cmp.Or(u.Title, t.Title)
+	t.Name = cmp.Or(u.Name, t.Name)
+	t.Kind = cmp.Or(u.Kind, t.Kind)
+	t.Status = cmp.Or(u.Status, t.Status)
+	t.ExitCode = cmp.Or(u.ExitCode, t.ExitCode)
+	t.Signal = cmp.Or(u.Signal, t.Signal)
+	if isSet(u.RawInput) {
+		t.RawInput = u.RawInput
+	}
+	if isSet(u.RawOutput) {
+		t.RawOutput = u.RawOutput
+	}
+	if u.Content != nil {
+		t.Content = u.Content
+	}
+	if u.Locations != nil {
+		t.Locations = u.Locations
+	}
+}
+
+// isSet reports whether a raw field has a value.
+func isSet(raw json.RawMessage) bool {
+	return len(raw) > 0 && !bytes.Equal(bytes.TrimSpace(raw), []byte("null"))
 }
 
 // ToolKind is the kind of a tool, as in ACP.

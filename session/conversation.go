@@ -1,7 +1,6 @@
 package session
 
 import (
-	"bytes"
 	"iter"
 	"maps"
 	"slices"
@@ -195,31 +194,4 @@ func (b *Block) add(text string) {
 // set replaces the block's text and content.
 func (b *Block) set(text string) {
 	b.Text, b.text, b.Content = text, nil, nil
-}
-
-// merge copies the set fields of an update into t.
-func merge(t *runnerscripts.ToolCall, u runnerscripts.ToolCall) {
-	setIf(&t.Title, u.Title)
-	setIf(&t.Name, u.Name)
-	setIf(&t.Kind, u.Kind)
-	setIf(&t.Status, u.Status)
-	setIf(&t.ExitCode, u.ExitCode)
-	setIf(&t.Signal, u.Signal)
-	if isSet(u.RawInput) {
-		t.RawInput = bytes.Clone(u.RawInput)
-	}
-	if isSet(u.RawOutput) {
-		t.RawOutput = bytes.Clone(u.RawOutput)
-	}
-	if u.Content != nil {
-		t.Content = u.Content
-	}
-	if u.Locations != nil {
-		t.Locations = u.Locations
-	}
-}
-
-// isSet reports whether a raw field has a value. A null does not change a field.
-func isSet(raw []byte) bool {
-	return len(raw) > 0 && !bytes.Equal(bytes.TrimSpace(raw), []byte("null"))
 }

@@ -96,7 +96,7 @@ func (c *Conversation) applyTool(ev runnerscripts.Event) {
 	if b.Tool == nil {
 		b.Tool = &runnerscripts.ToolCall{ToolCallID: p.ToolCallID}
 	}
-	merge(b.Tool, p)
+	b.Tool.Update(p)
 }
 
 // applyPlan replaces the plan. After a user message it starts a new one.

@@ -36,7 +36,7 @@
 //	{"type": "agent_message_chunk", "payload": {"content": {"type": "text", "text": "one "}}}
 //	{"type": "tool_call", "payload": {"toolCallId": "1", "title": "Count", "status": "in_progress"}}
 //
-// Each line of standard error becomes a log event with the stream "stderr": "envctl -v"
+// Each line of standard error becomes a log event with the stream "stderr": "envctl run -v"
 // shows it immediately, "envctl logs" afterwards. An interrupt sends SIGTERM and, three
 // seconds later, SIGKILL. The environment has HOME, AGENT_SESSION_ID, PATH and the agent's
 // env.

@@ -55,7 +55,7 @@ func (c *Collector) EmitAt(at time.Time, conv string, typ runnerscripts.EventTyp
 		c.words(at, Agent, payload)
 	case runnerscripts.TypeToolCall, runnerscripts.TypeToolCallUpdate:
 		if p, ok := decode[runnerscripts.ToolCall](payload); ok {
-			merge(&c.part(at, Tool, p.ToolCallID).call, p)
+			c.part(at, Tool, p.ToolCallID).call.Update(p)
 		}
 	}
 }
@@ -127,30 +127,6 @@ func (c *Collector) call(call runnerscripts.ToolCall) *Call {
 	}
 	out.Output = strings.ToValidUTF8(out.Output, "\uFFFD")
 	return out
-}
-
-// merge copies the set fields of an update into t.
-func merge(t *runnerscripts.ToolCall, u runnerscripts.ToolCall) {
-	set(&t.ToolCallID, u.ToolCallID)
-	set(&t.Title, u.Title)
-	set(&t.Name, u.Name)
-	set(&t.Kind, u.Kind)
-	set(&t.Status, u.Status)
-	if len(u.RawInput) > 0 && string(u.RawInput) != "null" {
-		t.RawInput = u.RawInput
-	}
-	if len(u.RawOutput) > 0 && string(u.RawOutput) != "null" {
-		t.RawOutput = u.RawOutput
-	}
-	if u.Content != nil {
-		t.Content = u.Content
-	}
-}
-
-func set[T ~string](dst *T, v T) {
-	if v != "" {
-		*dst = v
-	}
 }
 
 // decode converts a payload to a T: drivers emit structs, recorded payloads are JSON.
