@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/agentenv-dev/agentenv/environment"
-	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
 	"github.com/agentenv-dev/agentenv/session/store"
 )
@@ -90,11 +88,10 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 			return err
 		}
 	}
-	w := &attachment{answer: answer, asJSON: f.asJSON, app: f.app, withoutEnv: len(cfg.Agent.Env) == 0 && len(prompts) > 0}
+	w := f.app.newView(answer, f.app.newTranscriptPrinter(f.asJSON))
+	w.withoutEnv = len(cfg.Agent.Env) == 0 && len(prompts) > 0
 	cfg.OnPermission, cfg.PermissionTimeout = w.decide, -1
 	cfg.Budget.Ask = cfg.Budget.Ask || answer.policy == permissionAsk
-	w.show = f.app.newTranscriptPrinter(f.asJSON)
-	answer.printer = w.show
 	defer func() { err = errors.Join(err, w.show.finish()) }()
 	sandbox := &found
 	if missing != nil {
@@ -135,7 +132,7 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 }
 
 // follow follows the query of a sandbox and runs the prompts, without opening a stored session.
-func (f *attachFlags) follow(ctx context.Context, w *attachment, cfg environment.Config, found location, prompts []string) (err error) {
+func (f *attachFlags) follow(ctx context.Context, w *view, cfg environment.Config, found location, prompts []string) (err error) {
 	answer := w.answer
 	cfg.Sandbox = found.sandbox
 	env, err := environment.Attach(ctx, cfg, found.id)
@@ -144,6 +141,7 @@ func (f *attachFlags) follow(ctx context.Context, w *attachment, cfg environment
 	}
 	defer func() { err = errors.Join(err, env.Close()) }()
 	answer.inside(env)
+	var seq uint64
 	unseen, err := env.Unattended(ctx)
 	if err != nil {
 		return err
@@ -152,7 +150,7 @@ func (f *attachFlags) follow(ctx context.Context, w *attachment, cfg environment
 		if found.inUse && f.permission == "" && answer.policy == permissionDeny {
 			w.answer = nil // its owner answers
 		}
-		err = w.print(ctx, env.FollowQuery(ctx, 0))
+		err = w.print(ctx, numbered(&seq, env.FollowQuery(ctx, 0)))
 	}
 	switch {
 	case errors.Is(err, environment.ErrNoQuery) && len(prompts) == 0:
@@ -169,71 +167,7 @@ func (f *attachFlags) follow(ctx context.Context, w *attachment, cfg environment
 		if err != nil {
 			break // a failure ends the conversation, as in run
 		}
-		err = w.print(ctx, env.ExecuteQuery(ctx, environment.Query{Prompt: p}))
+		err = w.print(ctx, numbered(&seq, env.ExecuteQuery(ctx, environment.Query{Prompt: p})))
 	}
 	return err
-}
-
-// attachment prints the events of queries and answers their permission requests.
-type attachment struct {
-	show   printer
-	answer *answerer // nil leaves requests to another program
-	asJSON bool
-	seq    uint64
-	app    *app
-	// withoutEnv says that the agent of the prompts has no variables.
-	withoutEnv bool
-}
-
-// decide answers a permission request, or leaves it to another program.
-func (w *attachment) decide(ctx context.Context, req environment.PermissionRequest) environment.PermissionDecision {
-	if w.answer == nil {
-		return environment.AnswerLater(ctx, req)
-	}
-	return w.answer.decide(ctx, req)
-}
-
-// print prints the events of a query, numbered from 1.
-func (w *attachment) print(ctx context.Context, events iter.Seq2[runnerscripts.Event, error]) error {
-	var failed *runnerscripts.Event // the query_failed event, which reports the same as err
-	for ev, err := range events {
-		switch {
-		case err != nil && failed == nil, errors.Is(err, environment.ErrConfig):
-			return err
-		case err != nil:
-			return w.reported(ctx, err, *failed)
-		}
-		w.seq++
-		ev.Seq = w.seq
-		if ev.Type == runnerscripts.TypeQueryFailed {
-			failed = &ev
-			if !w.asJSON {
-				continue // reported prints it, perhaps with advice
-			}
-		}
-		if err := w.show.event(ev); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// reported prints the failure of a query, unless the output is JSON. It returns an error that is
-// not printed again.
-func (w *attachment) reported(ctx context.Context, err error, failed runnerscripts.Event) error {
-	if !w.asJSON {
-		if err := w.show.event(failed); err != nil {
-			return err
-		}
-		if f, malformed := runnerscripts.Payload[runnerscripts.QueryFailed](failed); malformed == nil && f.Code == runnerscripts.FailAPI && w.withoutEnv {
-			fmt.Fprintln(w.app.err, "keys and variables of the agent are stored nowhere: set the key, as ANTHROPIC_API_KEY, for envctl, or give the variables again with --env")
-		}
-	}
-	if ctx.Err() != nil {
-		return err
-	}
-	if overTime(err) {
-		return &exitError{code: exitTimeout}
-	}
-	return &exitError{code: exitFailure}
 }

@@ -148,15 +148,22 @@ func checkNothingLeft(t *testing.T, dir string) {
 	}
 }
 
-// checkSeqs implements the script command "seqs FILE". It checks that the lines of FILE are
-// numbered from 1 without a gap and that each has a type.
+// checkSeqs implements the script command "seqs FILE [on]". It checks that the lines of FILE are
+// numbered without a gap and that each has a type. The first number is 1; with on it is a later
+// one, as for a session that goes on.
 func checkSeqs(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) != 1 {
-		ts.Fatalf("usage: seqs FILE")
+	if neg || len(args) == 0 || len(args) > 2 {
+		ts.Fatalf("usage: seqs FILE [on]")
 	}
 	lines := strings.Split(strings.TrimSpace(ts.ReadFile(args[0])), "\n")
+	first := 1
+	if len(args) == 2 {
+		if _, err := fmt.Sscanf(lines[0], `{"seq":%d,`, &first); err != nil || first == 1 {
+			ts.Fatalf("line 1 is %.80s", lines[0])
+		}
+	}
 	for i, line := range lines {
-		if !strings.HasPrefix(line, fmt.Sprintf(`{"seq":%d,"type":"`, i+1)) {
+		if !strings.HasPrefix(line, fmt.Sprintf(`{"seq":%d,"type":"`, first+i)) {
 			ts.Fatalf("line %d is %.80s", i+1, line)
 		}
 	}

@@ -166,6 +166,7 @@ An ID may be cut short, as long as it fits only one sandbox.`,
 		},
 	}
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
+	root.Flags().Bool("version", false, "print the version") // without -v, which commands have for --verbose
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%w; %s", err, flagMeant(cmd, err))
 	})

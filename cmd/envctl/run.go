@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 
 	"github.com/spf13/cobra"
@@ -146,9 +145,8 @@ func (f *runFlags) run(ctx context.Context, prompts []string) (err error) {
 	if len(prompts) > 1 {
 		show = f.app.newTranscriptPrinter(f.asJSON) // says which prompt is answered
 	}
-	answer.printer = show
-	log := &runLog{show: show}
-	cfg.OnPermission, cfg.PermissionTimeout = answer.decide, answer.timeout()
+	w := f.app.newView(answer, show)
+	cfg.OnPermission, cfg.PermissionTimeout = w.decide, answer.timeout()
 	st, closeStore, stored, err := f.app.storeOfRuns(ctx, f.keep)
 	if err != nil {
 		return err
@@ -171,7 +169,7 @@ func (f *runFlags) run(ctx context.Context, prompts []string) (err error) {
 			answer.inside(env)
 			return env, nil
 		},
-		Store:   printedStore{st, log.event},
+		Store:   st,
 		NoFiles: !stored,
 	})
 	if err != nil {
@@ -180,8 +178,8 @@ func (f *runFlags) run(ctx context.Context, prompts []string) (err error) {
 	if stored {
 		f.stored = s.ID()
 	}
-	err = f.prompts(ctx, s, prompts)
-	err = errors.Join(err, log.end())
+	err = w.prompts(ctx, &sessionLog{s: s, store: st, next: 1}, prompts)
+	err = errors.Join(err, w.show.finish())
 	if state, _ := s.State(ctx); state.Environment.Status != session.EnvironmentReady && f.keep {
 		made.Store(nil) // the agent could not be started, and the sandbox has ended
 	}
@@ -300,50 +298,6 @@ func (a *app) prompt(arg string) (string, error) {
 		return "", usagef("the prompt is empty; say what the agent should do")
 	}
 	return arg, nil
-}
-
-// prompts runs prompts one after the other.
-func (f *runFlags) prompts(ctx context.Context, s *session.AgentSession, prompts []string) error {
-	for _, prompt := range prompts {
-		turn, err := s.Prompt(ctx, prompt)
-		if err != nil {
-			return err
-		}
-		if _, err := turn.Wait(ctx); err != nil {
-			if ctx.Err() != nil {
-				f.app.interrupt(ctx, s, turn)
-				return ctx.Err()
-			}
-			return failed(err)
-		}
-	}
-	return nil
-}
-
-// runLog prints the events of a session as they happen. A slow printer slows the sandbox.
-type runLog struct {
-	show printer
-
-	mu    sync.Mutex
-	ended bool
-}
-
-func (l *runLog) event(ev runnerscripts.Event) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.ended {
-		return nil
-	}
-	return l.show.event(ev)
-}
-
-// end finishes the printer. Events of the end of the session are not part of the run, and are
-// not printed.
-func (l *runLog) end() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.ended = true
-	return l.show.finish()
 }
 
 // interrupt interrupts the running query and waits for its end. At a second interrupt it returns

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"iter"
 	"sync/atomic"
 	"syscall"
 
@@ -38,25 +37,6 @@ func notOpened(ctx context.Context, err error) error {
 		return &exitError{code: exitUsage, err: err}
 	}
 	return err
-}
-
-// printedStore prints the events that it has stored.
-type printedStore struct {
-	store.Store
-	print func(runnerscripts.Event) error
-}
-
-// Append implements store.Store.
-func (p printedStore) Append(ctx context.Context, id string, events ...runnerscripts.Event) error {
-	if err := p.Store.Append(ctx, id, events...); err != nil {
-		return err
-	}
-	for _, ev := range events {
-		if err := p.print(ev); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // pointToSession prints, on a terminal, the command that continues the session of a run.
@@ -132,7 +112,7 @@ func (t *target) overrideStored(stored *environment.Config, given environment.Co
 
 // resumeSession continues a stored session with the prompts. Without prompts it prints the running query,
 // or the last one.
-func (w *attachment) resumeSession(ctx context.Context, state session.State, cfg session.Config, prompts []string) (err error) {
+func (w *view) resumeSession(ctx context.Context, state session.State, cfg session.Config, prompts []string) (err error) {
 	if len(prompts) == 0 && state.Query == nil && len(state.Queued) == 0 {
 		return w.last(ctx, cfg.Store, state)
 	}
@@ -154,24 +134,19 @@ func (w *attachment) resumeSession(ctx context.Context, state session.State, cfg
 	if len(turns) == 0 && len(prompts) == 0 {
 		return w.last(ctx, cfg.Store, state)
 	}
+	log := &sessionLog{s: s, store: cfg.Store, next: state.LastSeq + 1}
+	if len(turns) > 0 {
+		log.from(ctx, turns[0])
+	}
 	for _, turn := range turns {
-		if err := w.print(ctx, whole(ctx, turn)); err != nil {
+		if err := w.print(ctx, log.turn(ctx, turn)); err != nil {
 			if ctx.Err() != nil {
 				fmt.Fprintf(w.app.err, "the query goes on: follow it with 'envctl attach %s'\n", w.app.shortSession(state.ID))
 			}
 			return err
 		}
 	}
-	for _, prompt := range prompts {
-		turn, err := s.Prompt(ctx, prompt)
-		if err == nil {
-			err = w.turn(ctx, s, turn)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return w.prompts(ctx, log, prompts)
 }
 
 // closeSession closes a session. env is the sandbox that ends with the session; it may be nil.
@@ -189,37 +164,9 @@ func (a *app) closeSession(ctx context.Context, s *session.AgentSession, env *en
 	return err
 }
 
-// turn prints a query to its end. If ctx is done it interrupts the query.
-func (w *attachment) turn(ctx context.Context, s *session.AgentSession, turn *session.Turn) error {
-	patient, stop := w.app.unhurried(ctx)
-	defer stop()
-	interrupted := make(chan struct{})
-	after := context.AfterFunc(ctx, func() { defer close(interrupted); w.app.interrupt(ctx, s, turn) })
-	err := w.print(patient, whole(patient, turn))
-	if !after() {
-		<-interrupted
-		err = errors.Join(ctx.Err(), err)
-	}
-	return err
-}
-
-// whole returns the events of a query, followed by its error if it failed.
-func whole(ctx context.Context, turn *session.Turn) iter.Seq2[runnerscripts.Event, error] {
-	return func(yield func(runnerscripts.Event, error) bool) {
-		for ev, err := range turn.Events(ctx) {
-			if !yield(ev, err) {
-				return
-			}
-		}
-		if _, err := turn.Wait(ctx); err != nil {
-			yield(runnerscripts.Event{}, err)
-		}
-	}
-}
-
 // lookAt prints the events of the last query in a sandbox that is not kept. The query belongs to the
 // program that began it.
-func (w *attachment) lookAt(ctx context.Context, st store.Store, state session.State, at location) error {
+func (w *view) lookAt(ctx context.Context, st store.Store, state session.State, at location) error {
 	err := w.last(ctx, st, state)
 	switch {
 	case err != nil || state.Query == nil:
@@ -233,7 +180,7 @@ func (w *attachment) lookAt(ctx context.Context, st store.Store, state session.S
 
 // last prints the events of a session's last query; after 'envctl rewind', of the checkpoint's
 // query.
-func (w *attachment) last(ctx context.Context, st store.Store, state session.State) error {
+func (w *view) last(ctx context.Context, st store.Store, state session.State) error {
 	id, rewound := "", false
 	for _, c := range state.Checkpoints {
 		if c.Number == state.Checkpoint {

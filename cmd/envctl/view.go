@@ -1,0 +1,208 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"sync"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session"
+	"github.com/agentenv-dev/agentenv/session/store"
+)
+
+// This file shows what happens in queries: of run, and of attach with a session and without one.
+
+// view prints the events of queries and answers their permission requests.
+type view struct {
+	app    *app
+	show   printer
+	answer *answerer // nil leaves requests to another program
+	// withoutEnv says that the agent of the prompts has no variables.
+	withoutEnv bool
+
+	mu    sync.Mutex
+	asked map[string]chan struct{} // by request; closed when its event is printed
+}
+
+func (a *app) newView(answer *answerer, show printer) *view {
+	answer.printer = show
+	return &view{app: a, show: show, answer: answer, asked: map[string]chan struct{}{}}
+}
+
+// decide answers a permission request, or leaves it to another program. A question to the user
+// comes after what the agent did before.
+func (v *view) decide(ctx context.Context, req environment.PermissionRequest) environment.PermissionDecision {
+	if v.answer == nil {
+		return environment.AnswerLater(ctx, req)
+	}
+	if v.answer.policy == permissionAsk {
+		select {
+		case <-v.printed(req.ID):
+		case <-ctx.Done():
+		}
+	}
+	return v.answer.decide(ctx, req)
+}
+
+// printed returns the channel that is closed when the event of a permission request is printed.
+func (v *view) printed(request string) chan struct{} {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	c, ok := v.asked[request]
+	if !ok {
+		c = make(chan struct{})
+		v.asked[request] = c
+	}
+	return c
+}
+
+// requested notes that the event of a permission request is printed.
+func (v *view) requested(request string) {
+	c := v.printed(request)
+	select {
+	case <-c: // the event came again
+	default:
+		close(c)
+	}
+}
+
+// resolved forgets a permission request.
+func (v *view) resolved(request string) {
+	v.requested(request) // nobody waits for it any more
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.asked, request)
+}
+
+// prompts runs prompts one after the other and prints their events.
+func (v *view) prompts(ctx context.Context, log *sessionLog, prompts []string) error {
+	for _, prompt := range prompts {
+		turn, err := log.s.Prompt(ctx, prompt)
+		if err == nil {
+			err = v.turn(ctx, log, turn)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// turn prints a query to its end. It interrupts the query when ctx is done, or when its events
+// cannot be printed.
+func (v *view) turn(ctx context.Context, log *sessionLog, turn *session.Turn) error {
+	patient, stop := v.app.unhurried(ctx)
+	defer stop()
+	interrupted := make(chan struct{})
+	after := context.AfterFunc(ctx, func() { defer close(interrupted); v.app.interrupt(ctx, log.s, turn) })
+	err := v.print(patient, log.turn(patient, turn))
+	if !after() {
+		<-interrupted
+		if status, ended := errors.AsType[*exitError](err); ended && status.err == nil {
+			err = nil // how the query ended was printed
+		}
+		return errors.Join(ctx.Err(), err)
+	}
+	if _, ended := errors.AsType[*exitError](err); err != nil && !ended {
+		if turn.Interrupt(patient) == nil {
+			_, _ = turn.Wait(patient) // nobody can see how it ended
+		}
+	}
+	return err
+}
+
+// print prints the events of a query. It returns an error that is not printed again if the query
+// failed.
+func (v *view) print(ctx context.Context, events iter.Seq2[runnerscripts.Event, error]) error {
+	var failure *runnerscripts.QueryFailed // which is printed
+	for ev, err := range events {
+		switch {
+		case err != nil && (failure == nil || ctx.Err() != nil):
+			return err
+		case err != nil:
+			if failure.Code == runnerscripts.FailAPI && v.withoutEnv {
+				err := v.app.err.println(plain("keys and variables of the agent are stored nowhere: set the key, as ANTHROPIC_API_KEY, for envctl, or give the variables again with --env"))
+				if err != nil {
+					return err
+				}
+			}
+			return failed(err)
+		}
+		if err := v.show.event(ev); err != nil {
+			return err
+		}
+		switch p := ev.Value().(type) {
+		case *runnerscripts.PermissionRequest:
+			v.requested(p.ID)
+		case *runnerscripts.PermissionResolved:
+			v.resolved(p.ID)
+		case *runnerscripts.QueryFailed:
+			failure = p
+		}
+	}
+	return nil
+}
+
+// sessionLog reads the log of an open session once, in its order.
+type sessionLog struct {
+	s     *session.AgentSession
+	store store.Store
+	next  uint64 // Seq of the next event
+}
+
+// from makes a query's first event the next one.
+func (l *sessionLog) from(ctx context.Context, turn *session.Turn) {
+	for ev, err := range turn.Events(ctx) {
+		if err == nil {
+			l.next = ev.Seq
+		}
+		return
+	}
+}
+
+// turn returns the events until the query has ended and its checkpoint is stored, also those
+// that are of no query, followed by the query's error if it failed.
+func (l *sessionLog) turn(ctx context.Context, turn *session.Turn) iter.Seq2[runnerscripts.Event, error] {
+	return func(yield func(runnerscripts.Event, error) bool) {
+		pass := func(ev runnerscripts.Event, err error) bool {
+			if err == nil {
+				l.next = ev.Seq + 1
+			}
+			return yield(ev, err) && err == nil
+		}
+		for ev, err := range l.s.Events(ctx, l.next) {
+			if !pass(ev, err) {
+				return
+			}
+			if ev.QueryID == turn.ID() && (ev.Type == runnerscripts.TypeQueryCompleted || ev.Type == runnerscripts.TypeQueryFailed) {
+				break
+			}
+		}
+		_, failed := turn.Wait(ctx)
+		for ev, err := range l.store.Events(ctx, l.s.ID(), l.next) {
+			if !pass(ev, err) {
+				return
+			}
+		}
+		if failed != nil {
+			yield(runnerscripts.Event{}, failed)
+		}
+	}
+}
+
+// numbered numbers the events of a sandbox without a session: no store has numbered them.
+func numbered(seq *uint64, events iter.Seq2[runnerscripts.Event, error]) iter.Seq2[runnerscripts.Event, error] {
+	return func(yield func(runnerscripts.Event, error) bool) {
+		for ev, err := range events {
+			if err == nil {
+				*seq++
+				ev.Seq = *seq
+			}
+			if !yield(ev, err) {
+				return
+			}
+		}
+	}
+}
