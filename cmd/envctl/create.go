@@ -57,18 +57,15 @@ func (a *app) newRemoveCmd() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm [flags] ID...",
 		Short: "End sandboxes and all that runs in them",
-		Long: `End sandboxes and all that runs in them. The session of a sandbox stays stored, with its last
-checkpoint: 'envctl attach' goes on with it, 'envctl sessions rm' removes it.`,
+		Long: `End sandboxes and all that runs in them. ID is that of a sandbox, or of a session whose sandbox
+is kept. The session stays stored, with its last checkpoint: 'envctl attach' goes on with it,
+'envctl sessions rm' removes it.`,
 		Example: "  envctl rm 3f2a",
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, ids []string) error {
-			cfg, err := t.load(cmd.Context())
-			if err != nil {
-				return err
-			}
 			var errs []error
 			for _, id := range ids {
-				found, err := find(cmd.Context(), cfg.Sandbox, id)
+				_, found, err := t.locateSession(cmd.Context(), id)
 				if err == nil {
 					// Remove the sandbox even if its own record is damaged: processes in the
 					// sandbox may have changed the record.
