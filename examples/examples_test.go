@@ -41,12 +41,23 @@ func TestReadmeShowsTheHelloProgram(t *testing.T) {
 	}
 }
 
-// TestTheConfigurationsOfTheDocsAreValid parses each configuration; an unknown key is an error.
-func TestTheConfigurationsOfTheDocsAreValid(t *testing.T) {
+// pages returns the pages of the documentation.
+func pages(t *testing.T) []string {
+	t.Helper()
 	docs, err := filepath.Glob("../docs/*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
+	tutorials, err := filepath.Glob("../docs/*/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return append(docs, tutorials...)
+}
+
+// TestTheConfigurationsOfTheDocsAreValid parses each configuration; an unknown key is an error.
+func TestTheConfigurationsOfTheDocsAreValid(t *testing.T) {
+	docs := pages(t)
 	count := 0
 	for _, name := range append(docs, "../README.md") {
 		text, err := os.ReadFile(name)
@@ -68,10 +79,7 @@ func TestTheConfigurationsOfTheDocsAreValid(t *testing.T) {
 
 // TestTheLinksOfTheDocsLeadSomewhere checks that links to files of the repository exist.
 func TestTheLinksOfTheDocsLeadSomewhere(t *testing.T) {
-	docs, err := filepath.Glob("../docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	docs := pages(t)
 	link := regexp.MustCompile(`\]\(([^):#]+)[^)]*\)`)
 	for _, name := range append(docs, "../README.md", "../CONTRIBUTING.md", "../CHANGELOG.md") {
 		text, err := os.ReadFile(name)
@@ -89,13 +97,13 @@ func TestTheLinksOfTheDocsLeadSomewhere(t *testing.T) {
 	}
 }
 
-// programs builds the examples.
+// programs builds the examples and envctl.
 var programs = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "examples-*")
 	if err != nil {
 		return "", err
 	}
-	return dir, build("-o", dir+"/", "./...")
+	return dir, build("-o", dir+"/", "./...", "../cmd/envctl")
 })
 
 // build runs go build. All programs here are built with the same flags, so that they share packages.
