@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"sync/atomic"
 	"syscall"
 
@@ -198,21 +199,26 @@ func (w *view) last(ctx context.Context, st store.Store, state session.State) er
 	if id == "" {
 		return usagef("no query has been begun in the session %s that could be shown; give a prompt", w.app.shortSession(state.ID))
 	}
-	return w.print(ctx, func(yield func(runnerscripts.Event, error) bool) {
-		var failed error
-		for ev, err := range st.Events(ctx, state.ID, 1) {
-			if err == nil && ev.QueryID != id {
+	return w.print(ctx, ofQuery(st.Events(ctx, state.ID, 1), id))
+}
+
+// ofQuery returns the events from a query's first to its last, without those of other queries,
+// followed by the query's error if it failed.
+func ofQuery(events iter.Seq2[runnerscripts.Event, error], id string) iter.Seq2[runnerscripts.Event, error] {
+	return func(yield func(runnerscripts.Event, error) bool) {
+		begun := false
+		for ev, err := range events {
+			begun = begun || ev.QueryID == id
+			if err == nil && (!begun || ev.QueryID != "" && ev.QueryID != id) {
 				continue
 			}
-			if !yield(ev, err) || err != nil {
+			if !yield(ev, err) || err != nil || ev.QueryID == id && ev.Type == runnerscripts.TypeQueryCompleted {
 				return
 			}
-			if f, bad := runnerscripts.Payload[runnerscripts.QueryFailed](ev); bad == nil && ev.Type == runnerscripts.TypeQueryFailed {
-				failed = &environment.QueryError{QueryID: id, Failure: f}
+			if f, bad := runnerscripts.Payload[runnerscripts.QueryFailed](ev); bad == nil && ev.QueryID == id && ev.Type == runnerscripts.TypeQueryFailed {
+				yield(runnerscripts.Event{}, &environment.QueryError{QueryID: id, Failure: f})
+				return
 			}
 		}
-		if failed != nil {
-			yield(runnerscripts.Event{}, failed)
-		}
-	})
+	}
 }
