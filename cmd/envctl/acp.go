@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/acp"
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
@@ -66,7 +67,7 @@ func (f *acpFlags) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if isTerminal(f.app.in) {
+	if term.IsTerminal(f.app.in) {
 		fmt.Fprintln(f.app.err, "envctl acp is for editors: it waits for the Agent Client Protocol on standard input; see 'envctl acp --help'")
 	}
 	modes := agentModes(cfg.Agent)

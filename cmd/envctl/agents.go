@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -45,15 +46,15 @@ needs in a sandbox.`,
 			if asJSON {
 				return errors.Join(err, printLines(a, list))
 			}
-			rows := [][]span{plains("AGENT", "INSTALLED", "TESTED", "PROFILE")}
+			rows := [][]term.Span{term.Plains("AGENT", "INSTALLED", "TESTED", "PROFILE")}
 			for _, r := range list {
 				installed := firstOf(r.Installed, "-")
 				if r.Program == "" && r.Version != "" {
 					installed = "built in"
 				}
-				rows = append(rows, plains(r.Agent, installed, firstOf(r.Version, "-"), firstOf(profileFields(r.Supports), "-")))
+				rows = append(rows, term.Plains(r.Agent, installed, firstOf(r.Version, "-"), firstOf(profileFields(r.Supports), "-")))
 			}
-			return errors.Join(err, a.out.table(rows...))
+			return errors.Join(err, a.out.Table(rows...))
 		},
 	}
 	t.flags(cmd)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/permission"
 	"github.com/agentenv-dev/agentenv/internal/visible"
@@ -127,7 +128,7 @@ func (f *answerFlags) run(ctx context.Context, id string, answer []string) (err 
 	if !found.info.QueryOwned {
 		text += "; its program has gone: go on with 'envctl attach " + whereFlag(found.sandbox) + found.id + "'"
 	}
-	return f.app.err.row(plain(text))
+	return f.app.err.Row(term.Plain(text))
 }
 
 // notAnswerable returns the error for a sandbox in which only the program of the query can answer.
@@ -226,13 +227,13 @@ func (f *answerFlags) show(waiting []environment.Waiting, id, workspace string) 
 			}
 		}
 		for _, about := range prompts {
-			q := &questionText{width: f.app.out.width() - utf8.RuneCountInString(mark) - 1, most: about.most}
-			q.add(bold(about.title), dim(fmt.Sprintf(" since %s, question %s", w.Since.Local().Format(time.DateTime), visible.Line(w.ID))))
+			q := &questionText{width: f.app.out.Width() - utf8.RuneCountInString(mark) - 1, most: about.most}
+			q.add(term.Bold(about.title), term.Dim(fmt.Sprintf(" since %s, question %s", w.Since.Local().Format(time.DateTime), visible.Line(w.ID))))
 			about.rows(q)
-			if err := f.app.out.println(q.spans...); err != nil {
+			if err := f.app.out.Println(q.spans...); err != nil {
 				return err
 			}
 		}
 	}
-	return f.app.err.println(dim("answer with 'envctl answer " + id + " allow', reject, the number of an option, or what the agent should do instead"))
+	return f.app.err.Println(term.Dim("answer with 'envctl answer " + id + " allow', reject, the number of an option, or what the agent should do instead"))
 }

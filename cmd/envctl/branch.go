@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/archive"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -134,12 +135,12 @@ func (a *app) fetchBranch(ctx context.Context, env *environment.Environment, fol
 		return false, err
 	}
 	if b.Commit == "" {
-		err = a.err.println(dim("nothing for the branch: no commit and no change"))
+		err = a.err.Println(term.Dim("nothing for the branch: no commit and no change"))
 	} else {
-		err = a.err.row(plain(fmt.Sprintf("branch %s: %s; see them with 'git log -p ..%s'", b.Name, plural(b.Commits, "commit"), shellQuoted(b.Name))))
+		err = a.err.Row(term.Plain(fmt.Sprintf("branch %s: %s; see them with 'git log -p ..%s'", b.Name, plural(b.Commits, "commit"), shellQuoted(b.Name))))
 	}
 	if len(b.LeftOut) == 0 {
 		return true, err
 	}
-	return false, errors.Join(err, a.err.row(plain(fmt.Sprintf("not on the branch, because of a submodule or a git filter: %s", firstNames(b.LeftOut)))))
+	return false, errors.Join(err, a.err.Row(term.Plain(fmt.Sprintf("not on the branch, because of a submodule or a git filter: %s", firstNames(b.LeftOut)))))
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/session"
 	"github.com/agentenv-dev/agentenv/session/store"
@@ -97,7 +98,7 @@ func (f *checkpointFlags) list(state session.State) error {
 	if f.asJSON {
 		return printLines(f.app, state.Checkpoints)
 	}
-	rows := [][]span{plains(" ", "CHECKPOINT", "AFTER", "FROM", "AGE", "FILES", "AGENT", "PROMPT")}
+	rows := [][]term.Span{term.Plains(" ", "CHECKPOINT", "AFTER", "FROM", "AGE", "FILES", "AGENT", "PROMPT")}
 	for _, c := range state.Checkpoints {
 		here, files := " ", "-"
 		if c.Number == state.Checkpoint {
@@ -116,9 +117,9 @@ func (f *checkpointFlags) list(state session.State) error {
 		if c.Parent > 0 {
 			from = strconv.Itoa(c.Parent)
 		}
-		rows = append(rows, plains(here, strconv.Itoa(c.Number), string(c.Reason), from, age(c.Time), files, firstOf(c.Agent, "-"), firstOf(c.Prompt, "-")))
+		rows = append(rows, term.Plains(here, strconv.Itoa(c.Number), string(c.Reason), from, age(c.Time), files, firstOf(c.Agent, "-"), firstOf(c.Prompt, "-")))
 	}
-	return f.app.out.table(rows...)
+	return f.app.out.Table(rows...)
 }
 
 func (a *app) newRewindCmd() *cobra.Command {
@@ -150,7 +151,7 @@ had becomes a checkpoint first.`,
 				if err != nil {
 					return err
 				}
-				return f.app.err.row(plain(rewound(state) + "; go on with 'envctl attach " + f.app.shortSession(s.ID()) + " PROMPT'"))
+				return f.app.err.Row(term.Plain(rewound(state) + "; go on with 'envctl attach " + f.app.shortSession(s.ID()) + " PROMPT'"))
 			})
 		},
 	}
@@ -216,7 +217,7 @@ func (f *checkpointFlags) fork(ctx context.Context, arg string) error {
 				errs = append(errs, err, c.Destroy(context.WithoutCancel(ctx)))
 				continue
 			}
-			errs = append(errs, f.app.out.row(plain(f.app.shortSession(c.ID()))))
+			errs = append(errs, f.app.out.Row(term.Plain(f.app.shortSession(c.ID()))))
 		}
 		return errors.Join(append(errs, err)...)
 	})
@@ -295,16 +296,16 @@ func (f *checkpointFlags) compare(ctx context.Context, ids []string) error {
 	if f.asJSON {
 		return printLines(f.app, list)
 	}
-	rows := [][]span{plains("ID", "AGENT", "STATUS", "FILES", "LINES", "TOKENS", "COST", "LAST PROMPT")}
+	rows := [][]term.Span{term.Plains("ID", "AGENT", "STATUS", "FILES", "LINES", "TOKENS", "COST", "LAST PROMPT")}
 	for _, c := range list {
 		files, lines := "-", "-"
 		if c.Changed != nil {
 			files, lines = strconv.Itoa(c.Changed.Files), fmt.Sprintf("+%d -%d", c.Changed.Added, c.Changed.Removed)
 		}
-		rows = append(rows, plains(f.app.shortSession(c.ID), c.Agent, firstOf(c.Status, "-"), files, lines,
+		rows = append(rows, term.Plains(f.app.shortSession(c.ID), c.Agent, firstOf(c.Status, "-"), files, lines,
 			strconv.FormatInt(c.InputTokens+c.OutputTokens, 10), dollars(c.CostUSD), firstOf(c.Prompt, "-")))
 	}
-	return f.app.out.table(rows...)
+	return f.app.out.Table(rows...)
 }
 
 func compareOne(ctx context.Context, st *sqlite.Store, id string) (comparison, error) {
@@ -394,7 +395,7 @@ func (f *diffFlags) print(changes []environment.Change) error {
 		return printLines(f.app, changes)
 	}
 	for _, c := range changes {
-		if err := f.app.out.row(plain(fmt.Sprintf("%-8s %s", c.Kind, c.Path))); err != nil {
+		if err := f.app.out.Row(term.Plain(fmt.Sprintf("%-8s %s", c.Kind, c.Path))); err != nil {
 			return err
 		}
 	}

@@ -12,8 +12,9 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
+	xterm "golang.org/x/term"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/gateway/credentials"
 )
 
@@ -81,11 +82,11 @@ func (a *app) newCredentialsListCmd() *cobra.Command {
 				if asJSON {
 					return printLines(a, list)
 				}
-				rows := [][]span{plains("NAME", "CHANGED")}
+				rows := [][]term.Span{term.Plains("NAME", "CHANGED")}
 				for _, e := range list {
-					rows = append(rows, plains(e.Name, e.Changed.Local().Format(time.DateTime)))
+					rows = append(rows, term.Plains(e.Name, e.Changed.Local().Format(time.DateTime)))
 				}
-				return a.out.table(rows...)
+				return a.out.Table(rows...)
 			})
 		},
 	}
@@ -150,18 +151,18 @@ func (a *app) readSecret(ctx context.Context, name string) (string, error) {
 		text, err := io.ReadAll(io.LimitReader(a.in, maxSecretInput))
 		return strings.TrimSuffix(strings.TrimSuffix(string(text), "\n"), "\r"), err
 	}
-	if f, ok := a.in.(*os.File); ok && isTerminal(f) {
-		before, err := term.MakeRaw(int(f.Fd())) // before the prompt: nothing is echoed after it
+	if f, ok := a.in.(*os.File); ok && term.IsTerminal(f) {
+		before, err := xterm.MakeRaw(int(f.Fd())) // before the prompt: nothing is echoed after it
 		if err != nil {
 			return "", err
 		}
 		defer func() {
-			_ = term.Restore(int(f.Fd()), before)
+			_ = xterm.Restore(int(f.Fd()), before)
 			fmt.Fprintln(a.err)
 		}()
-		_ = a.err.print(plain("Secret of " + name + ": "))
+		_ = a.err.Print(term.Plain("Secret of " + name + ": "))
 		read = func() (string, error) {
-			return term.NewTerminal(struct {
+			return xterm.NewTerminal(struct {
 				io.Reader
 				io.Writer
 			}{f, io.Discard}, "").ReadPassword("")

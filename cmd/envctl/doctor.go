@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/sessionstore"
 	"github.com/agentenv-dev/agentenv/internal/statedir"
@@ -78,15 +79,15 @@ func (a *app) report(findings []finding, asJSON bool) error {
 	if asJSON {
 		return json.NewEncoder(a.out).Encode(findings)
 	}
-	paint := map[string]func(string) span{statusOK: green, statusMissing: cyan, statusFailed: red}
-	var rows [][]span
+	paint := map[string]func(string) term.Span{statusOK: term.Green, statusMissing: term.Cyan, statusFailed: term.Red}
+	var rows [][]term.Span
 	for _, f := range findings {
-		rows = append(rows, []span{plain(f.Check), paint[f.Status](f.Status), plain(f.Detail)})
+		rows = append(rows, []term.Span{term.Plain(f.Check), paint[f.Status](f.Status), term.Plain(f.Detail)})
 		if f.Fix != "" {
-			rows = append(rows, []span{plain(""), plain(""), bold(f.Fix)})
+			rows = append(rows, []term.Span{term.Plain(""), term.Plain(""), term.Bold(f.Fix)})
 		}
 	}
-	return a.out.table(rows...)
+	return a.out.Table(rows...)
 }
 
 func (a *app) examine(ctx context.Context, cfg environment.Config) []finding {

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
+	xterm "golang.org/x/term"
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -201,22 +201,22 @@ func exitCode(s primitives.ExitStatus) int {
 // of the same size.
 func (f *execFlags) terminal(cmd *primitives.Command) (restore func(), err error) {
 	in, ok := f.app.in.(*os.File)
-	if !ok || !term.IsTerminal(int(in.Fd())) {
+	if !ok || !xterm.IsTerminal(int(in.Fd())) {
 		return nil, usagef("leave out -t: standard input is no terminal")
 	}
 	cmd.TTY = terminalSize(in)
-	state, err := term.MakeRaw(int(in.Fd()))
+	state, err := xterm.MakeRaw(int(in.Fd()))
 	if err != nil {
 		return nil, fmt.Errorf("put the terminal into raw mode: %w", err)
 	}
 	if name := os.Getenv("TERM"); name != "" {
 		cmd.Env = append([]string{"TERM=" + name}, cmd.Env...)
 	}
-	return func() { _ = term.Restore(int(in.Fd()), state) }, nil
+	return func() { _ = xterm.Restore(int(in.Fd()), state) }, nil
 }
 
 func terminalSize(f *os.File) *primitives.TerminalSize {
-	cols, rows, err := term.GetSize(int(f.Fd()))
+	cols, rows, err := xterm.GetSize(int(f.Fd()))
 	if err != nil {
 		return &primitives.TerminalSize{Rows: 24, Cols: 80}
 	}
@@ -236,8 +236,8 @@ func (f *execFlags) connect(ctx context.Context, proc primitives.Process) (primi
 	}
 	var streams sync.WaitGroup
 	var outErr, errErr error
-	streams.Go(func() { outErr = copyStream(f.app.out.file, proc.Stdout()) })
-	streams.Go(func() { errErr = copyStream(f.app.err.file, proc.Stderr()) })
+	streams.Go(func() { outErr = copyStream(f.app.out.File, proc.Stdout()) })
+	streams.Go(func() { errErr = copyStream(f.app.err.File, proc.Stderr()) })
 	status, err := proc.Wait(context.WithoutCancel(ctx))
 	if err != nil {
 		_ = proc.Close() // ends the streams, too; err has the cause

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -75,7 +76,7 @@ func (f form) prompt(i int) prompt {
 	return prompt{most: mostRows, title: title, line: line, rows: func(q *questionText) {
 		q.foreign(about.Question, false)
 		for n, o := range about.Options {
-			q.add(plain(fmt.Sprintf("\n  %d", n+1)))
+			q.add(term.Plain(fmt.Sprintf("\n  %d", n+1)))
 			text := o.Label
 			if o.Description != "" {
 				text += ": " + o.Description

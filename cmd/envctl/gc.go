@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/environment"
 )
 
@@ -77,15 +78,15 @@ func (f *gcFlags) run(ctx context.Context) error {
 		return errors.Join(append(errs, printLines(f.app, removed))...)
 	}
 	if len(removed) > 0 {
-		rows := [][]span{plains("TYPE", "KIND", "ID", "CREATED", "WHY")}
+		rows := [][]term.Span{term.Plains("TYPE", "KIND", "ID", "CREATED", "WHY")}
 		for _, g := range removed {
 			created := "-"
 			if !g.Created.IsZero() {
 				created = g.Created.Local().Format(time.DateTime)
 			}
-			rows = append(rows, plains(g.Type, g.Kind, g.ID, created, g.Why))
+			rows = append(rows, term.Plains(g.Type, g.Kind, g.ID, created, g.Why))
 		}
-		errs = append(errs, f.app.out.table(rows...))
+		errs = append(errs, f.app.out.Table(rows...))
 	}
 	if f.DryRun && !f.NoGrace {
 		errs = append(errs, f.printWaiting(ctx, answered, removed))
@@ -110,7 +111,7 @@ func (f *gcFlags) printWaiting(ctx context.Context, from []environment.Sandbox, 
 		for _, g := range more {
 			known := func(r environment.Garbage) bool { return r.Type == g.Type && r.Kind == g.Kind && r.ID == g.ID }
 			if !slices.ContainsFunc(removed, known) {
-				errs = append(errs, f.app.err.row(plain(g.ID+" is an orphan in its grace; 'envctl gc --now' does not wait for its end")))
+				errs = append(errs, f.app.err.Row(term.Plain(g.ID+" is an orphan in its grace; 'envctl gc --now' does not wait for its end")))
 			}
 		}
 	}

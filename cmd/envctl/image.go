@@ -13,6 +13,7 @@ import (
 	"github.com/docker/go-units"
 	"github.com/spf13/cobra"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/environment"
 )
 
@@ -137,16 +138,16 @@ func (a *app) newImageListCmd() *cobra.Command {
 			if f.asJSON {
 				return printLines(a, list)
 			}
-			rows := [][]span{plains("IMAGE", "AGENT", "VERSION", "BASE", "SIZE", "CREATED", "USED")}
+			rows := [][]term.Span{term.Plains("IMAGE", "AGENT", "VERSION", "BASE", "SIZE", "CREATED", "USED")}
 			for _, i := range list {
 				used := "unused"
 				if i.InUse {
 					used = "in use"
 				}
-				rows = append(rows, plains(i.Ref, i.Agent, i.Version, i.Base,
+				rows = append(rows, term.Plains(i.Ref, i.Agent, i.Version, i.Base,
 					units.HumanSize(float64(i.Size)), i.Created.Local().Format(time.DateTime), used))
 			}
-			return a.out.table(rows...)
+			return a.out.Table(rows...)
 		},
 	}
 	f.flags(cmd)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
@@ -70,17 +71,17 @@ func (f *listFlags) sandboxes(ctx context.Context) error {
 	if f.asJSON {
 		return errors.Join(printLines(f.app, list), failed)
 	}
-	rows := [][]span{plains("ID", "NAME", "TYPE", "AGE", "STATUS", "AGENT", "QUERY", "COST")}
+	rows := [][]term.Span{term.Plains("ID", "NAME", "TYPE", "AGE", "STATUS", "AGENT", "QUERY", "COST")}
 	for _, s := range list {
-		rows = append(rows, plains(
+		rows = append(rows, term.Plains(
 			f.app.shortID(s.ID), firstOf(s.Name, "-"), s.Type, age(s.Created), s.status(), firstOf(s.Agent, "-"), since(s), dollars(s.Usage.CostUSD)))
 	}
-	return errors.Join(f.app.out.table(rows...), failed)
+	return errors.Join(f.app.out.Table(rows...), failed)
 }
 
 // shortID returns an ID for display: on a terminal without the common prefix of container IDs.
 func (a *app) shortID(id string) string {
-	if a.out.terminal {
+	if a.out.Terminal {
 		return strings.TrimPrefix(id, idPrefix)
 	}
 	return id
@@ -156,15 +157,15 @@ func (f *listFlags) files(ctx context.Context, at place) (err error) {
 	if f.asJSON {
 		return printLines(f.app, list)
 	}
-	var rows [][]span
+	var rows [][]term.Span
 	for _, i := range list {
 		name := i.Path
 		if i.Target != "" {
 			name += " -> " + i.Target
 		}
-		rows = append(rows, plains(i.Mode.String(), strconv.FormatInt(i.Size, 10), i.ModTime.Local().Format(time.DateTime), name))
+		rows = append(rows, term.Plains(i.Mode.String(), strconv.FormatInt(i.Size, 10), i.ModTime.Local().Format(time.DateTime), name))
 	}
-	return f.app.out.table(rows...)
+	return f.app.out.Table(rows...)
 }
 
 // printLines prints one JSON object a line.

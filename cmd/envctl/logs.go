@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/session/store"
@@ -191,7 +192,7 @@ func (f *logsFlags) print(entries ...environment.LogEntry) error {
 		if !e.Time.IsZero() {
 			at = e.Time.Local().Format(time.DateTime)
 		}
-		if err := f.app.out.row(dim(at), plain(fmt.Sprintf("  %-6s  %s", e.Source, e.Message))); err != nil {
+		if err := f.app.out.Row(term.Dim(at), term.Plain(fmt.Sprintf("  %-6s  %s", e.Source, e.Message))); err != nil {
 			return err
 		}
 	}

@@ -4,8 +4,9 @@
 // also has rm, copy.go and copy_out.go are cp, list.go is ls. target.go, make.go, agent.go and
 // workspace.go have the flags that commands share; find.go finds a sandbox by its ID or name, and
 // find_session.go the session that a word means.
-// printer*.go show events, status.go the last line of a terminal, permission.go and form.go
-// ask the user; result.go brings changes out. internal/acp serves an editor.
+// view.go shows what happens in queries, printer*.go what an event looks like, permission.go and
+// form.go ask the user; result.go brings changes out. internal/term writes to the terminal,
+// internal/acp serves an editor.
 package main
 
 import (

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -64,7 +65,7 @@ func (t *target) loadNew(ctx context.Context, m *makeFlags) (environment.Config,
 
 // newProgress returns a function that prints progress messages to standard error.
 func (a *app) newProgress() func(string) {
-	return func(message string) { _ = a.err.println(dim(message)) }
+	return func(message string) { _ = a.err.Println(term.Dim(message)) }
 }
 
 // apply overrides the configuration with the flags. If no type is chosen, --image chooses

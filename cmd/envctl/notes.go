@@ -5,13 +5,14 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/environment"
 )
 
 // noteIgnored prints how many files the last export of the workspace left out.
 func (a *app) noteIgnored(env *environment.Environment) error {
 	if n := env.Ignored(); n > 0 {
-		return a.err.println(dim("left out: " + plural(n, "new file") + " that git ignores"))
+		return a.err.Println(term.Dim("left out: " + plural(n, "new file") + " that git ignores"))
 	}
 	return nil
 }
@@ -42,7 +43,7 @@ func (a *app) notePatch(changes []environment.Change, command string) error {
 		lines = append(lines, "git has a filter for "+filesNamed(filtered)+", so a plain 'git apply' refuses the patch; use --apply, or:", "  "+command)
 	}
 	for _, line := range lines {
-		if err := a.err.row(plain(line)); err != nil {
+		if err := a.err.Row(term.Plain(line)); err != nil {
 			return err
 		}
 	}

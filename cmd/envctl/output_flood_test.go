@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/internal/test/testmemory"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -68,7 +69,7 @@ func TestFloodOfTextFromAToolIsCutWhereItBegins(t *testing.T) {
 			p := newApp(nil, &out, &out).newPrinter(false).(*textPrinter)
 			call := runnerscripts.ToolCall{ToolCallID: "1", Title: "t", Status: runnerscripts.ToolCompleted, Content: parts}
 			testmemory.AtMost(t, 8<<20, func() {
-				if err := p.result(call, dim); err != nil {
+				if err := p.result(call, term.Dim); err != nil {
 					t.Fatal(err)
 				}
 			})

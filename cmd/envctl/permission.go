@@ -15,8 +15,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-	"golang.org/x/term"
+	xterm "golang.org/x/term"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -47,18 +48,18 @@ func (a *app) newAnswerer(policy string) (*answerer, error) {
 	switch policy {
 	case "":
 		policy = permissionDeny
-		if isTerminal(a.in) && a.err.terminal {
+		if term.IsTerminal(a.in) && a.err.Terminal {
 			policy = permissionAsk
 		}
 	case permissionAsk, permissionAllow, permissionDeny:
 	default:
 		return nil, usagef("--permission: there is no %q; choose ask, allow or deny", policy)
 	}
-	if policy == permissionAsk && a.err.terminal {
-		a.out.inBackground(a.forceExit) // the reader of the output may wait for the answer, too
+	if policy == permissionAsk && a.err.Terminal {
+		a.out.InBackground(a.forceExit) // the reader of the output may wait for the answer, too
 	}
 	answer := &answerer{app: a, policy: policy, lines: make(chan string)}
-	if isTerminal(a.in) {
+	if term.IsTerminal(a.in) {
 		answer.terminal, _ = a.in.(*os.File) // isTerminal has checked the type
 	}
 	return answer, nil
@@ -124,7 +125,7 @@ func (a *answerer) put(ctx context.Context, req runnerscripts.PermissionRequest,
 			if !bytes.HasSuffix(typed, []byte("\n")) {
 				fmt.Fprintln(a.app.err) // ends the echo of the incomplete line
 			}
-			_ = a.app.err.println(dim("what was typed before this question was not used"))
+			_ = a.app.err.Println(term.Dim("what was typed before this question was not used"))
 		}
 	}
 	a.printer.question(about)
@@ -132,7 +133,7 @@ func (a *answerer) put(ctx context.Context, req runnerscripts.PermissionRequest,
 	for {
 		line, ok := a.line(ctx)
 		if !ok && ctx.Err() != nil { // the permission_resolved event says whether it was a timeout
-			_ = a.app.err.println(plain("\n"), dim("withdrawn: an answer is no longer awaited"))
+			_ = a.app.err.Println(term.Plain("\n"), term.Dim("withdrawn: an answer is no longer awaited"))
 			return left, false
 		}
 		if !ok {
@@ -209,8 +210,8 @@ func (a *answerer) typedAhead() (text []byte) {
 	if group, err := unix.IoctlGetInt(fd, unix.TIOCGPGRP); err == nil && group != unix.Getpgrp() {
 		return nil
 	}
-	if before, err := term.MakeRaw(fd); err == nil {
-		defer func() { _ = term.Restore(fd, before) }() // fails only if the terminal is gone
+	if before, err := xterm.MakeRaw(fd); err == nil {
+		defer func() { _ = xterm.Restore(fd, before) }() // fails only if the terminal is gone
 	}
 	var err error
 	for err == nil && readable(&unix.Timeval{}, a.terminal) {

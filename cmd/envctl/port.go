@@ -74,7 +74,7 @@ func (f *portFlags) run(ctx context.Context, id string, port int) (err error) {
 	if err != nil {
 		return usagef("--listen: %v", err)
 	}
-	f.app.status.off()
+	f.app.status.Off()
 	fmt.Fprintf(f.app.out, "%s -> port %d of %s\n", ln.Addr(), port, env.ID())
 	return f.serve(ctx, ln, env, port)
 }

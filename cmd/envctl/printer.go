@@ -11,6 +11,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/internal/boundedmap"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -36,7 +37,7 @@ func (a *app) newPrinter(asJSON bool) printer {
 	if asJSON {
 		return &jsonPrinter{textPrinter: people, enc: runnerscripts.NewEncoder(a.out)}
 	}
-	a.status.beforeDrawing(people.showSaid)
+	a.status.BeforeDrawing(people.showSaid)
 	return people
 }
 
@@ -68,7 +69,7 @@ type textPrinter struct {
 	asked    *prompt               // the open question; nil if there is none
 	held     []runnerscripts.Event // events since the question was shown
 	heldSize int                   // bytes of their payloads
-	out, err *output
+	out, err *term.Output
 	user     bool // show the user's messages, too
 	block    string
 	said     said
@@ -149,7 +150,7 @@ func (p *textPrinter) restored(ev runnerscripts.Event) error {
 	if err := p.endLine(); err != nil {
 		return err
 	}
-	return p.err.println(dim(text))
+	return p.err.Println(term.Dim(text))
 }
 
 // chunk prints a piece of a message as it comes.
@@ -186,7 +187,7 @@ func (p *textPrinter) userMessage(ev runnerscripts.Event) error {
 	if err != nil || !p.user {
 		return nil
 	}
-	return p.line(bold("> " + c.Content.Text))
+	return p.line(term.Bold("> " + c.Content.Text))
 }
 
 // tool prints a tool call when it starts, and its result when it ends. A result that comes later is
@@ -209,7 +210,7 @@ func (p *textPrinter) tool(ev runnerscripts.Event) error {
 	}
 	p.tools.Put(u.ToolCallID, call, sizeOf(call))
 	if !known || late || u.Title != "" && ev.Type == runnerscripts.TypeToolCall {
-		if err := p.line(cyan("→ "), bold(indented(firstOf(call.Title, u.Name)))); err != nil {
+		if err := p.line(term.Cyan("→ "), term.Bold(indented(firstOf(call.Title, u.Name)))); err != nil {
 			return err
 		}
 	}
@@ -217,12 +218,12 @@ func (p *textPrinter) tool(ev runnerscripts.Event) error {
 	case !late && !hasEnded(u):
 		return nil
 	case call.Status == runnerscripts.ToolFailed:
-		if err := p.result(call, red); err != nil {
+		if err := p.result(call, term.Red); err != nil {
 			return err
 		}
 		return p.failed(u, call)
 	}
-	return p.result(call, dim)
+	return p.result(call, term.Dim)
 }
 
 // hasEnded reports whether a tool call has ended.
@@ -234,18 +235,18 @@ func hasEnded(call runnerscripts.ToolCall) bool {
 func (p *textPrinter) failed(u, call runnerscripts.ToolCall) error {
 	switch {
 	case u.Signal != 0:
-		return p.line(red(fmt.Sprintf("  (killed by signal %d)", u.Signal)))
+		return p.line(term.Red(fmt.Sprintf("  (killed by signal %d)", u.Signal)))
 	case u.ExitCode != 0:
-		return p.line(red(fmt.Sprintf("  (exit %d)", u.ExitCode)))
+		return p.line(term.Red(fmt.Sprintf("  (exit %d)", u.ExitCode)))
 	case !slices.ContainsFunc(call.Content, shows):
-		return p.line(red("  (failed)"))
+		return p.line(term.Red("  (failed)"))
 	}
 	return nil
 }
 
 // shows reports whether a part of a tool's output has a line.
 func shows(c runnerscripts.ToolCallContent) bool {
-	for range rows(c, plain) {
+	for range rows(c, term.Plain) {
 		return true
 	}
 	return false
@@ -269,7 +270,7 @@ func sizeOf(call runnerscripts.ToolCall) int {
 // resultLines is how many lines of a tool's output are shown.
 const resultLines = 12
 
-func (p *textPrinter) result(call runnerscripts.ToolCall, paint func(string) span) error {
+func (p *textPrinter) result(call runnerscripts.ToolCall, paint func(string) term.Span) error {
 	shown, more := 0, 0
 	for _, c := range call.Content {
 		for l := range rows(c, paint) {
@@ -278,22 +279,22 @@ func (p *textPrinter) result(call runnerscripts.ToolCall, paint func(string) spa
 				continue
 			}
 			shown++
-			if err := p.line(plain("  "), l); err != nil {
+			if err := p.line(term.Plain("  "), l); err != nil {
 				return err
 			}
 		}
 	}
 	if more > 0 {
-		return p.line(plain("  "), paint("... "+plural(more, "more line")))
+		return p.line(term.Plain("  "), paint("... "+plural(more, "more line")))
 	}
 	return nil
 }
 
 // rows yields the lines of a tool's output. For a diff it yields the old lines, then the new
 // ones.
-func rows(c runnerscripts.ToolCallContent, paint func(string) span) iter.Seq[span] {
-	return func(yield func(span) bool) {
-		all := func(text, mark string, paint func(string) span) bool {
+func rows(c runnerscripts.ToolCallContent, paint func(string) term.Span) iter.Seq[term.Span] {
+	return func(yield func(term.Span) bool) {
+		all := func(text, mark string, paint func(string) term.Span) bool {
 			for l := range strings.Lines(text) {
 				if !yield(paint(mark + strings.TrimRight(l, "\r\n"))) {
 					return false
@@ -303,8 +304,8 @@ func rows(c runnerscripts.ToolCallContent, paint func(string) span) iter.Seq[spa
 		}
 		switch {
 		case c.Type == "diff":
-			if c.OldText == nil || all(*c.OldText, "- ", red) {
-				all(c.NewText, "+ ", green)
+			if c.OldText == nil || all(*c.OldText, "- ", term.Red) {
+				all(c.NewText, "+ ", term.Green)
 			}
 		case c.Content != nil:
 			all(c.Content.Text, "", paint)
@@ -325,7 +326,7 @@ func (p *textPrinter) plan(ev runnerscripts.Event) error {
 		case "in_progress":
 			mark = "[>]"
 		}
-		if err := p.line(dim(mark + " " + indented(e.Content))); err != nil {
+		if err := p.line(term.Dim(mark + " " + indented(e.Content))); err != nil {
 			return err
 		}
 	}
@@ -341,7 +342,7 @@ func (p *textPrinter) subagent(ev runnerscripts.Event) error {
 	if err != nil {
 		return nil
 	}
-	return p.line(dim("  · " + indented(firstOf(u.Title, u.Name))))
+	return p.line(term.Dim("  · " + indented(firstOf(u.Title, u.Name))))
 }
 
 func (p *textPrinter) end(ev runnerscripts.Event) error {
@@ -357,13 +358,13 @@ func (p *textPrinter) end(ev runnerscripts.Event) error {
 			p.failure = ""
 		}
 		p.printFailure()
-		return p.err.println(red("failed: " + f.Message))
+		return p.err.Println(term.Red("failed: " + f.Message))
 	}
 	c, err := runnerscripts.Payload[runnerscripts.QueryCompleted](ev)
 	if err != nil {
 		return nil
 	}
-	return p.err.println(dim(summary(c)))
+	return p.err.Println(term.Dim(summary(c)))
 }
 
 // summary returns one line about a finished query.
@@ -393,13 +394,13 @@ func (p *textPrinter) diagnostic(ev runnerscripts.Event) error {
 		p.failure = d.Message
 		return nil
 	}
-	return p.err.println(dim(firstOf(d.Level, "error") + ": " + d.Message))
+	return p.err.Println(term.Dim(firstOf(d.Level, "error") + ": " + d.Message))
 }
 
 // printFailure prints the error that was held back, if there is one.
 func (p *textPrinter) printFailure() {
 	if p.failure != "" {
-		_ = p.err.println(dim("error: " + p.failure))
+		_ = p.err.Println(term.Dim("error: " + p.failure))
 		p.failure = ""
 	}
 }
@@ -415,12 +416,12 @@ func (p *textPrinter) finish() error {
 }
 
 // line prints a separate line.
-func (p *textPrinter) line(text ...span) error {
+func (p *textPrinter) line(text ...term.Span) error {
 	if err := p.endLine(); err != nil {
 		return err
 	}
 	p.block = ""
-	return p.out.println(text...)
+	return p.out.Println(text...)
 }
 
 // endLine prints the agent's text so far and ends its last line.

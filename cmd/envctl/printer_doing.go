@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -12,7 +13,7 @@ const mostDoing = 64
 
 // doing shows the agent's activity in the status line.
 type doing struct {
-	status *status
+	status *term.Status
 	tools  []runningTool // the oldest first
 }
 
@@ -25,13 +26,13 @@ type runningTool struct {
 func (d *doing) event(ev runnerscripts.Event) {
 	switch ev.Type {
 	case runnerscripts.TypeQueryQueued, runnerscripts.TypeEnvironmentCreating:
-		d.status.set("starting the sandbox", time.Now())
+		d.status.Set("starting the sandbox", time.Now())
 		return
 	case runnerscripts.TypeQueryCompleted, runnerscripts.TypeQueryFailed:
 		d.nothing()
 		return
 	case runnerscripts.TypePermissionRequest:
-		d.status.set("waiting for permission", time.Now())
+		d.status.Set("waiting for permission", time.Now())
 		return
 	case runnerscripts.TypeToolCall, runnerscripts.TypeToolCallUpdate:
 		call, err := runnerscripts.Payload[runnerscripts.ToolCall](ev)
@@ -45,11 +46,11 @@ func (d *doing) event(ev runnerscripts.Event) {
 		return // the activity does not change
 	}
 	if len(d.tools) == 0 {
-		d.status.set("waiting for the model", time.Now())
+		d.status.Set("waiting for the model", time.Now())
 		return
 	}
 	last := d.tools[len(d.tools)-1]
-	d.status.set("running "+last.title, last.since)
+	d.status.Set("running "+last.title, last.since)
 }
 
 func (d *doing) tool(call runnerscripts.ToolCall) {
@@ -68,5 +69,5 @@ func (d *doing) tool(call runnerscripts.ToolCall) {
 // nothing clears the status.
 func (d *doing) nothing() {
 	d.tools = nil
-	d.status.set("", time.Time{})
+	d.status.Set("", time.Time{})
 }

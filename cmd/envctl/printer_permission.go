@@ -1,6 +1,7 @@
 package main
 
 import (
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -27,5 +28,5 @@ func (p *textPrinter) permission(ev runnerscripts.Event) error {
 	case done.Reason == "timeout":
 		hint = "; there was no answer in time"
 	}
-	return p.err.row(dim("denied: " + title + hint))
+	return p.err.Row(term.Dim("denied: " + title + hint))
 }

@@ -12,6 +12,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/internal/visible"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -44,7 +45,7 @@ func (p *textPrinter) question(about prompt) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked = &about
-	p.doing.status.hide(true)
+	p.doing.status.Hide(true)
 	p.ask()
 }
 
@@ -53,7 +54,7 @@ func (p *textPrinter) again(problem error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	// Ignore the error: a question that is not shown gets no answer.
-	_ = p.err.print(plain(problem.Error()+"\n"), plain(p.asked.line))
+	_ = p.err.Print(term.Plain(problem.Error()+"\n"), term.Plain(p.asked.line))
 }
 
 // answered prints the events that were held back since the question was shown.
@@ -61,7 +62,7 @@ func (p *textPrinter) answered() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.asked = nil
-	p.doing.status.hide(false)
+	p.doing.status.Hide(false)
 	_ = p.release() // the next event reports the error
 }
 
@@ -86,12 +87,12 @@ func (p *textPrinter) release() error {
 // ask prints the open question. The caller holds mu.
 func (p *textPrinter) ask() {
 	_ = p.endLine()
-	q := &questionText{width: p.err.width() - utf8.RuneCountInString(mark) - 1, most: p.asked.most}
-	q.add(bold(p.asked.title))
+	q := &questionText{width: p.err.Width() - utf8.RuneCountInString(mark) - 1, most: p.asked.most}
+	q.add(term.Bold(p.asked.title))
 	p.asked.rows(q)
-	q.add(plain("\n" + p.asked.line))
+	q.add(term.Plain("\n" + p.asked.line))
 	// Ignore the error: a question that is not shown gets no answer.
-	_ = p.err.print(q.spans...)
+	_ = p.err.Print(q.spans...)
 }
 
 // permissionPrompt returns the prompt that asks whether a tool may be called. Paths in the
@@ -122,14 +123,14 @@ func onEnter(options []runnerscripts.PermissionOption) string {
 type questionText struct {
 	width int // of a row, in columns
 	most  int // rows of a text
-	spans []span
+	spans []term.Span
 }
 
-func (q *questionText) add(s ...span) { q.spans = append(q.spans, s...) }
+func (q *questionText) add(s ...term.Span) { q.spans = append(q.spans, s...) }
 
 // hide adds a row about text that is not shown. No foreign text can imitate the row.
 func (q *questionText) hide(format string, args ...any) {
-	q.add(plain("\n  "), red("["+fmt.Sprintf(format, args...)+"]"))
+	q.add(term.Plain("\n  "), term.Red("["+fmt.Sprintf(format, args...)+"]"))
 }
 
 // foreign adds a text of the agent. It marks every row, and breaks rows at the width of the
@@ -140,7 +141,7 @@ func (q *questionText) foreign(text string, field bool) {
 	n, hidden, size := 0, 0, 0
 	for row := range wrap(blanksCounted(visible.Text(text)), q.width, field) {
 		if n++; n <= q.most/2 {
-			q.add(plain("\n"+mark), dim(row))
+			q.add(term.Plain("\n"+mark), term.Dim(row))
 			continue
 		}
 		if end = append(end, row); len(end) > q.most-q.most/2 {
@@ -152,7 +153,7 @@ func (q *questionText) foreign(text string, field bool) {
 		q.hide("%s in %s are not shown", plural(size, "byte"), plural(hidden, "row"))
 	}
 	for _, row := range end {
-		q.add(plain("\n"+mark), dim(row))
+		q.add(term.Plain("\n"+mark), term.Dim(row))
 	}
 }
 
@@ -210,7 +211,7 @@ func (q *questionText) options(options []runnerscripts.PermissionOption) {
 		if effect == "" {
 			effect = "cannot be chosen: its effect is not known"
 		}
-		q.add(plain(fmt.Sprintf("\n  %d  %s", i+1, effect)))
+		q.add(term.Plain(fmt.Sprintf("\n  %d  %s", i+1, effect)))
 		q.foreign(fmt.Sprintf("the agent calls it %q", cut(o.Name, mostName)), false)
 	}
 }
@@ -293,8 +294,8 @@ func (q *questionText) content(parts []runnerscripts.ToolCallContent, workspace 
 		case part.Type == "diff":
 			var text strings.Builder
 			text.WriteString("in " + within(part.Path, workspace))
-			for line := range rows(part, plain) {
-				text.WriteString("\n" + line.text)
+			for line := range rows(part, term.Plain) {
+				text.WriteString("\n" + line.Text)
 			}
 			q.foreign(text.String(), false)
 		case part.Content != nil:

@@ -4,6 +4,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/internal/visible"
 )
 
@@ -14,7 +15,7 @@ const maxSaid = 64 << 10
 // arrives. On a terminal it prints paragraph by paragraph, in lines that break between words;
 // with styles it draws Markdown.
 type said struct {
-	out     *output
+	out     *term.Output
 	inLine  bool   // the last printed line has no line break
 	text    string // not printed yet
 	thought bool   // the text is a thought
@@ -24,9 +25,9 @@ type said struct {
 
 // add adds text to the message, and prints the paragraphs that are complete.
 func (s *said) add(text string, thought bool) error {
-	if !s.out.terminal {
+	if !s.out.Terminal {
 		s.inLine = !strings.HasSuffix(text, "\n")
-		return s.out.print(plain(text))
+		return s.out.Print(term.Plain(text))
 	}
 	s.text += text
 	s.thought = thought
@@ -52,7 +53,7 @@ func (s *said) end() error {
 	s.gap, s.fence = false, ""
 	if s.inLine {
 		s.inLine = false
-		err = s.out.println()
+		err = s.out.Println()
 	}
 	return err
 }
@@ -69,45 +70,45 @@ func (s *said) draw(end int) error {
 		text = rest
 	}
 	s.fence = ""
-	if s.out.colors && !s.thought {
+	if s.out.Colors && !s.thought {
 		_, s.fence = finished(text, "")
 	}
 	return s.print(text, s.lines)
 }
 
 // print prints text as the lines that lines returns for it.
-func (s *said) print(text string, lines func(string) [][]span) error {
+func (s *said) print(text string, lines func(string) [][]term.Span) error {
 	body := strings.Trim(text, "\n")
 	if strings.TrimSpace(body) == "" {
 		s.gap = s.gap || text != ""
 		return nil
 	}
-	var spans []span
+	var spans []term.Span
 	if s.gap || strings.HasPrefix(text, "\n") {
-		spans = append(spans, plain("\n"))
+		spans = append(spans, term.Plain("\n"))
 	}
 	s.gap = strings.HasSuffix(text, "\n\n")
 	for _, line := range lines(body) {
-		spans = append(append(spans, line...), plain("\n"))
+		spans = append(append(spans, line...), term.Plain("\n"))
 	}
-	return s.out.print(spans...)
+	return s.out.Print(spans...)
 }
 
-func (s *said) lines(text string) [][]span {
+func (s *said) lines(text string) [][]term.Span {
 	switch {
 	case s.thought:
-		return flow([]span{dim(visible.Text(text))}, s.out.width(), nil, nil)
-	case !s.out.colors:
-		return flow(plains(visible.Text(text)), s.out.width(), nil, nil)
+		return term.Flow([]term.Span{term.Dim(visible.Text(text))}, s.out.Width(), nil, nil)
+	case !s.out.Colors:
+		return term.Flow(term.Plains(visible.Text(text)), s.out.Width(), nil, nil)
 	}
-	return drawMarkdown(text, s.out.width())
+	return term.DrawMarkdown(text, s.out.Width())
 }
 
 // codeLines returns the lines of a part of a fenced block.
-func codeLines(text string) [][]span {
-	var lines [][]span
+func codeLines(text string) [][]term.Span {
+	var lines [][]term.Span
 	for line := range strings.SplitSeq(text, "\n") {
-		lines = append(lines, []span{plain("  "), cyan(visible.Text(line))})
+		lines = append(lines, []term.Span{term.Plain("  "), term.Cyan(visible.Text(line))})
 	}
 	return lines
 }

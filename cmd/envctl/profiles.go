@@ -3,6 +3,7 @@ package main
 import (
 	"github.com/spf13/cobra"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/environment"
 )
 
@@ -28,11 +29,11 @@ configuration file, and in agentenv/profiles in the folder of your configuration
 			if asJSON {
 				return printLines(a, list)
 			}
-			rows := [][]span{plains("NAME", "PATH", "DESCRIPTION")}
+			rows := [][]term.Span{term.Plains("NAME", "PATH", "DESCRIPTION")}
 			for _, p := range list {
-				rows = append(rows, plains(p.Name, p.Path, firstOf(firstOf(p.Problem, p.Description), "-")))
+				rows = append(rows, term.Plains(p.Name, p.Path, firstOf(firstOf(p.Problem, p.Description), "-")))
 			}
-			return a.out.table(rows...)
+			return a.out.Table(rows...)
 		},
 	}
 	cmd.Flags().StringVarP(&config, "config", "c", "", "list those beside this configuration file, too")

@@ -135,7 +135,7 @@ func TestForeignTextIsMarkedOnANarrowTerminal(t *testing.T) {
 			q.foreign("xx日本\t"+strings.Repeat("Allow? 日", 3), field)
 			var text strings.Builder
 			for _, s := range q.spans {
-				text.WriteString(s.text)
+				text.WriteString(s.Text)
 			}
 			for _, row := range onScreen(text.String()[1:], columns) {
 				if !strings.HasPrefix(row, mark) {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/statedir"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -66,12 +67,12 @@ func (f *runFlags) applyChanges(ctx context.Context, env *environment.Environmen
 		return err
 	}
 	if len(changes) > 0 {
-		return f.app.err.row(plain("applied: " + counted(changes)))
+		return f.app.err.Row(term.Plain("applied: " + counted(changes)))
 	}
 	if changes, err := env.Changes(ctx); err == nil && len(changes) > 0 {
-		return f.app.err.println(dim("nothing to apply: the folder has the changes already, or files were only opened to more users"))
+		return f.app.err.Println(term.Dim("nothing to apply: the folder has the changes already, or files were only opened to more users"))
 	}
-	return f.app.err.println(dim("nothing changed in the workspace"))
+	return f.app.err.Println(term.Dim("nothing changed in the workspace"))
 }
 
 // savePatch saves the changes as a patch in this user's state folder, and prints the command
@@ -111,8 +112,8 @@ func (f *runFlags) savePatch(ctx context.Context, env *environment.Environment) 
 		return errors.Join(root.Remove(name), f.app.notePatch(changes, ""))
 	}
 	return errors.Join(
-		f.app.err.row(plain(counted(changes)+"; to have that here:")),
-		f.app.err.row(plain("  "+f.applyCommand(filepath.Join(root.Name(), name), changes))),
+		f.app.err.Row(term.Plain(counted(changes)+"; to have that here:")),
+		f.app.err.Row(term.Plain("  "+f.applyCommand(filepath.Join(root.Name(), name), changes))),
 		f.app.notePatch(changes, ""),
 		statedir.Prune(root, mostPatches, maxPatches),
 	)

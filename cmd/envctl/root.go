@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/environment"
 )
 
@@ -29,8 +30,8 @@ const (
 // app is one run of the command line: its streams and little else.
 type app struct {
 	in        io.Reader
-	out, err  *output
-	status    *status
+	out, err  *term.Output
+	status    *term.Status
 	forceExit <-chan struct{} // closed when an interrupted run must not wait any more; may be nil
 }
 
@@ -41,10 +42,10 @@ func Execute(ctx context.Context, in io.Reader, out, errOut io.Writer, args []st
 }
 
 func newApp(in io.Reader, out, errOut io.Writer) *app {
-	a := &app{in: in, out: newOutput(out), err: newOutput(errOut)}
-	a.status = newStatus(a.err)
-	if a.status.on {
-		a.out.status, a.err.status = a.status, a.status
+	a := &app{in: in, out: term.NewOutput(out), err: term.NewOutput(errOut)}
+	a.status = term.NewStatus(a.err)
+	if a.status.On {
+		a.out.Status, a.err.Status = a.status, a.status
 	}
 	return a
 }
@@ -55,17 +56,17 @@ func (a *app) execute(ctx context.Context, args []string) int {
 	root.SetIn(a.in)
 	root.SetOut(a.out)
 	root.SetErr(a.err)
-	defer func() { _ = a.err.end(nil) }() // nothing is left to report to
+	defer func() { _ = a.err.End(nil) }() // nothing is left to report to
 	strictDefaults(root)
 	err := root.ExecuteContext(ctx)
-	a.status.off()
-	if ended := a.out.end(a.forceExit); err == nil || errors.Is(ended, errNoReader) {
+	a.status.Off()
+	if ended := a.out.End(a.forceExit); err == nil || errors.Is(ended, term.ErrNoReader) {
 		err = ended
 	}
 	if err == nil {
 		return exitOK
 	}
-	if errors.Is(err, errNoReader) {
+	if errors.Is(err, term.ErrNoReader) {
 		// As for a program that SIGPIPE has killed: no reader is left for an error.
 		return exitNoReader
 	}
@@ -159,9 +160,9 @@ An ID may be cut short, as long as it fits only one sandbox.`,
 
 		PersistentPreRunE: func(cmd *cobra.Command, args []string) error {
 			if asJSON := cmd.Flags().Lookup("json"); asJSON != nil && asJSON.Changed {
-				a.status.off()
+				a.status.Off()
 			}
-			a.status.set(takesLong(cmd.CommandPath()), time.Now())
+			a.status.Set(takesLong(cmd.CommandPath()), time.Now())
 			return refuseEmpty(cmd, args)
 		},
 	}

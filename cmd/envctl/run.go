@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/environment"
 	outputfile "github.com/agentenv-dev/agentenv/internal/output"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -268,8 +269,8 @@ func (f *runFlags) check(cfg environment.Config) error {
 	if f.asJSON && f.patch == "-" {
 		return usagef("--patch -: with --json standard output holds the events; give --patch a file")
 	}
-	if len(cfg.Workspace) == 0 && !f.staysOnHost && f.app.err.terminal && cfg.Agent.Name != "script" {
-		_ = f.app.err.println(dim("the workspace is empty (--folder . copies this folder)"))
+	if len(cfg.Workspace) == 0 && !f.staysOnHost && f.app.err.Terminal && cfg.Agent.Name != "script" {
+		_ = f.app.err.Println(term.Dim("the workspace is empty (--folder . copies this folder)"))
 	}
 	if f.patch == "" || f.patch == "-" {
 		return nil
@@ -309,8 +310,8 @@ func (a *app) interrupt(ctx context.Context, s *session.AgentSession, turn *sess
 	if s.Interrupt(ctx) != nil {
 		return
 	}
-	_ = a.err.println(dim("interrupting the agent; " + why.again() + " ends it within " + hurryTimeout.String()))
-	defer a.status.busy("waiting for the agent to stop")()
+	_ = a.err.Println(term.Dim("interrupting the agent; " + why.again() + " ends it within " + hurryTimeout.String()))
+	defer a.status.Busy("waiting for the agent to stop")()
 	_, _ = turn.Wait(ctx) // the events say how it ended
 }
 
@@ -365,9 +366,9 @@ func (f *runFlags) writePatch(ctx context.Context, env *environment.Environment)
 		return err
 	}
 	if len(changes) == 0 {
-		err = f.app.err.row(dim("nothing changed in the workspace: the patch is empty"))
+		err = f.app.err.Row(term.Dim("nothing changed in the workspace: the patch is empty"))
 	} else {
-		err = f.app.err.row(plain(counted(changes) + ": the patch was written " + to))
+		err = f.app.err.Row(term.Plain(counted(changes) + ": the patch was written " + to))
 	}
 	return errors.Join(err, f.app.noteIgnored(env), f.app.notePatch(changes, f.applyCommand(f.patch, changes)))
 }

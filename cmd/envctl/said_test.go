@@ -7,6 +7,7 @@ import (
 	"testing"
 	"unicode"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -68,10 +69,10 @@ func TestLinesAreAsWideAsTheTerminal(t *testing.T) {
 		"e\u0301e\u0301e\u0301 two": "e\u0301e\u0301e\u0301 two",
 	} {
 		var got []string
-		for _, line := range flow([]span{plain(text)}, 7, nil, nil) {
+		for _, line := range term.Flow([]term.Span{term.Plain(text)}, 7, nil, nil) {
 			var row strings.Builder
 			for _, s := range line {
-				row.WriteString(s.text)
+				row.WriteString(s.Text)
 			}
 			got = append(got, row.String())
 		}
@@ -156,8 +157,8 @@ func TestThoughtsOnATerminal(t *testing.T) {
 // A paragraph that does not end is printed in parts.
 func TestAnEndlessParagraphIsShown(t *testing.T) {
 	var out bytes.Buffer
-	s := said{out: newOutput(&out)}
-	s.out.terminal = true
+	s := said{out: term.NewOutput(&out)}
+	s.out.Terminal = true
 	for range 3 {
 		if err := s.add(strings.Repeat("x", maxSaid/2), false); err != nil {
 			t.Fatal(err)
@@ -182,8 +183,8 @@ func TestABlockOfCodeIsShownInPieces(t *testing.T) {
 		for size, lines := range map[string]int{"pauses": 0, "long": maxSaid/len(x) + 1} {
 			t.Run(name+", "+size, func(t *testing.T) {
 				var out bytes.Buffer
-				s := said{out: newOutput(&out)}
-				s.out.terminal, s.out.colors = true, true
+				s := said{out: term.NewOutput(&out)}
+				s.out.Terminal, s.out.Colors = true, true
 				for _, text := range []string{
 					tt.begin + strings.Repeat(tt.indent+x, lines), tt.indent + "# a *b*\n\n" + tt.indent + "c\n",
 					tt.end + "\nNo *code*.", "\n\n```\nd\n```\n",
@@ -222,9 +223,9 @@ func FuzzMarkdown(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, source string, width uint8) {
 		var drawn strings.Builder
-		for _, line := range drawMarkdown(source, int(width)) {
+		for _, line := range term.DrawMarkdown(source, int(width)) {
 			for _, s := range line {
-				drawn.WriteString(s.text)
+				drawn.WriteString(s.Text)
 			}
 		}
 		for _, r := range drawn.String() {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/sessionstore"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -84,16 +85,16 @@ on it, "failed" if its last query failed, else "idle".`,
 			if asJSON {
 				return printLines(a, list)
 			}
-			rows := [][]span{plains("ID", "STATUS", "AGENT", "SANDBOX", "EVENTS", "AGE", "TITLE")}
+			rows := [][]term.Span{term.Plains("ID", "STATUS", "AGENT", "SANDBOX", "EVENTS", "AGE", "TITLE")}
 			for _, r := range list {
 				if r.Status == damagedStatus { // what else there is is unknown
-					rows = append(rows, plains(r.ID, r.Status, "-", "-", "-", "-", "-"))
+					rows = append(rows, term.Plains(r.ID, r.Status, "-", "-", "-", "-", "-"))
 					continue
 				}
-				rows = append(rows, plains(a.shortSession(r.ID), r.status(), firstOf(r.Agent, "-"),
+				rows = append(rows, term.Plains(a.shortSession(r.ID), r.status(), firstOf(r.Agent, "-"),
 					firstOf(r.Sandbox.Type, "-"), fmt.Sprint(r.LastSeq), age(r.UpdatedAt), firstOf(r.Title, "-")))
 			}
-			return errors.Join(a.out.table(rows...), a.printSize(size))
+			return errors.Join(a.out.Table(rows...), a.printSize(size))
 		},
 	}
 	fl := cmd.Flags()
@@ -108,7 +109,7 @@ on it, "failed" if its last query failed, else "idle".`,
 
 // shortSession returns a session ID for display: on a terminal only its first part.
 func (a *app) shortSession(id string) string {
-	if first, _, ok := strings.Cut(id, "-"); ok && len(first) >= 8 && a.out.terminal {
+	if first, _, ok := strings.Cut(id, "-"); ok && len(first) >= 8 && a.out.Terminal {
 		return first
 	}
 	return id
@@ -143,18 +144,18 @@ func (a *app) showSession(r listedSession) error {
 	if r.Sandbox.ID != "" {
 		sandbox = r.Sandbox.Type + " " + r.Sandbox.ID
 	}
-	rows := [][]span{
-		plains("ID", r.ID), plains("title", firstOf(r.Title, "-")), plains("summary", firstOf(r.Summary, "-")),
-		plains("status", r.status()), plains("agent", firstOf(r.Agent, "-")), plains("sandbox", sandbox),
-		plains("copy of", firstOf(r.Parent, "-")), plains("events", fmt.Sprint(r.LastSeq)),
-		plains("tokens", fmt.Sprintf("%d in, %d out", r.Usage.TotalInput(), r.Usage.OutputTokens)),
-		plains("cost", dollars(r.Usage.CostUSD)),
-		plains("created", r.CreatedAt.Local().Format(time.DateTime)), plains("updated", r.UpdatedAt.Local().Format(time.DateTime)),
+	rows := [][]term.Span{
+		term.Plains("ID", r.ID), term.Plains("title", firstOf(r.Title, "-")), term.Plains("summary", firstOf(r.Summary, "-")),
+		term.Plains("status", r.status()), term.Plains("agent", firstOf(r.Agent, "-")), term.Plains("sandbox", sandbox),
+		term.Plains("copy of", firstOf(r.Parent, "-")), term.Plains("events", fmt.Sprint(r.LastSeq)),
+		term.Plains("tokens", fmt.Sprintf("%d in, %d out", r.Usage.TotalInput(), r.Usage.OutputTokens)),
+		term.Plains("cost", dollars(r.Usage.CostUSD)),
+		term.Plains("created", r.CreatedAt.Local().Format(time.DateTime)), term.Plains("updated", r.UpdatedAt.Local().Format(time.DateTime)),
 	}
 	for _, k := range slices.Sorted(maps.Keys(r.Metadata)) {
-		rows = append(rows, plains(k, r.Metadata[k]))
+		rows = append(rows, term.Plains(k, r.Metadata[k]))
 	}
-	return a.out.table(rows...)
+	return a.out.Table(rows...)
 }
 
 func (a *app) newSessionsExportCmd() *cobra.Command {
@@ -307,7 +308,7 @@ func (a *app) removeSession(ctx context.Context, s *sqlite.Store, id string, onl
 		return err
 	}
 	if !errors.Is(missing, errNoSandbox) { // the sandbox could not be searched for
-		return a.err.row(plain(fmt.Sprintf("its %s sandbox may still be there; end it with 'envctl rm %s'", r.Sandbox.Type, r.Sandbox.ID)))
+		return a.err.Row(term.Plain(fmt.Sprintf("its %s sandbox may still be there; end it with 'envctl rm %s'", r.Sandbox.Type, r.Sandbox.ID)))
 	}
 	return nil
 }
@@ -406,7 +407,7 @@ func (a *app) printSize(text string) error {
 	if text == "" {
 		return nil
 	}
-	return a.err.row(dim("all stored sessions " + text))
+	return a.err.Row(term.Dim("all stored sessions " + text))
 }
 
 // collectBlobs removes the orphans of killed programs from the store of sessions, and returns

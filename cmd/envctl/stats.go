@@ -11,6 +11,7 @@ import (
 	"github.com/docker/go-units"
 	"github.com/spf13/cobra"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -59,11 +60,11 @@ what is unknown, and a memory_limit of 0 where there is none.`,
 			if len(list) == 0 && failed != nil {
 				return failed
 			}
-			rows := [][]span{plains("ID", "TYPE", "STATUS", "QUERY", "CPU TIME", "MEMORY", "LIMIT", "PROCESSES", "TOKENS", "COST")}
+			rows := [][]term.Span{term.Plains("ID", "TYPE", "STATUS", "QUERY", "CPU TIME", "MEMORY", "LIMIT", "PROCESSES", "TOKENS", "COST")}
 			for _, u := range list {
-				rows = append(rows, append(plains(a.shortID(u.ID), u.Type, u.listed().use(), since(u.listed())), u.columns()...))
+				rows = append(rows, append(term.Plains(a.shortID(u.ID), u.Type, u.listed().use(), since(u.listed())), u.columns()...))
 			}
-			return errors.Join(a.out.table(rows...), failed)
+			return errors.Join(a.out.Table(rows...), failed)
 		},
 	}
 	t.flags(cmd)
@@ -80,7 +81,7 @@ func (u usage) listed() listed {
 }
 
 // columns returns the figures as table cells.
-func (u usage) columns() []span {
+func (u usage) columns() []term.Span {
 	cpu, memory, limit, processes := "-", "-", "-", "-"
 	if u.Usage != nil {
 		if u.CPU >= 0 {
@@ -103,7 +104,7 @@ func (u usage) columns() []span {
 	if n := u.Models.TotalInput() + u.Models.OutputTokens; n > 0 {
 		tokens = fmt.Sprint(n)
 	}
-	return plains(cpu, memory, limit, processes, tokens, dollars(u.Models.CostUSD))
+	return term.Plains(cpu, memory, limit, processes, tokens, dollars(u.Models.CostUSD))
 }
 
 // askedAtOnce is how many sandboxes are asked at the same time.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/creack/pty"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -112,7 +113,7 @@ func TestTheStatusSaysWhatGoesOn(t *testing.T) {
 	d := newDisplay(t, 60)
 	synctest.Test(t, func(t *testing.T) {
 		a := newApp(nil, d.tty, d.tty)
-		defer a.status.off()
+		defer a.status.Off()
 		show := a.newPrinter(false)
 		event := func(ev runnerscripts.Event) {
 			t.Helper()
@@ -172,8 +173,8 @@ func TestTheStatusIsOneRow(t *testing.T) {
 	d := newDisplay(t, 30)
 	synctest.Test(t, func(t *testing.T) {
 		a := newApp(nil, d.tty, d.tty)
-		defer a.status.off()
-		defer a.status.busy("running \x1b[2J\n" + strings.Repeat("long ", 20))()
+		defer a.status.Off()
+		defer a.status.Busy("running \x1b[2J\n" + strings.Repeat("long ", 20))()
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		d.shows(`running \x1b[2J\nlong lon… 2s`)
@@ -186,7 +187,7 @@ func TestTheStatusKeepsClearOfWhatIsPiped(t *testing.T) {
 	d := newDisplay(t, 80)
 	synctest.Test(t, func(t *testing.T) {
 		a := newApp(nil, struct{ io.Writer }{d.tty}, d.tty) // as through tee
-		defer a.status.off()
+		defer a.status.Off()
 		show := a.newPrinter(false)
 		for _, step := range []struct{ text, want string }{
 			{"Half", "Half"},
@@ -212,14 +213,14 @@ func TestAFullPipeDoesNotHoldUpTheTerminal(t *testing.T) {
 	}
 	defer w.Close()
 	a := newApp(nil, w, d.tty)
-	defer a.status.off()
+	defer a.status.Off()
 	piped, printed := make(chan error, 1), make(chan error, 1)
-	go func() { piped <- a.out.print(plain(strings.Repeat("x", 8<<20))) }()
+	go func() { piped <- a.out.Print(term.Plain(strings.Repeat("x", 8<<20))) }()
 	defer func() { r.Close(); <-piped }()
 	if _, err := r.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
-	go func() { printed <- a.err.println(plain("interrupting")) }()
+	go func() { printed <- a.err.Println(term.Plain("interrupting")) }()
 	select {
 	case err := <-printed:
 		if err != nil {
@@ -245,9 +246,9 @@ func TestTheStatusIsDrawnBesideAFile(t *testing.T) {
 		d.rows, d.column = []string{""}, 0
 		synctest.Test(t, func(t *testing.T) {
 			a := newApp(nil, out, d.tty)
-			defer a.status.off()
-			defer a.status.busy("working")()
-			if err := a.out.print(plain("Half")); err != nil {
+			defer a.status.Off()
+			defer a.status.Busy("working")()
+			if err := a.out.Print(term.Plain("Half")); err != nil {
 				t.Fatal(err)
 			}
 			time.Sleep(2 * time.Second)
@@ -289,7 +290,7 @@ func TestNoStatusIsShown(t *testing.T) {
 						t.Error(err)
 					}
 				}
-				defer a.status.busy("working")()
+				defer a.status.Busy("working")()
 				time.Sleep(time.Minute)
 				synctest.Wait()
 				d.shows("")

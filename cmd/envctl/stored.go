@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/sessionstore"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -42,8 +43,8 @@ func notOpened(ctx context.Context, err error) error {
 
 // pointToSession prints, on a terminal, the command that continues the session of a run.
 func (a *app) pointToSession(id string) {
-	if a.err.terminal {
-		_ = a.err.println(dim("go on with 'envctl attach " + a.shortSession(id) + " PROMPT'"))
+	if a.err.Terminal {
+		_ = a.err.Println(term.Dim("go on with 'envctl attach " + a.shortSession(id) + " PROMPT'"))
 	}
 }
 
@@ -62,7 +63,7 @@ func (a *app) pointToLeft(ctx context.Context, was location) error {
 	if err != nil || !left {
 		return nil // the sandbox has ended, whatever is known of its session
 	}
-	return a.err.row(dim("its session stays: go on with 'envctl attach " + a.shortSession(was.session) + " PROMPT'"))
+	return a.err.Row(term.Dim("its session stays: go on with 'envctl attach " + a.shortSession(was.session) + " PROMPT'"))
 }
 
 // overrideStored overrides a stored configuration with the flags and the file.

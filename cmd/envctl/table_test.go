@@ -10,6 +10,7 @@ import (
 
 	"github.com/creack/pty"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -48,21 +49,21 @@ func TestARowOfATableIsCutOrContinued(t *testing.T) {
 		{40, []string{"name", strings.Repeat("x", 50)}, "name  " + strings.Repeat("x", 34) + "\n      " + strings.Repeat("x", 16) + "\n"},
 		{30, []string{strings.Repeat("i", 30), "short", "end"}, strings.Repeat("i", 17) + "…  short  end\n"},
 	} {
-		var row []span
+		var row []term.Span
 		for _, cell := range c.row {
-			row = append(row, plain(cell))
+			row = append(row, term.Plain(cell))
 		}
 		var widths []int
 		for _, cell := range row {
-			widths = append(widths, utf8.RuneCountInString(cell.text))
+			widths = append(widths, utf8.RuneCountInString(cell.Text))
 		}
-		widths = fit(widths, c.width)
+		widths = term.Fit(widths, c.width)
 		var got strings.Builder
 		for more := row; more != nil; {
-			var line []span
-			line, more = tableLine(more, widths)
+			var line []term.Span
+			line, more = term.TableLine(more, widths)
 			for _, s := range line {
-				got.WriteString(s.text)
+				got.WriteString(s.Text)
 			}
 			got.WriteString("\n")
 		}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/creack/pty"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
@@ -115,12 +116,12 @@ func (s *screen) see(b []byte) {
 	s.seen.Write(b)
 	for {
 		text := s.seen.Bytes()
-		i := bytes.Index(text, []byte(eraseLine))
+		i := bytes.Index(text, []byte(term.EraseLine))
 		if i < 0 {
 			return
 		}
 		begin := bytes.LastIndexByte(text[:i], '\n') + 1
-		s.seen = *bytes.NewBuffer(slices.Delete(text, begin, i+len(eraseLine)))
+		s.seen = *bytes.NewBuffer(slices.Delete(text, begin, i+len(term.EraseLine)))
 	}
 }
 

@@ -54,7 +54,7 @@ func (f *transcriptFlags) run(ctx context.Context, id string) (err error) {
 	}
 	show := f.app.newTranscriptPrinter(f.asJSON)
 	// The conversation is over: its events must not set the status.
-	defer f.app.status.busy("reading the conversation")()
+	defer f.app.status.Busy("reading the conversation")()
 	var seq uint64
 	for ev, err := range env.ReadConversation(ctx) {
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"iter"
 	"sync"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
@@ -123,7 +124,7 @@ func (v *view) print(ctx context.Context, events iter.Seq2[runnerscripts.Event, 
 			return err
 		case err != nil:
 			if failure.Code == runnerscripts.FailAPI && v.withoutEnv {
-				err := v.app.err.println(plain("keys and variables of the agent are stored nowhere: set the key, as ANTHROPIC_API_KEY, for envctl, or give the variables again with --env"))
+				err := v.app.err.Println(term.Plain("keys and variables of the agent are stored nowhere: set the key, as ANTHROPIC_API_KEY, for envctl, or give the variables again with --env"))
 				if err != nil {
 					return err
 				}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -68,7 +69,7 @@ func (f *watchFlags) run(ctx context.Context, at place) (err error) {
 		if f.asJSON {
 			err = enc.Encode(ev)
 		} else {
-			err = f.app.out.row(plain(changeLine(ev)))
+			err = f.app.out.Row(term.Plain(changeLine(ev)))
 		}
 		if err != nil {
 			return err

@@ -1,4 +1,4 @@
-package main
+package term
 
 import (
 	"bytes"
@@ -21,11 +21,11 @@ import (
 type markdown struct {
 	source []byte
 	width  int
-	lines  [][]span
+	lines  [][]Span
 }
 
-// drawMarkdown draws text as lines that fit a width.
-func drawMarkdown(source string, width int) [][]span {
+// DrawMarkdown draws text as lines that fit a width.
+func DrawMarkdown(source string, width int) [][]Span {
 	m := &markdown{source: []byte(source), width: width}
 	// Do not parse link references: their definitions would be hidden.
 	p := parser.NewParser(
@@ -39,7 +39,7 @@ func drawMarkdown(source string, width int) [][]span {
 
 // blocks draws the blocks in a node. The first line begins with first, all others with
 // hang.
-func (m *markdown) blocks(parent ast.Node, first, hang []span) {
+func (m *markdown) blocks(parent ast.Node, first, hang []Span) {
 	for n := parent.FirstChild(); n != nil; n = n.NextSibling() {
 		_, isTable := n.(*table.Table) // the parser does not record blank lines before a table
 		if n.PreviousSibling() != nil && (n.HasBlankPreviousLines() || isTable) {
@@ -50,7 +50,7 @@ func (m *markdown) blocks(parent ast.Node, first, hang []span) {
 	}
 }
 
-func (m *markdown) block(n ast.Node, first, hang []span) {
+func (m *markdown) block(n ast.Node, first, hang []Span) {
 	switch n := n.(type) {
 	case *ast.Heading:
 		m.flow(m.inline(n, "1"), first, hang)
@@ -59,31 +59,31 @@ func (m *markdown) block(n ast.Node, first, hang []span) {
 	case *ast.List:
 		m.list(n, first, hang)
 	case *ast.Blockquote:
-		m.blocks(n, with(first, dim("> ")), with(hang, dim("> ")))
+		m.blocks(n, with(first, Dim("> ")), with(hang, Dim("> ")))
 	case *ast.ThematicBreak:
-		m.lines = append(m.lines, with(first, dim(strings.Repeat("─", max(min(m.width-columnsOfAll(first), 40), 3)))))
+		m.lines = append(m.lines, with(first, Dim(strings.Repeat("─", max(min(m.width-columnsOfAll(first), 40), 3)))))
 	case *table.Table:
 		m.table(n, first, hang)
 	case *ast.FencedCodeBlock, *ast.CodeBlock:
-		m.verbatim(n.Lines(), cyan, with(first, plain("  ")), with(hang, plain("  ")))
+		m.verbatim(n.Lines(), Cyan, with(first, Plain("  ")), with(hang, Plain("  ")))
 	case *ast.HTMLBlock:
 		lines := *n.Lines()
 		if n.HasClosure() {
 			lines.Append(n.ClosureLine)
 		}
-		m.verbatim(&lines, plain, first, hang)
+		m.verbatim(&lines, Plain, first, hang)
 	}
 }
 
 // with returns a prefix that is longer by a span.
-func with(prefix []span, s span) []span { return append(prefix[:len(prefix):len(prefix)], s) }
+func with(prefix []Span, s Span) []Span { return append(prefix[:len(prefix):len(prefix)], s) }
 
-func (m *markdown) flow(text, first, hang []span) {
-	m.lines = append(m.lines, flow(text, m.width, first, hang)...)
+func (m *markdown) flow(text, first, hang []Span) {
+	m.lines = append(m.lines, Flow(text, m.width, first, hang)...)
 }
 
 // verbatim draws lines as they are written.
-func (m *markdown) verbatim(lines *text.Segments, paint func(string) span, first, hang []span) {
+func (m *markdown) verbatim(lines *text.Segments, paint func(string) Span, first, hang []Span) {
 	for i := range lines.Len() {
 		at := lines.At(i)
 		line := visible.Text(strings.TrimRight(string(at.Value(m.source)), "\n"))
@@ -92,7 +92,7 @@ func (m *markdown) verbatim(lines *text.Segments, paint func(string) span, first
 	}
 }
 
-func (m *markdown) list(list *ast.List, first, hang []span) {
+func (m *markdown) list(list *ast.List, first, hang []Span) {
 	number := list.Start
 	for item := list.FirstChild(); item != nil; item = item.NextSibling() {
 		mark := "• "
@@ -103,7 +103,7 @@ func (m *markdown) list(list *ast.List, first, hang []span) {
 		if item.PreviousSibling() != nil && item.HasBlankPreviousLines() {
 			m.lines = append(m.lines, hang)
 		}
-		begin, further := with(first, plain(mark)), with(hang, plain(strings.Repeat(" ", columns(mark))))
+		begin, further := with(first, Plain(mark)), with(hang, Plain(strings.Repeat(" ", columns(mark))))
 		if item.FirstChild() == nil {
 			m.lines = append(m.lines, begin)
 		}
@@ -113,33 +113,33 @@ func (m *markdown) list(list *ast.List, first, hang []span) {
 }
 
 // table draws a table as output.table does.
-func (m *markdown) table(n *table.Table, first, hang []span) {
-	var rows [][]span
+func (m *markdown) table(n *table.Table, first, hang []Span) {
+	var rows [][]Span
 	for row := n.FirstChild(); row != nil; row = row.NextSibling() {
-		var cells []span
+		var cells []Span
 		for cell := row.FirstChild(); cell != nil; cell = cell.NextSibling() {
 			var text strings.Builder
 			for _, s := range m.inline(cell, "") {
-				text.WriteString(s.text)
+				text.WriteString(s.Text)
 			}
 			style := ""
 			if _, header := row.(*table.TableHeader); header {
 				style = "1"
 			}
-			cells = append(cells, span{style, visible.Line(text.String())})
+			cells = append(cells, Span{style, visible.Line(text.String())})
 		}
 		rows = append(rows, cells)
 	}
 	for _, line := range tableLines(rows, m.width-columnsOfAll(hang)) {
-		m.lines = append(m.lines, append(with(first, plain("")), line...))
+		m.lines = append(m.lines, append(with(first, Plain("")), line...))
 		first = hang
 	}
 }
 
 // inline returns the text of a node in a style.
-func (m *markdown) inline(parent ast.Node, style string) []span {
-	var spans []span
-	add := func(style, text string) { spans = append(spans, span{style, visible.Text(text)}) }
+func (m *markdown) inline(parent ast.Node, style string) []Span {
+	var spans []Span
+	add := func(style, text string) { spans = append(spans, Span{style, visible.Text(text)}) }
 	for n := parent.FirstChild(); n != nil; n = n.NextSibling() {
 		switch n := n.(type) {
 		case *ast.Text:
@@ -178,10 +178,10 @@ func (m *markdown) inline(parent ast.Node, style string) []span {
 }
 
 // link returns a label followed by the link's target, unless the label is the target.
-func link(label []span, to, title []byte) []span {
+func link(label []Span, to, title []byte) []Span {
 	var text strings.Builder
 	for _, s := range label {
-		text.WriteString(s.text)
+		text.WriteString(s.Text)
 	}
 	address := visible.Line(string(to))
 	if len(title) > 0 {
@@ -190,7 +190,7 @@ func link(label []span, to, title []byte) []span {
 	if text.String() == address {
 		return label
 	}
-	return append(label, dim(" ("+address+")"))
+	return append(label, Dim(" ("+address+")"))
 }
 
 // meantBy returns text with its references and escapes resolved.

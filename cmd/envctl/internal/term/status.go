@@ -1,4 +1,4 @@
-package main
+package term
 
 import (
 	"io"
@@ -10,49 +10,51 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/visible"
 )
 
+// EraseLine goes back to the start of a line and clears it.
+const EraseLine = "\r\x1b[K"
+
 const (
 	statusDelay = 2 * time.Second // shorter activities show no status
 	statusStep  = time.Second
-	eraseLine   = "\r\x1b[K"
 )
 
-// status is the last line of a terminal. It shows the current activity and its duration, on
+// Status is the last line of a terminal. It shows the current activity and its duration, on
 // standard error. Other output to the terminal first erases the status, which is drawn again
 // below, only at the start of a line. Its methods may be called from several goroutines.
-type status struct {
-	err *output
+type Status struct {
+	err *Output
 
 	mu     sync.Mutex // also held while other text is written to the terminal
-	on     bool
+	On     bool
 	what   string // empty if there is no activity
 	since  time.Time
 	timer  *time.Timer // draws the line again
 	drawn  bool
 	inLine bool   // the last output does not end a line
 	hidden bool   // the user answers a question
-	pinned bool   // what was set by busy
+	pinned bool   // what was set by Busy
 	before func() // called before the line is drawn
 }
 
-// newStatus returns the status of a terminal. It shows nothing if standard error is no terminal,
+// NewStatus returns the status of a terminal. It shows nothing if standard error is no terminal,
 // or a terminal that cannot erase a line.
-func newStatus(err *output) *status {
-	return &status{err: err, on: err.terminal && os.Getenv("TERM") != "dumb"}
+func NewStatus(err *Output) *Status {
+	return &Status{err: err, On: err.Terminal && os.Getenv("TERM") != "dumb"}
 }
 
-// busy shows what a command does until done is called. Calls of set have no effect until then.
-func (s *status) busy(what string) (done func()) {
+// Busy shows what a command does until done is called. Calls of Set have no effect until then.
+func (s *Status) Busy(what string) (done func()) {
 	s.change(what, time.Now(), true)
 	return func() { s.change("", time.Time{}, true) }
 }
 
-// set shows the activity what, which started at since. An empty text clears the status.
-func (s *status) set(what string, since time.Time) { s.change(what, since, false) }
+// Set shows the activity what, which started at since. An empty text clears the status.
+func (s *Status) Set(what string, since time.Time) { s.change(what, since, false) }
 
-func (s *status) change(what string, since time.Time, pinned bool) {
+func (s *Status) change(what string, since time.Time, pinned bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.on || s.pinned && !pinned {
+	if !s.On || s.pinned && !pinned {
 		return
 	}
 	s.erase()
@@ -65,31 +67,31 @@ func (s *status) change(what string, since time.Time, pinned bool) {
 	}
 }
 
-// off disables the status for good.
-func (s *status) off() {
+// Off disables the status for good.
+func (s *Status) Off() {
 	s.change("", time.Time{}, true)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.on = false
+	s.On = false
 }
 
-// hide hides the status while the user answers a question.
-func (s *status) hide(hidden bool) {
+// Hide hides the status while the user answers a question.
+func (s *Status) Hide(hidden bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.erase()
 	s.hidden, s.inLine = hidden, false // the end of the answer ends the line
 }
 
-// beforeDrawing sets a function that is called each time before the line is drawn.
-func (s *status) beforeDrawing(f func()) {
+// BeforeDrawing sets a function that is called each time before the line is drawn.
+func (s *Status) BeforeDrawing(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.before = f
 }
 
 // tick draws the line, and again after statusStep.
-func (s *status) tick() {
+func (s *Status) tick() {
 	s.mu.Lock()
 	before, late := s.before, s.what != "" && time.Since(s.since) >= statusDelay
 	s.mu.Unlock()
@@ -98,7 +100,7 @@ func (s *status) tick() {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if !s.on || s.what == "" {
+	if !s.On || s.what == "" {
 		return // the activity has ended meanwhile
 	}
 	s.timer.Reset(statusStep)
@@ -108,23 +110,23 @@ func (s *status) tick() {
 	}
 	s.erase()
 	after := " " + elapsed.Truncate(time.Second).String()
-	text := dim(clip(visible.Line(s.what), s.err.width()-1-len(after)) + after)
+	text := Dim(clip(visible.Line(s.what), s.err.Width()-1-len(after)) + after)
 	s.drawn = true
-	_, _ = io.WriteString(s.err.file, s.err.styled(text)) // other writes report the error, too
+	_, _ = io.WriteString(s.err.File, s.err.styled(text)) // other writes report the error, too
 }
 
 // erase removes the line. The caller holds mu.
-func (s *status) erase() {
+func (s *Status) erase() {
 	if s.drawn {
 		s.drawn = false
-		_, _ = io.WriteString(s.err.file, eraseLine)
+		_, _ = io.WriteString(s.err.File, EraseLine)
 	}
 }
 
 // write writes other text. Text in a pipe may reach the same terminal, so write erases the
 // status first; it does not hold mu while it writes, because the reader may be slow. Text in a
 // file does not reach the terminal.
-func (s *status) write(to io.Writer, text []byte) (int, error) {
+func (s *Status) write(to io.Writer, text []byte) (int, error) {
 	mode := modeOf(to)
 	if mode.IsRegular() {
 		return to.Write(text)

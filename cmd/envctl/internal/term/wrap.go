@@ -1,4 +1,4 @@
-package main
+package term
 
 import (
 	"strings"
@@ -46,13 +46,13 @@ func clip(text string, most int) string {
 	return text
 }
 
-// flow breaks text between words into lines of a width. A longer word gets its own, wider line.
+// Flow breaks text between words into lines of a width. A longer word gets its own, wider line.
 // Blanks are kept, except at a line break. The first line begins with first, all others with
 // hang.
-func flow(text []span, width int, first, hang []span) [][]span {
+func Flow(text []Span, width int, first, hang []Span) [][]Span {
 	f := &flowing{width: width, hang: hang, line: first, used: columnsOfAll(first)}
 	for _, s := range text {
-		for rest := s.text; rest != ""; {
+		for rest := s.Text; rest != ""; {
 			if after, ok := strings.CutPrefix(rest, "\n"); ok {
 				f.place()
 				f.next()
@@ -64,7 +64,7 @@ func flow(text []span, width int, first, hang []span) [][]span {
 			if end < 0 {
 				end = len(rest)
 			}
-			piece := span{s.style, rest[:end]}
+			piece := Span{s.style, rest[:end]}
 			rest = rest[end:]
 			if blank {
 				f.place()
@@ -83,12 +83,12 @@ func isGap(r rune) bool { return r == ' ' || r == '\t' }
 // flowing is the state of flow.
 type flowing struct {
 	width     int
-	hang      []span
-	lines     [][]span
-	line      []span // the current line
+	hang      []Span
+	lines     [][]Span
+	line      []Span // the current line
 	used      int    // columns of line
 	words     int    // number of words in line
-	gap, word []span // after line, not placed yet
+	gap, word []Span // after line, not placed yet
 }
 
 // place appends the word to the line, or to the next line if it does not fit.
@@ -111,10 +111,10 @@ func (f *flowing) next() {
 	f.line, f.used, f.words, f.gap = f.hang, columnsOfAll(f.hang), 0, nil
 }
 
-func columnsOfAll(spans []span) int {
+func columnsOfAll(spans []Span) int {
 	n := 0
 	for _, s := range spans {
-		n += columns(s.text)
+		n += columns(s.Text)
 	}
 	return n
 }
