@@ -71,11 +71,19 @@ const mib = 1 << 20
 
 func TestFloodOfASparseArchiveTakesNoDisk(t *testing.T) {
 	noFilesLeft(t)
-	for _, format := range []string{"gnu", "posix"} {
-		t.Run(format, func(t *testing.T) {
+	hole := folderWith(t, tree{"f": ""})
+	if err := os.Truncate(filepath.Join(hole, "f"), 32*mib); err != nil {
+		t.Fatal(err)
+	}
+	for name, s := range map[string]Source{
+		"gnu":    {Tar: &Tar{Path: bomb(t, "gnu", "32M")}},
+		"posix":  {Tar: &Tar{Path: bomb(t, "posix", "32M")}},
+		"folder": {Folder: &Folder{Path: hole}},
+	} {
+		t.Run(name, func(t *testing.T) {
 			box := sandbox(t)
 			// Keep, so that the sandbox also stores its baseline.
-			env := create(t, Config{Sandbox: toKeep(box), Workspace: []Source{{Tar: &Tar{Path: bomb(t, format, "32M")}}}})
+			env := create(t, Config{Sandbox: toKeep(box), Workspace: []Source{s}})
 			info, err := env.Primitive().Stat(t.Context(), "f")
 			if err != nil || info.Size != 32*mib {
 				t.Fatalf("%+v, %v", info, err)

@@ -52,9 +52,10 @@ func Pack(ctx context.Context, f Files, dir string, opts PackOptions) (io.ReadCl
 // link that leads out returns [ErrPathEscape]. The target of a link is data: Unpack keeps it
 // unchanged, wherever it leads. A file replaces a link of the same name. Set-user-id,
 // set-group-id and sticky bits and owners are ignored. Hard links become copies. FIFOs, sockets
-// and devices return [ErrNotRegular]. After an error, the files unpacked before it remain. Like
-// Files.WriteFile, Unpack returns when ctx is done or the sandbox ends, even while a Read of r
-// blocks. A sandbox that cannot unpack returns errors.ErrUnsupported.
+// and devices return [ErrNotRegular]. Entries may be sparse, in the formats that archive/tar
+// reads. After an error, the files unpacked before it remain. Like Files.WriteFile, Unpack
+// returns when ctx is done or the sandbox ends, even while a Read of r blocks. A sandbox that
+// cannot unpack returns errors.ErrUnsupported.
 func Unpack(ctx context.Context, f Files, dir string, r io.Reader) error {
 	if u, ok := f.(Unpacker); ok {
 		return u.Unpack(ctx, dir, r)

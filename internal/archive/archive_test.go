@@ -158,7 +158,9 @@ func TestAFolderIsPackedWithoutWaiting(t *testing.T) {
 	if err := f.Pack(t.Context(), io.Discard); !errors.Is(err, primitives.ErrLimit) {
 		t.Errorf("a hole: %v, want primitives.ErrLimit", err)
 	}
-	f.Limit.Bytes = -1
+	if err := os.WriteFile(hole, make([]byte, 4<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	enough, written := errors.New("enough"), 0
 	err := f.Pack(ctx, writerFunc(func(p []byte) (int, error) {

@@ -30,7 +30,7 @@ type Folder struct {
 	Limit Limit
 }
 
-// Pack writes the folder as a tar stream: regular files, folders and links. It never follows a
+// Pack writes the folder as a tar stream: regular files, without their holes, folders and links. It never follows a
 // link out of the folder, and never blocks on a pipe. FIFOs, sockets and devices are
 // [primitives.ErrNotRegular].
 func (f Folder) Pack(ctx context.Context, w io.Writer) error {
@@ -39,7 +39,8 @@ func (f Folder) Pack(ctx context.Context, w io.Writer) error {
 		return err
 	}
 	defer func() { _ = root.Close() }() // it was only read
-	p := &packer{Folder: f, root: root, tw: tar.NewWriter(w), meter: meter{limit: f.Limit}}
+	p := newPacker(w, f)
+	p.root = root
 	if f.Names != nil {
 		err = p.listed(ctx)
 	} else {
@@ -55,7 +56,13 @@ type packer struct {
 	Folder
 	root  *os.Root
 	tw    *tar.Writer
+	out   *struct{ io.Writer } // to which tw writes
 	meter meter
+}
+
+func newPacker(w io.Writer, f Folder) *packer {
+	out := &struct{ io.Writer }{w}
+	return &packer{Folder: f, tw: tar.NewWriter(out), out: out, meter: meter{limit: f.Limit}}
 }
 
 // everything packs the contents of a folder of the root, recursively. It does not use
@@ -156,14 +163,20 @@ func (p *packer) content(ctx context.Context, f *os.File, h *tar.Header) error {
 		return err
 	}
 	h.Typeflag, h.Size = tar.TypeReg, info.Size()
-	if err := p.header(h); err != nil {
+	if err := p.meter.add(h); err != nil {
 		return err
 	}
-	if _, err := io.CopyN(p.tw, until{ctx, f}, h.Size); err != nil {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
+	parts := extents(f, h.Size)
+	if err := p.writeHeader(h, parts); err != nil {
+		return err
+	}
+	for _, part := range parts {
+		if _, err := io.CopyN(p.tw, until{ctx, io.NewSectionReader(f, part.at, part.size)}, part.size); err != nil {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			return fmt.Errorf("%s: changed while it was copied: %w", f.Name(), err)
 		}
-		return fmt.Errorf("%s: changed while it was copied: %w", f.Name(), err)
 	}
 	return nil
 }
@@ -174,7 +187,7 @@ func PackFile(ctx context.Context, w io.Writer, f *os.File, name string) error {
 	if err != nil {
 		return err
 	}
-	p := &packer{tw: tar.NewWriter(w), meter: meter{limit: Limit{Bytes: -1}}}
+	p := newPacker(w, Folder{Limit: Limit{Bytes: -1}})
 	if err := p.content(ctx, f, header(name, info)); err != nil {
 		return err
 	}

@@ -81,6 +81,7 @@ type entry struct {
 	name, content, link string
 	kind                byte
 	mode                int64
+	records             map[string]string // of PAX
 }
 
 func archive(t testingT, entries ...entry) []byte {
@@ -90,7 +91,7 @@ func archive(t testingT, entries ...entry) []byte {
 	for _, e := range entries {
 		h := &tar.Header{
 			Name: e.name, Typeflag: e.kind, Mode: e.mode, Linkname: e.link,
-			Size: int64(len(e.content)), ModTime: time.Unix(1_700_000_000, 0),
+			Size: int64(len(e.content)), ModTime: time.Unix(1_700_000_000, 0), PAXRecords: e.records,
 		}
 		if h.Mode == 0 {
 			h.Mode = 0o644
@@ -107,6 +108,17 @@ func archive(t testingT, entries ...entry) []byte {
 		t.Fatalf("making an archive: %v", err)
 	}
 	return buf.Bytes()
+}
+
+// sparseArchive returns an archive of a file f with one byte of data between two holes of 100,000 bytes, in the PAX format
+// 1.0 of GNU tar. A tar.Writer does not write its records, so they get their names afterwards.
+func sparseArchive(t testingT) []byte {
+	t.Helper()
+	const list = "1\n100000\n1\n"
+	content := list + strings.Repeat("\x00", 512-len(list)) + "x"
+	records := map[string]string{"XXX.sparse.major": "1", "XXX.sparse.minor": "0", "XXX.sparse.realsize": "200001"}
+	made := archive(t, entry{name: "f", content: content, kind: tar.TypeReg, records: records})
+	return bytes.ReplaceAll(made, []byte("XXX.sparse."), []byte("GNU.sparse."))
 }
 
 func (s *sandbox) unpack(t testingT, name string, entries ...entry) error {
@@ -267,6 +279,12 @@ func unpackRules() []rule {
 			expect(t, "error", err, nil)
 			expect(t, "content", s.read(t, "d/g"), "x")
 			expect(t, "links", s.lstat(t, "d/g").Links, 1)
+		}),
+		archiveRule("Unpack takes files without their holes, as GNU tar packs them", func(t testingT, s *sandbox) {
+			err := primitives.Unpack(t.Context(), s.EnvironmentPrimitive, s.in("d"), bytes.NewReader(sparseArchive(t)))
+			expect(t, "error", err, nil)
+			zeros := strings.Repeat("\x00", 100_000)
+			expect(t, "content is whole", s.read(t, "d/f") == zeros+"x"+zeros, true)
 		}),
 		archiveRule("Unpack keeps the targets of links, wherever they lead", func(t testingT, s *sandbox) {
 			targets := map[string]string{"in": "../a/f", "up": "../../../../x", "absolute": "/etc/passwd", "dangling": "no/../where", "self": "self"}

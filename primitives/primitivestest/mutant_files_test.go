@@ -334,6 +334,9 @@ func unpackMutants() []mutant {
 				return primitives.Unpack(ctx, f.EnvironmentPrimitive, dir, bytes.NewReader(archive))
 			}
 		})},
+		{"Unpack knows no holes", "Unpack takes files without their holes, as GNU tar packs them", "content is whole: got false", brokenUnpack(func(ctx context.Context, f *faults, dir string, archive []byte) error {
+			return whole(ctx, f, dir, bytes.ReplaceAll(archive, []byte("GNU.sparse."), []byte("XXX.sparse.")))
+		})},
 		{"Unpack refuses links to absolute paths", "Unpack keeps the targets of links, wherever they lead", `error: got &primitives.Error{Op:"unpack"`, brokenUnpack(func(ctx context.Context, f *faults, dir string, archive []byte) error {
 			err := eachEntry(archive, func(h *tar.Header, _ io.Reader) error {
 				if path.IsAbs(h.Linkname) {
