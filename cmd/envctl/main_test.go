@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	if agenttest.ServeMCP() {
 		return
 	}
-	testscript.Main(tests{m}, map[string]func(){"envctl": main, "asking-agent": askingAgent, "store-session": storeSession, "stubborn": stubborn})
+	testscript.Main(tests{m}, map[string]func(){"envctl": main, "asking-agent": askingAgent, "store-session": storeSession, "stubborn": stubborn, "make-socket": makeSocket})
 }
 
 // stubborn is a program that ends at no signal, as envctl where something hangs.
