@@ -36,6 +36,7 @@ func makeSocket() {
 // prints what is left of them on each way out of their sandbox.
 func TestWhatSurvivesWhat(t *testing.T) {
 	alone(t)
+	t.Setenv("GORACE", "atexit_sleep_ms=0") // or each envctl takes a second to exit
 	dir := t.TempDir()
 	s := &survivors{t: t, dir: dir, app: filepath.Join(dir, "app"), clone: filepath.Join(dir, "clone")}
 	s.look = s.read("testdata/survives/look.sh")
@@ -53,8 +54,8 @@ echo ignored >.gitignore && git add . && git commit -q -m first && cp -r . ../cl
 	s.attach("`fork`", fork)
 	s.envctl("rm", s.sandbox(fork), s.sandbox(id))
 	id = strings.TrimSpace(s.envctl("move", s.make(config), "--to", "docker", "--config", s.container()))
+	defer s.envctl("rm", id) // a container that outlives a failed test is nobody's
 	s.seen("`move` to docker", s.envctl("exec", id, "--", "sh", "-c", s.look))
-	s.envctl("rm", id)
 
 	s.apply(config)
 	s.run(s.clone, "git apply ../patch")

@@ -31,7 +31,8 @@ row sparse 'holes of a sparse file' "$(of %b sparse)" -lt 1024
 row name 'name that is not UTF-8' -f "$(printf 'name\377')"
 row fifo 'FIFO' -p fifo
 row socket 'socket' -S socket
-row bin/tool 'script with the path of the workspace, as in a Python venv' "$(head -n 1 bin/tool && bin/tool)" = "$(echo "#!$PWD/bin/sh"; echo tool)"
+row bin/tool 'script with the path of the workspace, as in a Python venv' \
+	"$(head -n 1 bin/tool && bin/tool)" = "$(echo "#!$PWD/bin/sh"; echo tool)"
 row ignored 'file that git ignores' -f ignored
 row left-out 'file that `checkpoints.ignore` leaves out' -f left-out/file
 row committed 'commit of the agent' "$(has_commit && echo has)" = has
