@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
@@ -53,6 +54,23 @@ func pages(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	return append(docs, tutorials...)
+}
+
+// TestTheDocsCanBeReviewedAsADiff checks the width of lines. The rows of tables may be longer.
+func TestTheDocsCanBeReviewedAsADiff(t *testing.T) {
+	for _, name := range append(pages(t), "../README.md", "../CONTRIBUTING.md", "../CHANGELOG.md") {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := 0
+		for line := range strings.Lines(string(text)) {
+			n++
+			if utf8.RuneCountInString(line) > 121 && !strings.HasPrefix(line, "|") {
+				t.Errorf("%s:%d: wrap it at 120 columns", name, n)
+			}
+		}
+	}
 }
 
 // TestTheConfigurationsOfTheDocsAreValid parses each configuration; an unknown key is an error.
