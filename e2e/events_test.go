@@ -44,7 +44,7 @@ func TestTheSameScenarioGivesTheSameConversation(t *testing.T) {
 		t.Run(a.name, func(t *testing.T) {
 			t.Parallel()
 			cfg := a.config(api.URL)
-			cfg.Sandbox = environment.Sandbox{Type: "local", Local: local.Provider{Root: filepath.Join(t.TempDir(), "sandboxes")}}
+			cfg.Sandbox = environment.Sandbox{Type: "local", Provider: &local.Provider{Root: filepath.Join(t.TempDir(), "sandboxes")}}
 			cfg.OnPermission, cfg.Raw = environment.AnswerLater, true
 			env, err := environment.Create(t.Context(), cfg)
 			if err != nil {

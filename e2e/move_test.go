@@ -32,13 +32,13 @@ func TestASessionOfEveryAgentMoves(t *testing.T) {
 	})
 	server.Setenv(t)
 	api := model(t, testdocker.Gateway(t)+":0")
-	container := environment.Sandbox{Type: "docker", Spec: primitives.Spec{Image: testdocker.Node(t), Labels: testdocker.Labels(), Grace: 10 * time.Second}, Docker: docker.Provider{Pull: docker.PullNever, Mounts: []docker.Mount{{Source: programs(t), Target: programs(t), ReadOnly: true}}}}
+	container := environment.Sandbox{Type: "docker", Spec: primitives.Spec{Image: testdocker.Node(t), Labels: testdocker.Labels(), Grace: 10 * time.Second}, Provider: &docker.Provider{Pull: docker.PullNever, Mounts: []docker.Mount{{Source: programs(t), Target: programs(t), ReadOnly: true}}}}
 	atModal := environment.Sandbox{Type: "modal", Spec: primitives.Spec{Image: "debian:12", Grace: 300 * time.Second}}
 	places := map[string][]environment.Sandbox{"claude": {atModal}, "codex": {container, atModal}, "gemini": {container}, "opencode": {container}}
 	for _, a := range realAgents(t) {
 		t.Run(a.name, func(t *testing.T) {
 			cfg := a.config(api.URL)
-			cfg.Sandbox = environment.Sandbox{Type: "local", Local: local.Provider{Root: filepath.Join(t.TempDir(), "sandboxes")}}
+			cfg.Sandbox = environment.Sandbox{Type: "local", Provider: &local.Provider{Root: filepath.Join(t.TempDir(), "sandboxes")}}
 			cfg.OnPermission = environment.AllowAll
 			env, err := environment.Create(t.Context(), cfg)
 			if err != nil {

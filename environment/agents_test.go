@@ -53,7 +53,7 @@ func TestNothingIsInstalledOnThisMachine(t *testing.T) {
 	box := programs(t, map[string]string{"npm": "echo ran > npm-ran\n", "mkdir": ""})
 	a := AgentInfo{Agent: "a", Program: "nosuch", Version: "1", NPM: []string{"a@1"}}
 	made := create(t, Config{Sandbox: box})
-	p, err := local.New(t.Context(), local.Config{Root: box.Local.Root})
+	p, err := local.New(t.Context(), local.Config{Root: rootOf(box)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 
 func BenchmarkCreateAndClose(b *testing.B) {
 	cfg := Config{
-		Sandbox:   Sandbox{Type: "local", Local: local.Provider{Root: filepath.Join(b.TempDir(), "boxes")}},
+		Sandbox:   Sandbox{Type: "local", Provider: &local.Provider{Root: filepath.Join(b.TempDir(), "boxes")}},
 		Workspace: []Source{{Files: []File{{Path: "a", Content: "1\n"}}}},
 	}
 	for b.Loop() {
@@ -36,7 +36,7 @@ func BenchmarkCreateAndClose(b *testing.B) {
 // BenchmarkQuery measures a query to a live agent.
 func BenchmarkQuery(b *testing.B) {
 	env, err := Create(b.Context(), Config{
-		Sandbox: Sandbox{Type: "local", Local: local.Provider{Root: filepath.Join(b.TempDir(), "boxes")}},
+		Sandbox: Sandbox{Type: "local", Provider: &local.Provider{Root: filepath.Join(b.TempDir(), "boxes")}},
 		Scripts: Scripts{SetupSession: fine(), ExecuteQuery: shell(`
 			end='{"type":"query_completed"}'
 			read -r line; echo "$end"
@@ -67,7 +67,7 @@ func BenchmarkEvents(b *testing.B) {
 func benchmarkEvents(b *testing.B, vars map[string]string) {
 	const events = 100_000
 	env, err := Create(b.Context(), Config{
-		Sandbox: Sandbox{Type: "local", Local: local.Provider{Root: filepath.Join(b.TempDir(), "boxes")}},
+		Sandbox: Sandbox{Type: "local", Provider: &local.Provider{Root: filepath.Join(b.TempDir(), "boxes")}},
 		Agent:   Agent{Env: vars},
 		Scripts: Scripts{SetupSession: fine(), ExecuteQuery: shell(fmt.Sprintf(`read -r line
 			yes '{"type":"agent_message_chunk","payload":{"blockId":"1","content":{"type":"text","text":"some words"}}}' | head -n %d
@@ -96,7 +96,7 @@ func benchmarkEvents(b *testing.B, vars map[string]string) {
 
 // BenchmarkChanges compares a workspace of 10 000 files of 2 KiB, 100 of them changed.
 func BenchmarkChanges(b *testing.B) {
-	box := Sandbox{Type: "local", Local: local.Provider{Root: filepath.Join(b.TempDir(), "boxes")}}
+	box := Sandbox{Type: "local", Provider: &local.Provider{Root: filepath.Join(b.TempDir(), "boxes")}}
 	content := strings.Repeat("0123456789abcde\n", 128)
 	var files []File
 	for i := range 10_000 {
@@ -135,13 +135,13 @@ func BenchmarkChanges(b *testing.B) {
 func BenchmarkFirstByte(b *testing.B) {
 	b.Setenv("TEST_HOST_KEY", hostKey)
 	b.Run("local", func(b *testing.B) {
-		box := Sandbox{Type: "local", Local: local.Provider{Root: filepath.Join(b.TempDir(), "boxes")}}
+		box := Sandbox{Type: "local", Provider: &local.Provider{Root: filepath.Join(b.TempDir(), "boxes")}}
 		benchmarkFirstByte(b, box, "127.0.0.1")
 	})
 	b.Run("docker", func(b *testing.B) {
 		box := Sandbox{
 			Type: "docker", Spec: primitives.Spec{Image: testdocker.Debian(b), Network: "bridge", Labels: testdocker.Labels()},
-			Docker: docker.Provider{Pull: docker.PullNever, Mounts: []docker.Mount{{Source: "/usr", Target: "/usr", ReadOnly: true}}},
+			Provider: &docker.Provider{Pull: docker.PullNever, Mounts: []docker.Mount{{Source: "/usr", Target: "/usr", ReadOnly: true}}},
 		}
 		bridge, err := net.InterfaceByName("docker0")
 		if err != nil {

@@ -361,8 +361,8 @@ func (c *Config) resolve(dir string) {
 		abs(&credential.File)
 		c.Credentials[name] = credential
 	}
-	for typ, block := range c.Sandbox.blocks() {
-		p, ok := block.(primitives.PathHolder)
+	for _, typ := range primitives.Types() {
+		p, ok := c.Sandbox.of(typ).(primitives.PathHolder)
 		if !ok {
 			continue
 		}
@@ -400,4 +400,4 @@ type Profile = runnerscripts.Profile
 func LoadProfile(name string) (Profile, error) { return reader.LoadProfile(name) }
 
 // reader reads files of configurations and profiles.
-var reader = configfile.Reader{Config: reflect.TypeFor[Config]()}
+var reader = configfile.Reader{Config: reflect.TypeFor[Config](), Blocks: blockTypes}

@@ -126,7 +126,7 @@ func TestLoadConfigReadsEverything(t *testing.T) {
 	}
 	conf := filepath.Join(dir, "conf")
 	want := Config{
-		Sandbox: Sandbox{Type: "local", Spec: primitives.Spec{Env: map[string]string{"A": "b"}, Keep: true, Grace: 90 * time.Second}, Local: local.Provider{Root: filepath.Join(conf, "boxes")}},
+		Sandbox: Sandbox{Type: "local", Spec: primitives.Spec{Env: map[string]string{"A": "b"}, Keep: true, Grace: 90 * time.Second}, Provider: &local.Provider{Root: filepath.Join(conf, "boxes")}},
 		Agent:   Agent{Name: "script", Config: json.RawMessage(`{"turns":[],"whatever":{"is":"the agent's"}}`), Env: map[string]string{"KEY": "value"}},
 		Workspace: []Source{
 			{Files: []File{{Path: "a/b.txt", Content: "text\n", Mode: 0o755}}},
@@ -165,9 +165,9 @@ func TestSandboxIsATypeOrAMapping(t *testing.T) {
 	for text, want := range map[string]Sandbox{
 		"sandbox: local":                             {Type: "local"},
 		"sandbox: {type: local}":                     {Type: "local"},
-		"sandbox: {type: local, local: {root: /r}}":  {Type: "local", Local: local.Provider{Root: "/r"}},
-		"sandbox: {type: local, docker: {pids: 99}}": {Type: "local", Docker: docker.Provider{Pids: 99}},
-		"sandbox: ssh:build1":                        {Type: "ssh", SSH: ssh.Provider{Host: "build1"}},
+		"sandbox: {type: local, local: {root: /r}}":  {Type: "local", Provider: &local.Provider{Root: "/r"}},
+		"sandbox: {type: local, docker: {pids: 99}}": {Type: "local", others: map[string]any{"docker": &docker.Provider{Pids: 99}}},
+		"sandbox: ssh:build1":                        {Type: "ssh", Provider: &ssh.Provider{Host: "build1"}},
 		`{"sandbox": "local"}`:                       {Type: "local"},
 		"agent: {name: x}":                           {},
 		"--- # a marker\nsandbox: local\n":           {Type: "local"},
@@ -191,7 +191,7 @@ func TestCreateRefusesWhatItCannotMake(t *testing.T) {
 		"unknown type":  {Config{Sandbox: Sandbox{Type: "nowhere"}}, ErrConfig},
 		"bad source":    {Config{Sandbox: Sandbox{Type: "local"}, Workspace: []Source{{}}}, ErrConfig},
 		"escaping file": {Config{Sandbox: Sandbox{Type: "local"}, Workspace: []Source{{Files: []File{{Path: "../x"}}}}}, primitives.ErrPathEscape},
-		"no such root":  {Config{Sandbox: Sandbox{Type: "local", Local: local.Provider{Root: "/dev/null/x"}}}, nil},
+		"no such root":  {Config{Sandbox: Sandbox{Type: "local", Provider: &local.Provider{Root: "/dev/null/x"}}}, nil},
 	} {
 		if env, err := Create(t.Context(), c.cfg); err == nil {
 			_ = env.Close()
@@ -208,8 +208,8 @@ func TestCreateRefusesWhatItCannotMake(t *testing.T) {
 
 func TestSizesMayHaveUnits(t *testing.T) {
 	cfg, err := ParseConfig([]byte("sandbox: {type: docker, image: x, memory: 512MiB, docker: {disk: 2g}}"))
-	if err != nil || cfg.Sandbox.Memory != 512<<20 || cfg.Sandbox.Docker.Disk != 2<<30 {
-		t.Errorf("memory %d and disk %d, %v", cfg.Sandbox.Memory, cfg.Sandbox.Docker.Disk, err)
+	if want := (&docker.Provider{Disk: 2 << 30}); err != nil || cfg.Sandbox.Memory != 512<<20 || !reflect.DeepEqual(cfg.Sandbox.Provider, want) {
+		t.Errorf("memory %d and %+v, %v", cfg.Sandbox.Memory, cfg.Sandbox.Provider, err)
 	}
 	_, err = ParseConfig([]byte("sandbox: {type: docker, image: x, memory: lots}"))
 	if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "sandbox.memory: ") || !strings.Contains(err.Error(), "512m") {

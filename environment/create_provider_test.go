@@ -12,6 +12,10 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/primitives/local"
+	"github.com/agentenv-dev/agentenv/primitives/modal"
+	"github.com/agentenv-dev/agentenv/primitives/ssh"
 )
 
 func TestATypeWithoutImagesSaysSo(t *testing.T) {
@@ -53,16 +57,22 @@ func TestPathsOfAFileAreRelativeToIt(t *testing.T) {
 			for _, path := range []struct{ name, got, want string }{
 				{"runner", cfg.Runner, in("bin/envrunner")},
 				{"workspace", s.Workspace, workspace},
-				{"local.root", s.Local.Root, in("boxes")},
-				{"docker.seccomp", s.Docker.Seccomp, in("profile.json")},
-				{"docker.writable", s.Docker.Writable[0], ".vscode"},
-				{"docker.mounts[0].source", s.Docker.Mounts[0].Source, in("data")},
-				{"docker.mounts[1].source", s.Docker.Mounts[1].Source, "/abs"},
-				{"modal.volumes", s.Modal.Volumes["/data"], "data"},
-				{"ssh.root", s.SSH.Root, "there"},
 			} {
 				if path.got != path.want {
 					t.Errorf("%s is %q, want %q", path.name, path.got, path.want)
+				}
+			}
+			for typ, want := range map[string]primitives.Provider{
+				"local": &local.Provider{Root: in("boxes")},
+				"docker": &docker.Provider{
+					Seccomp: in("profile.json"), Writable: []string{".vscode"},
+					Mounts: []docker.Mount{{Source: in("data"), Target: "/data"}, {Source: "/abs", Target: "/abs"}},
+				},
+				"modal": &modal.Provider{Volumes: map[string]string{"/data": "data"}},
+				"ssh":   &ssh.Provider{Host: "build1", Root: "there"},
+			} {
+				if err := s.Choose(typ); err != nil || !reflect.DeepEqual(s.Provider, want) {
+					t.Errorf("%s: %+v, %v; want %+v", typ, s.Provider, err, want)
 				}
 			}
 		})
@@ -75,17 +85,28 @@ func TestABlockKeepsItsOwnFunctions(t *testing.T) {
 	var logged strings.Builder
 	own := hclog.New(&hclog.LoggerOptions{Output: &logged})
 	cfg := Config{Agent: Agent{Env: map[string]string{"API_KEY": "hunter2hunter2"}}, Runner: os.Args[0]}
-	for _, typ := range SandboxTypes() {
+	for typ, block := range map[string]func(findRunner, hclog.Logger, func(string)) primitives.Provider{
+		"docker": func(f findRunner, l hclog.Logger, p func(string)) primitives.Provider {
+			return &docker.Provider{Runner: f, Logger: l, Progress: p}
+		},
+		"local": func(f findRunner, l hclog.Logger, _ func(string)) primitives.Provider {
+			return &local.Provider{Runner: f, Logger: l}
+		},
+		"modal": func(f findRunner, l hclog.Logger, p func(string)) primitives.Provider {
+			return &modal.Provider{Runner: f, Logger: l, Progress: p}
+		},
+		"ssh": func(f findRunner, l hclog.Logger, p func(string)) primitives.Provider {
+			return &ssh.Provider{Host: "build1", Runner: f, Logger: l, Progress: p}
+		},
+	} {
 		for name, given := range map[string]bool{"given": true, "empty": false} {
 			t.Run(typ+" "+name, func(t *testing.T) {
-				s, told, shared := Sandbox{Type: typ}, "", ""
-				s.SSH.Host = "build1"
-				tell := func(text string) { told = text }
+				told, shared := "", ""
+				s := Sandbox{Type: typ, Provider: block(nil, nil, nil)}
 				if given {
-					s.Docker.Runner, s.Local.Runner, s.Modal.Runner, s.SSH.Runner = find, find, find, find
-					s.Docker.Logger, s.Local.Logger, s.Modal.Logger, s.SSH.Logger = own, own, own, own
-					s.Docker.Progress, s.Modal.Progress, s.SSH.Progress = tell, tell, tell
+					s.Provider = block(find, own, func(text string) { told = text })
 				}
+				before := clone(s.Provider)
 				cfg := cfg
 				cfg.Progress = func(text string) { shared = text }
 				p, err := s.provider(cfg)
@@ -93,6 +114,9 @@ func TestABlockKeepsItsOwnFunctions(t *testing.T) {
 					t.Fatal(err)
 				}
 				block := reflect.ValueOf(p).Elem()
+				if !given && !reflect.DeepEqual(s.Provider, before) {
+					t.Errorf("the caller's provider is now %+v", s.Provider)
+				}
 				runner, _ := block.FieldByName("Runner").Interface().(findRunner)
 				if found, err := runner(t.Context(), "", ""); err != nil || (found == "own") != given {
 					t.Errorf("the runner is %q, %v", found, err)
@@ -149,7 +173,7 @@ func TestOneFileIsOfEveryType(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			cfg.Sandbox.Local, cfg.Sandbox.Docker, cfg.Sandbox.Modal, cfg.Sandbox.SSH = box.Local, box.Docker, box.Modal, box.SSH
+			cfg.Sandbox.Provider = box.Provider
 			cfg.Sandbox.Image, cfg.Sandbox.Labels = box.Image, box.Labels
 			if len(refused[typ]) > 0 {
 				cfg.Sandbox.Image = "debian:12"

@@ -33,7 +33,7 @@ func TestAnUnknownAgentIsRefusedBeforeASandboxIsMade(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		if box.Type == "local" {
-			if made, err := os.ReadDir(box.Local.Root); err == nil && len(made) > 0 {
+			if made, err := os.ReadDir(rootOf(box)); err == nil && len(made) > 0 {
 				t.Errorf("sandboxes were made: %v", made)
 			}
 		}
@@ -168,9 +168,9 @@ func TestARunnerThatAnotherUserCannotReachIsInstalledAfterAttachingToo(t *testin
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(root) })
-	box := Sandbox{Type: "local", Spec: primitives.Spec{User: "nobody"}, Local: local.Provider{Root: root}}
+	box := Sandbox{Type: "local", Spec: primitives.Spec{User: "nobody"}, Provider: &local.Provider{Root: root}}
 	id, app := kept(t, Config{Sandbox: box, Agent: Agent{Name: "script"}})
-	env, err := Attach(t.Context(), Config{Sandbox: Sandbox{Type: "local", Local: local.Provider{Root: root}}, Runner: runner}, id)
+	env, err := Attach(t.Context(), Config{Sandbox: Sandbox{Type: "local", Provider: &local.Provider{Root: root}}, Runner: runner}, id)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,8 @@
 //
 // Where to look, by file:
 //
-//	config, sandbox, agents, image   what is configured; kinds of sandboxes; agents and images with them
+//	config, sandbox, blocks          what is configured; kinds of sandboxes; their form in files
+//	agents, image                    agents; images with them
 //	create, environment, list        Create, Attach, Remove; New, Close; List, GC, names
 //	source, workspace, changes       what the workspace starts with; its files; Changes, Patch, Apply
 //	branch                           the commits of a sandbox as a branch of a repository of this machine

@@ -152,7 +152,7 @@ func withPrograms(t *testing.T) Config {
 	t.Helper()
 	cfg := inContainer(t, testdocker.Debian(t))
 	cfg.Agent = Agent{}
-	cfg.Sandbox.Docker.Mounts = []docker.Mount{{Source: "/usr", Target: "/usr", ReadOnly: true}}
+	cfg.Sandbox = withBlock(cfg.Sandbox, func(p *docker.Provider) { p.Mounts = []docker.Mount{{Source: "/usr", Target: "/usr", ReadOnly: true}} })
 	return cfg
 }
 

@@ -2,6 +2,7 @@ package environment_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/primitives/local"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -51,7 +53,7 @@ func ExampleList() {
 		log.Fatal(err)
 	}
 	defer os.RemoveAll(root)
-	box := environment.Sandbox{Type: "local", Local: local.Provider{Root: root}}
+	box := environment.Sandbox{Type: "local", Provider: &local.Provider{Root: root}}
 	env, err := environment.Create(ctx, environment.Config{Name: "example-list", Sandbox: box})
 	if err != nil {
 		log.Fatal(err)
@@ -93,7 +95,7 @@ func ExampleGC() {
 		log.Fatal(err)
 	}
 	defer os.RemoveAll(root)
-	box := environment.Sandbox{Type: "local", Local: local.Provider{Root: root}}
+	box := environment.Sandbox{Type: "local", Provider: &local.Provider{Root: root}}
 	garbage, err := environment.GC(ctx, box, environment.GCOptions{GCOptions: primitives.GCOptions{DryRun: true}})
 	for _, g := range garbage {
 		fmt.Println("would remove", g.Type, g.ID, g.Why)
@@ -141,6 +143,21 @@ func ExampleNew() {
 	res, err := env.Run(ctx, "say hello")
 	fmt.Println(res.Text, err)
 	// Output: Hello! <nil>
+}
+
+// A Provider has the settings of one kind of sandbox. In a file they are the block with the name of
+// the type. Without such settings a program imports the package for the type alone:
+//
+//	import _ "github.com/agentenv-dev/agentenv/primitives/docker"
+func ExampleSandbox() {
+	box := environment.Sandbox{
+		Type:     "docker",
+		Spec:     primitives.Spec{Image: "golang:1.26", Network: "none"},
+		Provider: &docker.Provider{Pids: 512},
+	}
+	file, err := json.Marshal(box)
+	fmt.Println(string(file), err)
+	// Output: {"docker":{"pids":512},"image":"golang:1.26","network":"none","type":"docker"} <nil>
 }
 
 // A provider of another module works like those of this one, under a name of its own.

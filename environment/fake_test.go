@@ -39,7 +39,7 @@ func (b *bare) Poll(ctx context.Context) (primitives.State, error) {
 
 func newBare(t *testing.T) *bare {
 	t.Helper()
-	p, err := local.New(t.Context(), local.Config{Root: sandbox(t).Local.Root})
+	p, err := local.New(t.Context(), local.Config{Root: rootOf(sandbox(t))})
 	if err != nil {
 		t.Fatal(err)
 	}

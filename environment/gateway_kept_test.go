@@ -73,7 +73,7 @@ func TestATurnOutlivesTheProgramOfItsGateway(t *testing.T) {
 			cfg.Sandbox = box
 			answered := func() {}
 			if c.name == "claude" {
-				answered = waitsForGateway(t, box.Local.Root)
+				answered = waitsForGateway(t, rootOf(box))
 			}
 			env, err := Attach(t.Context(), cfg, id)
 			if err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/testneed"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/primitives/ssh"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -90,7 +91,9 @@ func (k keyedAgent) inContainer(t *testing.T, api string) Config {
 	const agents = "/agents"
 	box := inContainer(t, testdocker.Node(t)).Sandbox
 	box.User = "tester"
-	box.Docker.Mounts = []docker.Mount{{Source: testagents.Folder(t), Target: agents, ReadOnly: true}}
+	box = withBlock(box, func(p *docker.Provider) {
+		p.Mounts = []docker.Mount{{Source: testagents.Folder(t), Target: agents, ReadOnly: true}}
+	})
 	return k.in(t, box, agents, api)
 }
 
@@ -144,7 +147,7 @@ func TestKeysStayOutsideOfEverySandbox(t *testing.T) {
 	api, executor, codex := keyedModel(t), otherAgents()[1], keyedAgents()[1]
 	t.Run("local", func(t *testing.T) {
 		cfg := executor.local(t, api)
-		worksWithoutKey(t, cfg, cfg.Sandbox.Local.Root)
+		worksWithoutKey(t, cfg, rootOf(cfg.Sandbox))
 	})
 	t.Run("modal", func(t *testing.T) {
 		testneed.Root(t, "the server of the tests has no other user otherwise")
@@ -154,7 +157,7 @@ func TestKeysStayOutsideOfEverySandbox(t *testing.T) {
 	})
 	t.Run("ssh", func(t *testing.T) {
 		box := onAnotherMachine(t)
-		worksWithoutKey(t, codex.in(t, box, testagents.Folder(t), api), box.SSH.Root)
+		worksWithoutKey(t, codex.in(t, box, testagents.Folder(t), api), box.Provider.(*ssh.Provider).Root)
 	})
 }
 

@@ -26,7 +26,7 @@ import (
 func inContainer(t *testing.T, image string) Config {
 	return Config{
 		Agent:   Agent{Name: "claude"},
-		Sandbox: Sandbox{Type: "docker", Spec: primitives.Spec{Image: image, Network: "none", Labels: testdocker.Labels(), Grace: 10 * time.Second}, Docker: docker.Provider{Pull: docker.PullNever}},
+		Sandbox: Sandbox{Type: "docker", Spec: primitives.Spec{Image: image, Network: "none", Labels: testdocker.Labels(), Grace: 10 * time.Second}, Provider: &docker.Provider{Pull: docker.PullNever}},
 	}
 }
 

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
 
 func TestASandboxIsFoundByItsName(t *testing.T) {
@@ -52,8 +54,7 @@ func TestAnUnknownIDIsNamedAlikeByAllTypes(t *testing.T) {
 		}
 	})
 	t.Run("an engine that is not there", func(t *testing.T) {
-		box := container(t)
-		box.Docker.Host = "unix://" + filepath.Join(t.TempDir(), "nosuch.sock")
+		box := withBlock(container(t), func(p *docker.Provider) { p.Host = "unix://" + filepath.Join(t.TempDir(), "nosuch.sock") })
 		_, err := Attach(t.Context(), Config{Sandbox: box}, "0123456789ab")
 		for call, err := range map[string]error{"Attach": err, "Remove": Remove(t.Context(), box, "0123456789ab")} {
 			if err == nil || strings.Contains(err.Error(), "List shows") {

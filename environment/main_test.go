@@ -45,7 +45,24 @@ func (m tests) Run() int { return testmodal.Check(testdocker.Main(m.M)) }
 // sandbox returns the configuration of a sandbox in a folder of the test.
 func sandbox(t *testing.T) Sandbox {
 	t.Helper()
-	return Sandbox{Type: "local", Local: local.Provider{Root: filepath.Join(t.TempDir(), "sandboxes")}}
+	return Sandbox{Type: "local", Provider: &local.Provider{Root: filepath.Join(t.TempDir(), "sandboxes")}}
+}
+
+// withBlock returns a sandbox whose Provider is a changed copy of that of box.
+func withBlock[P any](box Sandbox, change func(*P)) Sandbox {
+	p := new(P)
+	if given, ok := any(box.Provider).(*P); ok {
+		*p = *given
+	}
+	change(p)
+	box.Provider, _ = any(p).(primitives.Provider)
+	return box
+}
+
+// rootOf returns the folder of the sandboxes of a local sandbox's configuration.
+func rootOf(box Sandbox) string {
+	p, _ := box.Provider.(*local.Provider)
+	return p.Root
 }
 
 // toKeep returns the configuration of a sandbox that outlives its environment.
@@ -64,13 +81,13 @@ func boxes(t *testing.T) map[string]Sandbox {
 func onAnotherMachine(t *testing.T) Sandbox {
 	t.Helper()
 	testssh.Start(t)
-	return Sandbox{Type: "ssh", SSH: ssh.Provider{Host: testssh.Alias, Root: t.TempDir()}}
+	return Sandbox{Type: "ssh", Provider: &ssh.Provider{Host: testssh.Alias, Root: t.TempDir()}}
 }
 
 // container returns the configuration of a small sandbox in a container.
 func container(t *testing.T) Sandbox {
 	t.Helper()
-	return Sandbox{Type: "docker", Spec: primitives.Spec{Image: testdocker.Busybox(t), Network: "none", Labels: testdocker.Labels(), Grace: 10 * time.Second}, Docker: docker.Provider{Pull: docker.PullNever}}
+	return Sandbox{Type: "docker", Spec: primitives.Spec{Image: testdocker.Busybox(t), Network: "none", Labels: testdocker.Labels(), Grace: 10 * time.Second}, Provider: &docker.Provider{Pull: docker.PullNever}}
 }
 
 // everywhere runs a test in a sandbox of every type, in parallel.

@@ -32,7 +32,7 @@ func atModal(t *testing.T) Sandbox {
 	modalServer(t)
 	box := Sandbox{Type: "modal", Spec: primitives.Spec{Image: "debian:12"}}
 	if runtime.GOARCH != modal.Arch {
-		box.Modal.Runner = func(context.Context, string, string) (string, error) { return testdocker.Runner(t), nil } // the server runs this machine's programs
+		box.Provider = &modal.Provider{Runner: func(context.Context, string, string) (string, error) { return testdocker.Runner(t), nil }} // the server runs this machine's programs
 	}
 	return box
 }
@@ -43,7 +43,8 @@ func withClaude(t *testing.T, instructions ...string) Config {
 	t.Helper()
 	testneed.Root(t, "the server of the tests builds no images otherwise")
 	box := atModal(t)
-	box.Image, box.Modal.Dockerfile = "node:22", instructions
+	box = withBlock(box, func(p *modal.Provider) { p.Dockerfile = instructions })
+	box.Image = "node:22"
 	return Config{Agent: Agent{Name: "claude"}, Sandbox: box}
 }
 
@@ -98,7 +99,8 @@ func TestModalAddsAnAgentToAnImageOnce(t *testing.T) {
 	}
 	// It is an image like any other.
 	again := cfg
-	again.Sandbox.Image, again.Sandbox.Modal.Dockerfile = img.Ref, nil
+	again.Sandbox = withBlock(cfg.Sandbox, func(p *modal.Provider) { p.Dockerfile = nil })
+	again.Sandbox.Image = img.Ref
 	if _, err := create(t, again).Primitive().Stat(t.Context(), "/bin/claude"); err != nil {
 		t.Error(err)
 	}
@@ -135,27 +137,14 @@ func TestAnImageAtModalThatAnAgentCannotBeAddedToIsRefused(t *testing.T) {
 	if failed, ok := errors.AsType[*runnerscripts.ScriptFailure](err); !ok || failed.Code != runnerscripts.FailUnknownAgent || !errors.Is(err, ErrConfig) {
 		t.Errorf("an unknown agent: %v", err)
 	}
-	cfg.Agent.Name, cfg.Sandbox.Modal.Dockerfile = "script", []string{"RUN exit 4"}
+	cfg.Agent.Name = "script"
+	cfg.Sandbox = withBlock(cfg.Sandbox, func(p *modal.Provider) { p.Dockerfile = []string{"RUN exit 4"} })
 	if _, err := Create(t.Context(), cfg); !errors.Is(err, ErrConfig) || strings.Contains(err.Error(), advice) {
 		t.Errorf("an instruction that fails: %v", err)
 	}
-	cfg.Sandbox.Modal.Dockerfile, cfg.Sandbox.Modal.ReserveCPUs = nil, -1
+	cfg.Sandbox = withBlock(cfg.Sandbox, func(p *modal.Provider) { p.Dockerfile, p.ReserveCPUs = nil, -1 })
 	if _, err := Create(t.Context(), cfg); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "reserve_cpus: -1 is out of range; ") {
 		t.Errorf("a setting that makes no sense: %v", err)
-	}
-}
-
-func TestTheRunnerIsNotCopiedIntoASandboxThatHasIt(t *testing.T) {
-	env := create(t, Config{Sandbox: atModal(t), Agent: Agent{Name: "script"}})
-	if _, err := collect(t.Context(), env, Query{Prompt: "hello"}); err != nil {
-		t.Fatal(err)
-	}
-	for _, e := range append(forked(t, env, 1), env) {
-		say(t, e, "hello")
-		copies, err := e.Primitive().List(t.Context(), e.Primitive().Paths().App, primitives.ListOptions{Pattern: runnerName + "*"})
-		if err != nil || len(copies) > 0 {
-			t.Errorf("there are %v, %v", copies, err)
-		}
 	}
 }
 
@@ -232,7 +221,7 @@ sandbox:
 	if err != nil {
 		t.Fatal(err)
 	}
-	v := reflect.ValueOf(cfg.Sandbox.Modal)
+	v := reflect.ValueOf(cfg.Sandbox.Provider).Elem()
 	for i := range v.NumField() {
 		if f := v.Type().Field(i); f.IsExported() && f.Tag.Get("json") != "-" && v.Field(i).IsZero() {
 			t.Errorf("%s is not set", f.Name)

@@ -250,11 +250,11 @@ func (p *Pool) adjust(ctx context.Context, cfg Config) (Config, error) {
 }
 
 // equal reports whether both would be the same in a file and have the same Provider. Functions
-// and loggers of blocks do not count: functions cannot be compared.
+// and loggers of a registered Provider do not count: functions cannot be compared.
 func (s Sandbox) equal(o Sandbox) bool {
 	a, aerr := json.Marshal(s)
 	b, berr := json.Marshal(o)
-	return aerr == nil && berr == nil && bytes.Equal(a, b) && reflect.DeepEqual(s.Provider, o.Provider)
+	return aerr == nil && berr == nil && bytes.Equal(a, b) && (registeredAs(s.of(s.Type), s.Type) || reflect.DeepEqual(s.Provider, o.Provider))
 }
 
 // take returns a live sandbox, and a function that makes the pool replace it.

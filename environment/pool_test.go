@@ -17,6 +17,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/internal/workspace"
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local"
 )
 
 // pool returns a pool that is closed at the end of the test.
@@ -177,8 +178,7 @@ func TestAnEmptyPoolMakesWhatIsAskedFor(t *testing.T) {
 }
 
 func otherBlock(s Sandbox) Sandbox {
-	s.Local.Root += "-other"
-	return s
+	return withBlock(s, func(p *local.Provider) { p.Root += "-other" })
 }
 
 func TestAPoolRefusesAWrongConfiguration(t *testing.T) {
@@ -207,9 +207,11 @@ func TestAPoolRefusesAWrongConfiguration(t *testing.T) {
 		t.Errorf("Create with an unknown agent: %v", err)
 	}
 	own := Config{Sandbox: box, Pool: PoolConfig{Size: 1}, Agent: Agent{Name: "script"}}
-	own.Sandbox.Local.Runner = func(context.Context, string, string) (string, error) { return "", nil }
+	own.Sandbox = withBlock(box, func(p *local.Provider) {
+		p.Runner = func(context.Context, string, string) (string, error) { return "", nil }
+	})
 	p := pool(t, own)
-	if cfg, err := p.adjust(t.Context(), own); err != nil || cfg.Sandbox.Local.Runner == nil {
+	if cfg, err := p.adjust(t.Context(), own); err != nil || cfg.Sandbox.Provider != own.Sandbox.Provider {
 		t.Errorf("its own configuration: %v", err)
 	}
 	for name, cfg := range map[string]Config{

@@ -99,7 +99,7 @@ func TestAProviderOfAnotherModuleDoesEverything(t *testing.T) {
 		}
 	})
 	t.Run("Move, Fork", func(t *testing.T) {
-		here := environment.Sandbox{Type: "local", Local: local.Provider{Root: filepath.Join(t.TempDir(), "boxes")}}
+		here := environment.Sandbox{Type: "local", Provider: &local.Provider{Root: filepath.Join(t.TempDir(), "boxes")}}
 		env, err := environment.Create(ctx, environment.Config{Sandbox: here, Agent: agent})
 		if err != nil {
 			t.Fatal(err)

@@ -81,8 +81,7 @@ func TestTheRecordOfASandboxDecidesNothing(t *testing.T) {
 
 func TestASessionMovesToLessIsolationOnlyWithTrust(t *testing.T) {
 	t.Parallel()
-	mounted := container(t)
-	mounted.Docker.Mounts = append(mounted.Docker.Mounts, mountOf(t))
+	mounted := withBlock(container(t), func(p *docker.Provider) { p.Mounts = []docker.Mount{mountOf(t)} })
 	env := create(t, Config{Sandbox: container(t), Agent: remembering(t)})
 	for name, to := range map[string]Sandbox{"this machine": sandbox(t), "a container with a folder": mounted} {
 		moved, err := env.Move(t.Context(), Config{Sandbox: to})

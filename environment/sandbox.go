@@ -1,14 +1,11 @@
 package environment
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"reflect"
 	"slices"
@@ -16,29 +13,42 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/agentenv-dev/agentenv/environment/internal/configfile"
 	"github.com/agentenv-dev/agentenv/internal/eventlog"
 	"github.com/agentenv-dev/agentenv/primitives"
-	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/primitives/local"
-	"github.com/agentenv-dev/agentenv/primitives/modal"
-	"github.com/agentenv-dev/agentenv/primitives/ssh"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 
 // Sandbox chooses the kind of sandbox and its settings: Spec has the settings of all kinds, and
-// the block with a kind's name has those of that kind alone. In a configuration file it is
-// either one word, as [Sandbox.UnmarshalText] reads it, or a mapping:
+// Provider those of one kind alone. In a configuration file it is either one word, as
+// [Sandbox.UnmarshalText] reads it, or a mapping, in which the block with the type's name holds the
+// settings of the Provider:
 //
 //	sandbox: docker
 //	sandbox: ssh:build1
 //	sandbox: {type: docker, image: golang:1.26, memory: 2GiB, network: none, docker: {pids: 512}}
 //
-// Changing the type changes only the kind: the blocks of other kinds may stay and are ignored. A
-// setting that the kind does not support is errors.ErrUnsupported, with the name of the setting.
+// In Go the last one is
+//
+//	environment.Sandbox{
+//		Type:     "docker",
+//		Spec:     primitives.Spec{Image: "golang:1.26", Memory: 2 << 30, Network: "none"},
+//		Provider: &docker.Provider{Pids: 512},
+//	}
+//
+// A program links the types whose packages it imports; "local" always. It needs no name of a
+// package if it only chooses a type:
+//
+//	import _ "github.com/agentenv-dev/agentenv/primitives/docker"
+//
+// Changing the type in a file changes only the kind: the blocks of other types may stay and are
+// ignored, also those of "docker", "modal" and "ssh" in a program that does not link them. In Go,
+// [Sandbox.Choose] does the same. A setting that the kind does not support is
+// errors.ErrUnsupported, with the name of the setting.
 type Sandbox struct {
-	// Type is the kind: "local", "docker", "modal" or "ssh"; with Provider, any other name.
+	// Type is the kind: one of primitives.Types, or any other name for a Provider that is not
+	// registered. Sandboxes are recorded under it.
 	Type string `json:"type,omitempty"`
 	// Spec describes the sandbox. Containers and sandboxes at Modal without an Image use
 	// [DefaultImage]; if the image lacks the agent, [Create] uses one that is built on it, see
@@ -53,183 +63,103 @@ type Sandbox struct {
 	// [Environment.SetAllowHosts] does. For nil, [Attach] uses the list that this machine has
 	// stored.
 	AllowHosts []string `json:"allow_hosts,omitzero"`
-	// Local is for the type "local": processes of this machine. In this and the other blocks a
-	// nil Runner, Logger or Progress means that of the [Config].
-	Local local.Provider `json:"local,omitzero"`
-	// Docker is for the type "docker": a container.
-	Docker docker.Provider `json:"docker,omitzero"`
-	// Modal is for the type "modal": a sandbox at Modal.
-	Modal modal.Provider `json:"modal,omitzero"`
-	// SSH is for the type "ssh": another machine, which the ssh command reaches.
-	SSH ssh.Provider `json:"ssh,omitzero"`
-	// Provider creates sandboxes of a kind that this module does not have. Type is the name
-	// under which they are recorded.
+	// Provider has the settings of the Type alone, as a *docker.Provider has for "docker". Nil means
+	// the defaults. A Provider of a kind that is not registered needs a Type that is not, either.
+	// Copies of the Sandbox share it, and nothing here changes it: see [Hosted].
 	Provider primitives.Provider `json:"-"`
+	// others are the blocks of other types in a file, by type: each is a provider, or unlinked. It
+	// is never changed, because copies share it.
+	others map[string]any
 }
 
-// UnmarshalText reads a sandbox in one word: its type, or "ssh:" and the machine.
-func (s *Sandbox) UnmarshalText(text []byte) error {
-	*s = Sandbox{}
-	return s.Choose(string(text))
-}
-
-// Choose sets the type, and the machine if word names one, in the form of
-// [Sandbox.UnmarshalText]. All other settings stay.
-func (s *Sandbox) Choose(word string) error {
-	typ, address, given := strings.Cut(word, ":")
-	if given {
-		p, ok := s.blocks()[typ].(primitives.Addressed)
-		if !ok {
-			return fmt.Errorf("%w: sandbox: there is no type %q; only %s takes a machine after a colon", ErrConfig, word, strings.Join(addressedTypes(), " or "))
-		}
-		*p.Address() = address
-	}
-	s.Type = typ
-	return nil
-}
-
-// Word returns the type, with the machine if it has one, in the form that [Sandbox.Choose]
-// reads.
-func (s Sandbox) Word() string {
-	if p, ok := s.block().(primitives.Addressed); ok && *p.Address() != "" {
-		return s.Type + ":" + *p.Address()
-	}
-	return s.Type
-}
-
-// addressedTypes returns the types whose sandboxes are on a machine that the configuration
-// names.
-func addressedTypes() []string {
-	return slices.DeleteFunc(SandboxTypes(), func(typ string) bool {
-		_, ok := new(Sandbox).blocks()[typ].(primitives.Addressed)
-		return !ok
-	})
-}
-
-// UnmarshalJSON reads both forms. A setting that the type does not have is [ErrConfig].
-func (s *Sandbox) UnmarshalJSON(data []byte) error {
-	*s = Sandbox{}
-	data = bytes.TrimSpace(data)
-	if len(data) == 0 || data[0] != '{' {
-		var word string
-		if err := json.Unmarshal(data, &word); err != nil {
-			return fmt.Errorf("%w: sandbox: it is no type and no mapping; give a type, as in 'sandbox: docker', or a mapping with a type and its settings", ErrConfig)
-		}
-		return s.UnmarshalText([]byte(word))
-	}
-	type plain Sandbox // without this method
-	var read plain
-	if err := reader.Decode(data, &read, "sandbox"); err != nil {
-		return err
-	}
-	if read.Type == "" {
-		return fmt.Errorf("%w: sandbox.type: it is empty; name the type, for example local", ErrConfig)
-	}
-	*s = Sandbox(read)
-	return s.check()
-}
-
-// MarshalJSON writes what UnmarshalJSON reads, in the short form if that is complete.
-func (s Sandbox) MarshalJSON() ([]byte, error) {
-	type plain Sandbox // without this method
-	settings, err := configfile.Settings(plain(s))
-	if err != nil {
-		return nil, err
-	}
-	if delete(settings, "type"); len(settings) == 0 {
-		return json.Marshal(s.Type)
-	}
-	settings["type"] = s.Type
-	return json.Marshal(settings)
+// Hosted is implemented by providers with settings that no file can have, because they are functions
+// and loggers of the program. [Create], [Attach] and the other functions of this package fill in those
+// of the [Config], in a shallow copy of the provider.
+type Hosted interface {
+	// HostSettings returns where the provider has its settings, which may be nil; nil instead of
+	// a place means that it has no such setting. runner finds the envrunner program for a platform;
+	// logger takes diagnostics, without the secrets of the Config; progress is [Config].Progress.
+	HostSettings() (
+		runner *func(ctx context.Context, goos, goarch string) (string, error), logger *hclog.Logger, progress *func(message string),
+	)
 }
 
 // DefaultImage is the image of sandboxes if the configuration names none.
 const DefaultImage = "node:22-bookworm-slim"
 
-// SandboxTypes returns the types that a file can name, sorted.
-func SandboxTypes() []string { return slices.Sorted(maps.Keys(new(Sandbox).blocks())) }
-
-// block returns the provider of the type; nil for an unknown type. For a type of this module the
-// provider is a field of s.
-func (s *Sandbox) block() primitives.Provider {
-	if s.Provider != nil {
-		return s.Provider
-	}
-	return s.blocks()[s.Type]
-}
-
-// blocks returns the blocks of the types of this module, by type.
-func (s *Sandbox) blocks() map[string]primitives.Provider {
-	return map[string]primitives.Provider{"docker": &s.Docker, "local": &s.Local, "modal": &s.Modal, "ssh": &s.SSH}
-}
-
 // HasImage reports whether sandboxes of the type use images.
 func (s Sandbox) HasImage() bool {
-	_, ok := s.block().(primitives.ImageStore)
+	_, ok := s.of(s.Type).(primitives.ImageStore)
 	return ok
 }
 
 // UsesHostFolder reports whether Workspace is a folder of this machine.
 func (s Sandbox) UsesHostFolder() bool {
-	p, ok := s.block().(primitives.PathHolder)
+	p, ok := s.of(s.Type).(primitives.PathHolder)
 	return ok && slices.Contains(p.HostPaths(&s.Spec), &s.Workspace)
 }
 
-// check returns an error for an unknown type.
+// check returns an error for a type that this program does not have, or that is not the Provider's.
 func (s Sandbox) check() error {
-	types := strings.Join(SandboxTypes(), ", ")
+	types := primitives.Types()
+	given := reflect.TypeOf(s.Provider)
 	switch {
 	case s.Type == "" && s.Provider != nil:
-		return fmt.Errorf("%w: sandbox: a Provider needs a Type, under which its sandboxes are recorded", ErrConfig)
+		for _, typ := range types {
+			if registeredAs(s.Provider, typ) {
+				return fmt.Errorf("%w: sandbox: its type is empty; set it to %q, the type of a %v", ErrConfig, typ, given)
+			}
+		}
+		return fmt.Errorf("%w: sandbox: its type is empty; set it to a name under which sandboxes of a %v are recorded", ErrConfig, given)
 	case s.Type == "":
-		return fmt.Errorf("%w: sandbox: its type is empty; set it to one of %s", ErrConfig, types)
-	case s.Provider != nil && slices.Contains(SandboxTypes(), s.Type):
-		return fmt.Errorf("%w: sandbox: the type %q is not that of the Provider; give the Type another name", ErrConfig, s.Type)
-	case s.block() == nil:
-		return fmt.Errorf("%w: sandbox: there is no type %q; choose one of: %s", ErrConfig, s.Type, types)
+		return fmt.Errorf("%w: sandbox: its type is empty; set it to one of %s", ErrConfig, strings.Join(types, ", "))
+	case s.Provider != nil && slices.Contains(types, s.Type) && !registeredAs(s.Provider, s.Type):
+		return fmt.Errorf("%w: sandbox: the type %q is that of a %T, not of a %v; change the type with Choose, or give the Provider another one",
+			ErrConfig, s.Type, primitives.NewProvider(s.Type), given)
+	case s.of(s.Type) == nil && notLinked(s.Type):
+		return errNotLinked(s.Type)
+	case s.of(s.Type) == nil:
+		return fmt.Errorf("%w: sandbox: there is no type %q; choose one of: %s", ErrConfig, s.Type, strings.Join(types, ", "))
 	}
 	return nil
 }
 
-// provider returns the provider of the type. Providers of this module get settings of cfg.
+// provider returns the provider of the type, with settings of cfg.
 func (s Sandbox) provider(cfg Config) (primitives.Provider, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	if s.Provider != nil {
-		return s.Provider, nil // the caller's, which other calls may use concurrently
+	p := s.of(s.Type)
+	if _, ok := p.(Hosted); !ok {
+		return p, nil
 	}
-	p := s.block()
-	switch p := p.(type) {
-	case *docker.Provider:
-		cfg.fill(&p.Runner, &p.Logger, &p.Progress)
-	case *local.Provider:
-		if p.Runner == nil {
-			p.Runner = cfg.localRunner(s.Keep)
+	p = clone(p)
+	if hosted, ok := p.(Hosted); ok {
+		runner := cfg.runnerFor
+		if _, here := p.(*local.Provider); here {
+			runner = cfg.localRunner(s.Keep)
 		}
-		cfg.fill(&p.Runner, &p.Logger, new(func(string)))
-	case *modal.Provider:
-		cfg.fill(&p.Runner, &p.Logger, &p.Progress)
-	case *ssh.Provider:
-		cfg.fill(&p.Runner, &p.Logger, &p.Progress)
+		cfg.fill(hosted, runner)
 	}
 	return p, nil
 }
 
 type findRunner = func(ctx context.Context, goos, goarch string) (string, error)
 
-// fill sets the nil fields of a block. The logger does not see the secrets of c.
-func (c Config) fill(runner *findRunner, logger *hclog.Logger, progress *func(string)) {
-	if *logger != nil {
-		c.Logger = *logger
+// fill sets the nil settings of a provider. Its logger does not see the secrets of c.
+func (c Config) fill(p Hosted, find findRunner) {
+	runner, logger, progress := p.HostSettings()
+	if runner != nil && *runner == nil {
+		*runner = find
 	}
-	c = c.withRedactingLogger()
-	*logger = c.Logger
-	if *runner == nil {
-		*runner = c.runnerFor
-	}
-	if *progress == nil {
+	if progress != nil && *progress == nil {
 		*progress = c.tell
+	}
+	if logger != nil {
+		if *logger != nil {
+			c.Logger = *logger
+		}
+		*logger = c.withRedactingLogger().Logger
 	}
 }
 
@@ -409,15 +339,15 @@ func Examine(ctx context.Context, cfg Config) ([]primitives.Finding, error) {
 	return examiner.Examine(ctx, spec), nil
 }
 
-// InstalledTypes returns the types that this machine is set up for. Types that need no setup
+// InstalledTypes returns those of primitives.Types that this machine is set up for. Types that need no setup
 // come first, so the first type works without an engine or an account. InstalledTypes leaves out
 // "docker" if neither the configuration of the docker command nor a socket indicates an engine,
 // and "modal" without credentials. It makes no connection, so an installed type may still not
 // answer.
 func InstalledTypes() []string {
 	var always, found []string
-	for _, typ := range SandboxTypes() {
-		if d, ok := new(Sandbox).blocks()[typ].(primitives.Detector); !ok {
+	for _, typ := range primitives.Types() {
+		if d, ok := primitives.NewProvider(typ).(primitives.Detector); !ok {
 			always = append(always, typ)
 		} else if d.Present() {
 			found = append(found, typ)

@@ -41,7 +41,7 @@ func refused(t *testing.T, s Source) *SourceError {
 	if !errors.As(err, &source) || source.Index != 1 {
 		t.Fatalf("error %v, want a SourceError of workspace[1]", err)
 	}
-	left, _ := os.ReadDir(cfg.Sandbox.Local.Root)
+	left, _ := os.ReadDir(rootOf(cfg.Sandbox))
 	for _, entry := range left {
 		if entry.IsDir() {
 			t.Errorf("a sandbox is left behind: %s", entry.Name())

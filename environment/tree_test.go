@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/agentenv-dev/agentenv/primitives"
 )
 
 // tree maps paths to files: "-> target" is a link, and "x:" before the content marks an
@@ -118,7 +120,7 @@ func comparedTypes(t *testing.T, name string, source any) (places []string) {
 			if !ok || lit.Kind != token.STRING {
 				continue
 			}
-			if word, err := strconv.Unquote(lit.Value); err == nil && slices.Contains(SandboxTypes(), word) {
+			if word, err := strconv.Unquote(lit.Value); err == nil && slices.Contains(primitives.Types(), word) {
 				places = append(places, files.Position(lit.Pos()).String())
 			}
 		}
@@ -157,7 +159,7 @@ func TestNoLayerComparesATypesName(t *testing.T) {
 		owner, _, _ := strings.Cut(strings.TrimPrefix(rel, "primitives/"), "/")
 		switch {
 		case d.IsDir() && (d.Name() == "node_modules" || d.Name() == ".git" || d.Name() == "testdata" || rel == "e2e/bench" ||
-			rel == "primitives/"+owner && slices.Contains(SandboxTypes(), owner)):
+			rel == "primitives/"+owner && slices.Contains(primitives.Types(), owner)):
 			return fs.SkipDir
 		case d.IsDir() || !strings.HasSuffix(rel, ".go") || strings.HasSuffix(rel, "_test.go"):
 			return nil

@@ -39,7 +39,7 @@ func TestFilesThatCannotBeReadAreNoChange(t *testing.T) {
 	if err := errors.Join(os.Mkdir(filepath.Join(folder, "keys"), 0o755), os.WriteFile(filepath.Join(folder, "keys/a"), []byte("mine"), 0o644)); err != nil {
 		t.Fatal(err)
 	}
-	p, err := local.New(t.Context(), local.Config{Root: sandbox(t).Local.Root})
+	p, err := local.New(t.Context(), local.Config{Root: rootOf(sandbox(t))})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,8 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
+	_ "github.com/agentenv-dev/agentenv/primitives/modal" // docs name every type
+	_ "github.com/agentenv-dev/agentenv/primitives/ssh"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 

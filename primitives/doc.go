@@ -5,6 +5,8 @@
 // environment or session instead; import this package to talk to a sandbox directly, or to add
 // a backend. A backend proves that it keeps the contract with one call of primitivestest.Run.
 //
+// A program has the kinds of sandbox whose packages it imports, because each calls [Register].
+//
 // The functions [Run], [ReadFile], [WriteFiles], [Pack], [Unpack] and [Reattach] use a
 // backend's own implementation if it has one (an optional one-method interface). Otherwise they
 // fall back on the contract, as io/fs does, or return errors.ErrUnsupported. Call the functions;

@@ -71,8 +71,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // SettingError reports that a setting of a sandbox makes no sense, or that this kind of sandbox
 // does not support it.
 type SettingError struct {
-	// Setting is the name of the setting in configuration files, such as "memory" or
-	// "ports[0]": a field of [Spec], else of the provider.
+	// Setting is the name of the setting in JSON, such as "memory" or "ports[0]": a field of [Spec], else of the provider.
 	Setting string
 	// Problem says what is wrong with it, and after a semicolon what to do.
 	Problem string

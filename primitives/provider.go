@@ -93,7 +93,7 @@ type Spec struct {
 }
 
 // Refuse returns a [*SettingError] with errors.ErrUnsupported for each of the named fields that
-// is set. fields are names in files. why says why the kind does not support them and what to
+// is set. fields are names in JSON. why says why the kind does not support them and what to
 // do.
 func (s Spec) Refuse(why string, fields ...string) error {
 	v := reflect.ValueOf(s)
@@ -311,13 +311,12 @@ const (
 // Addressed is implemented by providers whose sandboxes lie at one of several places, such
 // as a machine.
 type Addressed interface {
-	// Address returns the setting that names the place. A file may write it after the type,
-	// as in "ssh:build1".
+	// Address returns the setting that names the place.
 	Address() *string
 }
 
 // PathHolder is implemented by providers some of whose settings are paths of this
-// machine. In a file these are relative to its folder.
+// machine.
 type PathHolder interface {
 	// HostPaths returns such settings of the provider, and those of spec that are such
 	// paths for its kind of sandbox.

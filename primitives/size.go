@@ -9,8 +9,7 @@ import (
 	"strings"
 )
 
-// Size is a number of bytes in a configuration. In JSON and YAML it is a number, or a
-// text that [ParseSize] understands.
+// Size is a number of bytes. In JSON it is a number, or a text that [ParseSize] understands.
 type Size int64
 
 // NoSize is the [Size] that means no limit, written "none".

@@ -40,7 +40,7 @@ func kept(t *testing.T, s *AgentSession) string {
 }
 
 func inContainer(t *testing.T) environment.Sandbox {
-	return environment.Sandbox{Type: "docker", Spec: primitives.Spec{Image: testdocker.Busybox(t), Network: "none", Labels: testdocker.Labels(), Grace: 10 * time.Second}, Docker: docker.Provider{Pull: docker.PullNever}}
+	return environment.Sandbox{Type: "docker", Spec: primitives.Spec{Image: testdocker.Busybox(t), Network: "none", Labels: testdocker.Labels(), Grace: 10 * time.Second}, Provider: &docker.Provider{Pull: docker.PullNever}}
 }
 
 func TestForkedSessionsRememberAndGoSeparateWays(t *testing.T) {

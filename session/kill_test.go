@@ -276,8 +276,8 @@ func finish(t *testing.T, cfg hostConfig, check func(t *testing.T, s *AgentSessi
 		return
 	}
 	check(t, s)
-	if root := cfg.Environment.Sandbox.Local.Root; root != "" && cfg.Environment.Agent.Name == "claude" {
-		if n := agents(t, root); n > 1 {
+	if here, ok := cfg.Environment.Sandbox.Provider.(*local.Provider); ok && cfg.Environment.Agent.Name == "claude" {
+		if n := agents(t, here.Root); n > 1 {
 			t.Errorf("%d agents run", n)
 		}
 	}
@@ -324,11 +324,11 @@ func everySandbox(t *testing.T, test func(t *testing.T, box environment.Sandbox)
 	t.Helper()
 	for name, box := range map[string]func(t *testing.T) environment.Sandbox{
 		"local": func(t *testing.T) environment.Sandbox {
-			return environment.Sandbox{Type: "local", Local: local.Provider{Root: filepath.Join(t.TempDir(), "sandboxes")}}
+			return environment.Sandbox{Type: "local", Provider: &local.Provider{Root: filepath.Join(t.TempDir(), "sandboxes")}}
 		},
 		"docker": func(t *testing.T) environment.Sandbox {
 			return environment.Sandbox{
-				Type: "docker", Docker: docker.Provider{Pull: docker.PullNever},
+				Type: "docker", Provider: &docker.Provider{Pull: docker.PullNever},
 				Spec: primitives.Spec{Image: testdocker.Busybox(t), Network: "none", Labels: testdocker.Labels()},
 			}
 		},
@@ -338,7 +338,7 @@ func everySandbox(t *testing.T, test func(t *testing.T, box environment.Sandbox)
 		},
 		"ssh": func(t *testing.T) environment.Sandbox {
 			testssh.Start(t)
-			return environment.Sandbox{Type: "ssh", SSH: ssh.Provider{Host: testssh.Alias, Root: t.TempDir()}}
+			return environment.Sandbox{Type: "ssh", Provider: &ssh.Provider{Host: testssh.Alias, Root: t.TempDir()}}
 		},
 	} {
 		t.Run(name, func(t *testing.T) { test(t, box(t)) })
@@ -368,7 +368,7 @@ func TestASessionWithClaudeSurvivesProgramsThatAreKilledAtAnyTime(t *testing.T) 
 			}
 		})
 		killed(t, environment.Config{
-			Sandbox: environment.Sandbox{Type: "local", Local: local.Provider{Root: filepath.Join(t.TempDir(), "sandboxes")}},
+			Sandbox: environment.Sandbox{Type: "local", Provider: &local.Provider{Root: filepath.Join(t.TempDir(), "sandboxes")}},
 			Agent: environment.Agent{
 				Name: "claude", Command: []string{testagents.Claude(t)},
 				Env: map[string]string{"ANTHROPIC_BASE_URL": api.URL, "ANTHROPIC_API_KEY": "test-key", "CLAUDE_CODE_MAX_RETRIES": "1"},

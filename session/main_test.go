@@ -59,7 +59,7 @@ func scripted(t testing.TB, turns ...[]runnerscripts.ScenarioStep) Config {
 		t.Fatal(err)
 	}
 	return Config{Environment: environment.Config{
-		Sandbox: environment.Sandbox{Type: "local", Local: local.Provider{Root: filepath.Join(t.TempDir(), "sandboxes")}},
+		Sandbox: environment.Sandbox{Type: "local", Provider: &local.Provider{Root: filepath.Join(t.TempDir(), "sandboxes")}},
 		Agent:   environment.Agent{Name: "script", Config: data},
 		Runner:  runnerBinary, OnPermission: environment.AnswerLater,
 	}}

@@ -222,7 +222,7 @@ func TestATakenPathIsNotShared(t *testing.T) {
 	if err := s.TerminateEnvironment(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	other, err := cfg.Environment.Sandbox.Local.Create(t.Context(), primitives.Spec{WorkspacePath: path})
+	other, err := cfg.Environment.Sandbox.Provider.Create(t.Context(), primitives.Spec{WorkspacePath: path})
 	if err != nil {
 		t.Fatal(err)
 	}

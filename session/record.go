@@ -82,7 +82,9 @@ func (c Config) recalled(data json.RawMessage) (Config, error) {
 	given := c.Environment
 	env := from.Environment
 	env.Agent.Env = given.Agent.Env
-	env.Sandbox.Provider = given.Sandbox.Provider
+	if given.Sandbox.Provider != nil {
+		env.Sandbox.Provider = given.Sandbox.Provider
+	}
 	env.OnPermission, env.PermissionTimeout = given.OnPermission, from.PermissionTimeout
 	if given.PermissionTimeout != 0 {
 		env.PermissionTimeout = given.PermissionTimeout

@@ -138,7 +138,7 @@ func TestEventsAreLogged(t *testing.T) {
 		ask(write("f", "yes"))), steps(say("again")))
 	cfg.Environment.Logger = logger
 	cfg.Environment.Agent.Env = map[string]string{"API_KEY": secret}
-	cfg.Environment.Sandbox = environment.Sandbox{Type: "docker", Spec: primitives.Spec{Image: testdocker.Busybox(t), Network: "none", Labels: testdocker.Labels(), Grace: 10 * time.Second}, Docker: docker.Provider{Host: busyEngine(t), Pull: docker.PullNever}}
+	cfg.Environment.Sandbox = environment.Sandbox{Type: "docker", Spec: primitives.Spec{Image: testdocker.Busybox(t), Network: "none", Labels: testdocker.Labels(), Grace: 10 * time.Second}, Provider: &docker.Provider{Host: busyEngine(t), Pull: docker.PullNever}}
 	cfg.Environment.PermissionTimeout = 20 * time.Millisecond
 	cfg.HealthInterval = -1
 	var last *environment.Environment
@@ -228,7 +228,7 @@ func collectOrphan(t *testing.T, logger hclog.Logger) (id string) {
 	cmd := exec.CommandContext(t.Context(), exe)
 	cmd.Env = append(os.Environ(), orphanIn+"="+root)
 	out, _ := cmd.Output() // it was killed
-	box := environment.Sandbox{Type: "local", Local: local.Provider{Root: root}}
+	box := environment.Sandbox{Type: "local", Provider: &local.Provider{Root: root}}
 	for _, dry := range []bool{true, false} {
 		found, err := environment.GC(t.Context(), box, environment.GCOptions{GCOptions: primitives.GCOptions{DryRun: dry, NoGrace: true}, Logger: logger})
 		if err != nil || !slices.ContainsFunc(found, func(g environment.Garbage) bool { return g.ID == strings.TrimSpace(string(out)) }) {

@@ -29,7 +29,7 @@ import (
 // inContainers returns the path of a configuration of sandboxes in containers.
 func inContainers(t *testing.T) string {
 	t.Helper()
-	config, err := json.Marshal(map[string]any{"sandbox": environment.Sandbox{Type: "docker", Spec: primitives.Spec{Image: testdocker.Busybox(t), Network: "none", Labels: testdocker.Labels(), Grace: 10 * time.Second}, Docker: docker.Provider{Pull: docker.PullNever}}})
+	config, err := json.Marshal(map[string]any{"sandbox": environment.Sandbox{Type: "docker", Spec: primitives.Spec{Image: testdocker.Busybox(t), Network: "none", Labels: testdocker.Labels(), Grace: 10 * time.Second}, Provider: &docker.Provider{Pull: docker.PullNever}}})
 	if err != nil {
 		t.Fatal(err)
 	}

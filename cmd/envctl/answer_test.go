@@ -16,7 +16,7 @@ import (
 // The first answer counts. A later one fails, also if it is the same.
 func TestAnAnswerAfterAnotherOneIsTooLate(t *testing.T) {
 	t.Setenv("XDG_STATE_HOME", t.TempDir())
-	box := environment.Sandbox{Type: "local", Spec: primitives.Spec{Keep: true}, Local: local.Provider{Root: t.TempDir()}}
+	box := environment.Sandbox{Type: "local", Spec: primitives.Spec{Keep: true}, Provider: &local.Provider{Root: t.TempDir()}}
 	config, err := json.Marshal(runnerscripts.Scenario{Turns: []runnerscripts.ScenarioTurn{{Steps: []runnerscripts.ScenarioStep{
 		{Ask: &runnerscripts.ScenarioStep{Run: []string{"true"}}},
 	}}}})

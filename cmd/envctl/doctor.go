@@ -112,7 +112,7 @@ func (a *app) examine(ctx context.Context, cfg environment.Config) []finding {
 
 // allTypes returns all types of sandbox, and the chosen one if another module provides it.
 func allTypes(chosen environment.Sandbox) []string {
-	types := environment.SandboxTypes()
+	types := primitives.Types()
 	if !slices.Contains(types, chosen.Type) {
 		types = append(types, chosen.Type)
 	}
@@ -127,7 +127,7 @@ const examineTimeout = 15 * time.Second
 func checkType(ctx context.Context, cfg environment.Config, typ string) []finding {
 	chosen := typ == cfg.Sandbox.Type
 	if !chosen {
-		cfg.Sandbox.Type, cfg.Sandbox.Provider = typ, nil
+		_ = cfg.Sandbox.Choose(typ) // it fails only for a machine
 	}
 	ctx, cancel := context.WithTimeout(ctx, examineTimeout)
 	defer cancel()

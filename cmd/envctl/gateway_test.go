@@ -24,7 +24,7 @@ func TestRunWithoutANetworkNeedsNoKeyInside(t *testing.T) {
 		t.Fatal(err)
 	}
 	config := configFile(t, map[string]any{
-		"sandbox":   environment.Sandbox{Spec: primitives.Spec{Image: testdocker.Node(t), Labels: testdocker.Labels(), Grace: 10 * time.Second}, Type: "docker", Docker: docker.Provider{Pull: docker.PullNever}},
+		"sandbox":   environment.Sandbox{Spec: primitives.Spec{Image: testdocker.Node(t), Labels: testdocker.Labels(), Grace: 10 * time.Second}, Type: "docker", Provider: &docker.Provider{Pull: docker.PullNever}},
 		"agent":     map[string]any{"name": "command", "command": []string{"node", "executor.mjs"}},
 		"workspace": []any{map[string]any{"files": []any{map[string]any{"path": "executor.mjs", "content": string(executor)}}}},
 	})

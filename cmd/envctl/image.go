@@ -54,7 +54,7 @@ type imageFlags struct {
 func (f *imageFlags) load(ctx context.Context) (environment.Config, error) {
 	cfg, err := f.target.load(ctx)
 	if err == nil && f.sandbox == "" && !cfg.Sandbox.HasImage() {
-		cfg.Sandbox.Type = defaultImageType
+		err = cfg.Sandbox.Choose(defaultImageType)
 	}
 	return cfg, err
 }

@@ -20,7 +20,7 @@ import (
 func TestClaudeInAContainer(t *testing.T) {
 	cfg := environment.Config{
 		Agent:   environment.Agent{Name: "claude"},
-		Sandbox: environment.Sandbox{Type: "docker", Spec: primitives.Spec{Image: testdocker.Node(t), Labels: testdocker.Labels()}, Docker: docker.Provider{Pull: docker.PullNever}},
+		Sandbox: environment.Sandbox{Type: "docker", Spec: primitives.Spec{Image: testdocker.Node(t), Labels: testdocker.Labels()}, Provider: &docker.Provider{Pull: docker.PullNever}},
 	}
 	// Build the image here, where all tests lock the same file: the script would not wait for
 	// other tests that need the same image.

@@ -20,7 +20,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	_ "github.com/agentenv-dev/agentenv/primitives/docker" // the types of sandbox of --sandbox
 	"github.com/agentenv-dev/agentenv/primitives/local"
+	_ "github.com/agentenv-dev/agentenv/primitives/modal"
+	_ "github.com/agentenv-dev/agentenv/primitives/ssh"
 )
 
 func main() {

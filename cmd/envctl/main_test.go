@@ -119,7 +119,7 @@ func containers(e *testscript.Env, image string) error {
 	e.Setenv("IMAGE", image)
 	e.Setenv("DOCKER_HOST", os.Getenv("DOCKER_HOST"))
 	for file, name := range map[string]string{"docker.yaml": "", "named.yaml": box} {
-		config, err := json.Marshal(map[string]any{"sandbox": environment.Sandbox{Type: "docker", Spec: primitives.Spec{Image: image, Network: "none", Name: name, Labels: testdocker.Labels(), Grace: 10 * time.Second}, Docker: docker.Provider{Pull: docker.PullNever}}})
+		config, err := json.Marshal(map[string]any{"sandbox": environment.Sandbox{Type: "docker", Spec: primitives.Spec{Image: image, Network: "none", Name: name, Labels: testdocker.Labels(), Grace: 10 * time.Second}, Provider: &docker.Provider{Pull: docker.PullNever}}})
 		if err == nil {
 			err = os.WriteFile(filepath.Join(e.WorkDir, file), config, 0o600)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/session"
 	"github.com/agentenv-dev/agentenv/session/store"
 )
@@ -23,7 +24,7 @@ type moveFlags struct {
 
 func (a *app) newMoveCmd() *cobra.Command {
 	f := &moveFlags{target: target{app: a}}
-	types := environment.SandboxTypes()
+	types := primitives.Types()
 	cmd := &cobra.Command{
 		Use:   "move [flags] ID --to TYPE",
 		Short: "Move a session to another sandbox, of another type if need be",
@@ -58,7 +59,7 @@ keeps its permission mode.`,
 }
 
 func (f *moveFlags) run(ctx context.Context, id string) error {
-	if types := environment.SandboxTypes(); f.sandbox != "" && !slices.Contains(types, f.sandbox) {
+	if types := primitives.Types(); f.sandbox != "" && !slices.Contains(types, f.sandbox) {
 		return usagef("--to: there is no sandbox %q; %s", f.sandbox, meant(f.sandbox, types))
 	}
 	to, err := f.loadNew(ctx, &f.makeFlags)
@@ -66,7 +67,7 @@ func (f *moveFlags) run(ctx context.Context, id string) error {
 		return err
 	}
 	if f.sandbox == "" && f.config == "" && f.image == "" {
-		return usagef("no sandbox to move to was chosen; give --to %s", strings.Join(environment.SandboxTypes(), " or --to "))
+		return usagef("no sandbox to move to was chosen; give --to %s", strings.Join(primitives.Types(), " or --to "))
 	}
 	at, err := find(ctx, environment.Sandbox{}, id)
 	if err != nil {

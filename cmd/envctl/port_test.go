@@ -25,9 +25,9 @@ import (
 // browser would.
 func TestPortReachesASandboxWithoutNetwork(t *testing.T) {
 	env, err := environment.Create(t.Context(), environment.Config{Sandbox: environment.Sandbox{
-		Type:   "docker",
-		Spec:   primitives.Spec{Image: testdocker.Node(t), Network: "none", Labels: testdocker.Labels(), Grace: 10 * time.Second},
-		Docker: docker.Provider{Pull: docker.PullNever},
+		Type:     "docker",
+		Spec:     primitives.Spec{Image: testdocker.Node(t), Network: "none", Labels: testdocker.Labels(), Grace: 10 * time.Second},
+		Provider: &docker.Provider{Pull: docker.PullNever},
 	}})
 	if err != nil {
 		t.Fatal(err)

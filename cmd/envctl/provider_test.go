@@ -38,7 +38,7 @@ func TestDoctorAsksAProviderOfAnotherModule(t *testing.T) {
 	if !slices.Equal(findings, want) {
 		t.Errorf("findings: %+v", findings)
 	}
-	if types := allTypes(otherModule(t)); !slices.Contains(types, "theirs") || len(types) != len(environment.SandboxTypes())+1 {
+	if types := allTypes(otherModule(t)); !slices.Contains(types, "theirs") || len(types) != len(primitives.Types())+1 {
 		t.Errorf("doctor looks at %v", types)
 	}
 }

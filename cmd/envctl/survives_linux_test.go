@@ -192,9 +192,9 @@ func (s *survivors) config() string {
 // container returns the configuration of a container.
 func (s *survivors) container() string {
 	return s.write(map[string]any{"sandbox": environment.Sandbox{
-		Type:   "docker",
-		Spec:   primitives.Spec{Image: testdocker.Busybox(s.t), Network: "none", Labels: testdocker.Labels()},
-		Docker: docker.Provider{Pull: docker.PullNever},
+		Type:     "docker",
+		Spec:     primitives.Spec{Image: testdocker.Busybox(s.t), Network: "none", Labels: testdocker.Labels()},
+		Provider: &docker.Provider{Pull: docker.PullNever},
 	}})
 }
 

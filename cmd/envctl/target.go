@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/input"
+	"github.com/agentenv-dev/agentenv/primitives"
 )
 
 // target says which sandbox a command works on and how to reach it.
@@ -26,10 +27,10 @@ type target struct {
 // flags adds the flags that choose a sandbox.
 func (t *target) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVarP(&t.sandbox, "sandbox", "s", "", "kind of sandbox: "+strings.Join(environment.SandboxTypes(), ", ")+"; ssh:HOST names the machine (default: local for a new one, any kind for one that is there)")
+	f.StringVarP(&t.sandbox, "sandbox", "s", "", "kind of sandbox: "+strings.Join(primitives.Types(), ", ")+"; ssh:HOST names the machine (default: local for a new one, any kind for one that is there)")
 	f.StringVarP(&t.config, "config", "c", "", "configuration file (YAML or JSON)")
 	t.log.flags(cmd)
-	_ = cmd.RegisterFlagCompletionFunc("sandbox", cobra.FixedCompletions(environment.SandboxTypes(), cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("sandbox", cobra.FixedCompletions(primitives.Types(), cobra.ShellCompDirectiveNoFileComp))
 }
 
 // envFlag adds the flag for variables of the agent or command.
@@ -60,8 +61,8 @@ func (t *target) load(ctx context.Context) (environment.Config, error) {
 			return cfg, &exitError{code: exitUsage, err: err}
 		}
 	}
-	if typ := cfg.Sandbox.Type; typ != "" && !slices.Contains(environment.SandboxTypes(), typ) {
-		return cfg, usagef("there is no sandbox %q; %s", typ, meant(typ, environment.SandboxTypes()))
+	if typ := cfg.Sandbox.Type; typ != "" && !slices.Contains(primitives.Types(), typ) {
+		return cfg, usagef("there is no sandbox %q; %s", typ, meant(typ, primitives.Types()))
 	}
 	env, err := variables(t.env)
 	if err != nil {

@@ -108,7 +108,9 @@ func (e *engine) compareAgent(ctx context.Context, a realAgent) (rows []row, err
 	cfg := e.config(ways()[1])
 	cfg.Network = ""
 	const inside = "/opt/agent"
-	cfg.Docker.Mounts = append(cfg.Docker.Mounts, docker.Mount{Source: filepath.Dir(a.program), Target: inside, ReadOnly: true})
+	mounted := e.provider(ways()[1])
+	mounted.Mounts = []docker.Mount{{Source: filepath.Dir(a.program), Target: inside, ReadOnly: true}}
+	cfg.Provider = mounted
 	box, err := create(ctx, cfg)
 	if err != nil {
 		return nil, err

@@ -108,7 +108,6 @@ func (w way) pick(stdio, socket float64) float64 {
 }
 
 func (e *engine) config(w way) environment.Sandbox {
-	runner := func(context.Context, string, string) (string, error) { return e.runner, nil }
 	return environment.Sandbox{
 		Type: "docker",
 		Spec: primitives.Spec{
@@ -117,13 +116,18 @@ func (e *engine) config(w way) environment.Sandbox {
 			// the network of the engine.
 			CPUs: -1, Network: "bridge",
 		},
-		Docker: docker.Provider{Host: e.DaemonHost(), Pull: docker.PullNever, Runner: runner, NoSocket: !w.socket},
+		Provider: e.provider(w),
 	}
+}
+
+func (e *engine) provider(w way) *docker.Provider {
+	runner := func(context.Context, string, string) (string, error) { return e.runner, nil }
+	return &docker.Provider{Host: e.DaemonHost(), Pull: docker.PullNever, Runner: runner, NoSocket: !w.socket}
 }
 
 // create creates the sandbox of a configuration.
 func create(ctx context.Context, cfg environment.Sandbox) (*guest.Sandbox, error) {
-	p, err := cfg.Docker.Create(ctx, cfg.Spec)
+	p, err := cfg.Provider.Create(ctx, cfg.Spec)
 	if err != nil {
 		return nil, err
 	}

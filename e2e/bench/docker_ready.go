@@ -30,7 +30,9 @@ func benchDockerReady(ctx context.Context) (rows []row, err error) {
 func (e *engine) acquire(ctx context.Context, w way) (took []time.Duration, err error) {
 	const size, rounds = 2, 11
 	settings := e.config(w)
-	settings.Docker.Runner = nil // the environment has it
+	provider := e.provider(w)
+	provider.Runner = nil // the environment has it
+	settings.Provider = provider
 	pool, err := environment.NewPool(ctx, environment.Config{
 		Sandbox: settings, Pool: environment.PoolConfig{Size: size}, Runner: e.runner,
 	})

@@ -17,7 +17,7 @@ func main() {
 
 func run(ctx context.Context) error {
 	env, err := environment.Create(ctx, environment.Config{
-		Sandbox:      environment.Sandbox{Type: "local"}, // or "docker", "modal" or "ssh"
+		Sandbox:      environment.Sandbox{Type: "local"}, // or "docker", which takes an import
 		Agent:        environment.Agent{Name: "script"},  // or "claude", "codex", ...
 		OnPermission: environment.AllowAll,               // or a function that decides; nil rejects
 	})

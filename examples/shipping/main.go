@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/primitives"
+	_ "github.com/agentenv-dev/agentenv/primitives/docker" // for the type "docker"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )
 

@@ -22,4 +22,7 @@ type Reader struct {
 	// Config is the type of a whole configuration. If an unknown key exists elsewhere in it, the
 	// error says where.
 	Config reflect.Type
+	// Blocks returns the types of the keys that a struct type has beside its fields. Decode checks
+	// their values, and the caller decodes them. Nil means none.
+	Blocks func(t reflect.Type) map[string]reflect.Type
 }

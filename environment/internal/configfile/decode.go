@@ -54,7 +54,7 @@ func (r Reader) meant(key string, fields map[string]reflect.Type) string {
 	if key == "permission" || key == "permissions" {
 		key = "permission_mode"
 	}
-	if at := settingNamed(key, r.Config, ""); at != "" {
+	if at := r.settingNamed(key, r.Config, ""); at != "" {
 		return "did you mean " + at + "? " + advice
 	}
 	return advice
@@ -62,16 +62,16 @@ func (r Reader) meant(key string, fields map[string]reflect.Type) string {
 
 // settingNamed returns the path of the first key with this name in a configuration; empty for
 // none.
-func settingNamed(key string, t reflect.Type, where string) string {
+func (r Reader) settingNamed(key string, t reflect.Type, where string) string {
 	if t.Kind() != reflect.Struct {
 		return ""
 	}
-	fields := jsonFields(t)
+	fields := r.fields(t)
 	if _, ok := fields[key]; ok {
 		return join(where, key)
 	}
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		if at := settingNamed(key, fields[name], join(where, name)); at != "" {
+		if at := r.settingNamed(key, fields[name], join(where, name)); at != "" {
 			return at
 		}
 	}
@@ -157,7 +157,7 @@ func (r Reader) checkKeys(value any, t reflect.Type, where string) error {
 		if t.Kind() != reflect.Struct {
 			return nil
 		}
-		fields := jsonFields(t)
+		fields := r.fields(t)
 		for key, v := range value {
 			field, ok := fields[key]
 			if !ok {
@@ -274,6 +274,15 @@ func given(value any) string {
 	default:
 		return fmt.Sprint(v)
 	}
+}
+
+// fields returns the keys of a struct: its fields and its blocks.
+func (r Reader) fields(t reflect.Type) map[string]reflect.Type {
+	fields := jsonFields(t)
+	if r.Blocks != nil {
+		maps.Copy(fields, r.Blocks(t))
+	}
+	return fields
 }
 
 // jsonFields returns the fields of a struct by their name in JSON.

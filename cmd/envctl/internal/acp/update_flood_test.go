@@ -38,7 +38,7 @@ func TestFloodThatTheEditorWasToldIsNotKept(t *testing.T) {
 	fine := shell(`cat >/dev/null; echo '{"type":"result","ok":true}'`)
 	env := environment.Config{
 		Agent:   environment.Agent{Name: "script"},
-		Sandbox: environment.Sandbox{Type: "local", Local: local.Provider{Root: filepath.Join(t.TempDir(), "sandboxes")}},
+		Sandbox: environment.Sandbox{Type: "local", Provider: &local.Provider{Root: filepath.Join(t.TempDir(), "sandboxes")}},
 		Scripts: environment.Scripts{SetupSession: fine, ReadTranscript: fine, ExecuteQuery: shell(flood)},
 	}
 	w := serveSessions(t, session.Config{Environment: env, NoFiles: true})
