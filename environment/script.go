@@ -299,10 +299,8 @@ func (e *Environment) findRunner(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if holder, ok := e.prim.(interface{ Runner(file string) string }); ok {
-		if at := holder.Runner(name); at != "" {
-			return at, nil // its provider has installed it
-		}
+	if at := primitives.RunnerPath(e.prim, name); at != "" {
+		return at, nil
 	}
 	return e.installRunner(ctx, name)
 }

@@ -112,6 +112,9 @@ type config struct {
 	Provider
 	// Runner is the path that Provider.Runner returned.
 	Runner string `json:"runner,omitempty"`
+	// RunnerSum is the digest of the runner in the container. It is empty if the container mounts the
+	// runner, or if an older release has made it.
+	RunnerSum string `json:"runner_sum,omitempty"`
 	// sharedRunner is a file of the engine's machine that the engine can mount instead of getting a
 	// copy of the runner. Create sets it.
 	sharedRunner string

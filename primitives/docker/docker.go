@@ -202,6 +202,11 @@ func create(ctx context.Context, cfg config) (_ *driver, err error) {
 	if !cfg.Keep { // or the container could not be started again once the file is gone
 		cfg.sharedRunner = fastpath.Runner(eng.DaemonHost(), cfg.Runner)
 	}
+	if cfg.sharedRunner == "" {
+		if cfg.RunnerSum, err = runnerSum(cfg.Runner); err != nil {
+			return nil, err
+		}
+	}
 	put := func(id string) error { return install(ctx, eng, id, cfg) }
 	d, err := launch(ctx, eng, name, cfg, img, put)
 	if (cfg.sharedRunner != "" || !cfg.NoSocket) && mayBeMounts(err) {
@@ -363,7 +368,7 @@ func attachTo(ctx context.Context, eng *client.Client, found container.InspectRe
 	if other, is := errors.AsType[*guest.VersionError](err); is && cfg.Runner != "" {
 		made.Logger.Info("guest of this release is installed beside another", "ours", other.Ours, "theirs", other.Theirs)
 		d.cfg.Runner = cfg.Runner // for copies, whose image has the other guest
-		if d.program, err = installBeside(ctx, eng, found.ID, cfg.Runner); err == nil {
+		if d.program, d.cfg.RunnerSum, err = installBeside(ctx, eng, found.ID, cfg.Runner); err == nil {
 			err = enter()
 		}
 	}

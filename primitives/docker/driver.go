@@ -49,14 +49,15 @@ type driver struct {
 }
 
 var (
-	_ guest.Driver           = (*driver)(nil)
-	_ guest.Ender            = (*driver)(nil)
-	_ guest.Refiner          = (*driver)(nil)
-	_ guest.Copier           = (*driver)(nil)
-	_ primitives.Snapshotter = (*driver)(nil)
-	_ primitives.Pauser      = (*driver)(nil)
-	_ primitives.UsageReader = (*driver)(nil)
-	_ primitives.PortLister  = (*driver)(nil)
+	_ guest.Driver            = (*driver)(nil)
+	_ guest.Ender             = (*driver)(nil)
+	_ guest.Refiner           = (*driver)(nil)
+	_ guest.Copier            = (*driver)(nil)
+	_ primitives.Snapshotter  = (*driver)(nil)
+	_ primitives.Pauser       = (*driver)(nil)
+	_ primitives.UsageReader  = (*driver)(nil)
+	_ primitives.PortLister   = (*driver)(nil)
+	_ primitives.RunnerHolder = (*driver)(nil)
 )
 
 // open connects to the guest, which may move to a socket in folder; empty means no socket.

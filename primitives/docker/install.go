@@ -61,20 +61,21 @@ func installRunner(ctx context.Context, eng *client.Client, id string, open runn
 }
 
 // installBeside copies a runner of this machine into a container that has a guest of another
-// release, and returns its path there. The name ends with the digest of its content.
-func installBeside(ctx context.Context, eng *client.Client, id, runner string) (program string, err error) {
+// release, and returns its path there and its digest. The name ends with the digest of its content.
+func installBeside(ctx context.Context, eng *client.Client, id, runner string) (program, sum string, err error) {
 	f, err := openRunnerFile(runner)
 	if err != nil {
-		return "", fmt.Errorf("runner: %w", err)
+		return "", "", fmt.Errorf("runner: %w", err)
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 	data, err := io.ReadAll(f)
 	if err != nil {
-		return "", fmt.Errorf("runner: %w", err)
+		return "", "", fmt.Errorf("runner: %w", err)
 	}
-	sum := sha256.Sum256(data)
-	program = guestProgram + "-" + hex.EncodeToString(sum[:8])
-	return program, unpackInto(ctx, eng, id, guestDir, func(w io.Writer) error {
+	digest := sha256.Sum256(data)
+	sum = hex.EncodeToString(digest[:])
+	program = guestProgram + "-" + sum[:16]
+	return program, sum, unpackInto(ctx, eng, id, guestDir, func(w io.Writer) error {
 		tw := tar.NewWriter(w)
 		h := &tar.Header{Name: path.Base(program), Mode: 0o755, Typeflag: tar.TypeReg, Size: int64(len(data))}
 		if err := tw.WriteHeader(h); err != nil {
@@ -109,6 +110,38 @@ func unpackInto(ctx context.Context, eng *client.Client, id, into string, pack f
 }
 
 var errInstallEnded = errors.New("the engine takes no more of the archive")
+
+// runnerSum returns the digest of a runner of this machine.
+func runnerSum(name string) (sum string, err error) {
+	f, err := openRunnerFile(name)
+	if err != nil {
+		return "", fmt.Errorf("runner: %w", err)
+	}
+	defer func() { _ = f.Close() }() // it was only read
+	digest := sha256.New()
+	if _, err := io.Copy(digest, f); err != nil {
+		return "", fmt.Errorf("runner: %w", err)
+	}
+	return hex.EncodeToString(digest.Sum(nil)), nil
+}
+
+// RunnerPath implements primitives.RunnerHolder. A handle of another program knows a runner that was
+// copied into the container by its digest, and not a mounted one: the file may have changed since.
+func (d *driver) RunnerPath(file string) string {
+	if file == "" {
+		return ""
+	}
+	if file == d.cfg.Runner {
+		return d.program
+	}
+	if d.cfg.RunnerSum == "" {
+		return ""
+	}
+	if sum, err := runnerSum(file); err != nil || sum != d.cfg.RunnerSum {
+		return ""
+	}
+	return d.program
+}
 
 // runnerFile is the guest's program, open for reading.
 type runnerFile struct {

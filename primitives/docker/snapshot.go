@@ -280,7 +280,7 @@ func (f *frozen) Copy(ctx context.Context) (_ *guest.Sandbox, err error) {
 		return installRunner(ctx, eng, id, program)
 	}
 	if f.program != guestProgram { // the guest in the image is of another release
-		cfg.sharedRunner, program = "", func(context.Context) (*runnerFile, error) { return openRunnerFile(f.cfg.Runner) }
+		cfg.sharedRunner, program = "", func(context.Context) (*runnerFile, error) { return openRunnerFile(f.cfg.Runner) } // its digest is cfg.RunnerSum
 	}
 	cfg.Logger = logOf(cfg, cfg.Name)
 	c, err := launch(ctx, eng, cfg.Name, cfg, img, put)

@@ -18,9 +18,9 @@ import (
 // Methods may be called from several goroutines at once.
 //
 // A driver may also implement [Ender], [Refiner], [Copier], [primitives.Snapshotter],
-// [primitives.Pauser], [primitives.UsageReader] and [primitives.PortLister]. The Sandbox calls
-// these only while the sandbox is neither closed nor terminated, and adds to their errors where
-// they come from.
+// [primitives.Pauser], [primitives.UsageReader], [primitives.PortLister] and
+// [primitives.RunnerHolder]. The Sandbox calls these only while the sandbox is neither closed nor
+// terminated, and adds to their errors where they come from.
 type Driver interface {
 	// ID returns the sandbox's ID.
 	ID() string
@@ -75,13 +75,6 @@ type Frozen interface {
 	Copy(ctx context.Context) (*Sandbox, error)
 	// Drop removes the saved files if there is no copy, even if ctx is done.
 	Drop(ctx context.Context) error
-}
-
-// RunnerHolder is implemented by drivers that install a runner in the sandbox.
-type RunnerHolder interface {
-	// Runner returns the path in the sandbox of the runner that lies in file on the host. It is
-	// empty if the driver did not install that file.
-	Runner(file string) string
 }
 
 // ID returns the sandbox's ID.
@@ -448,11 +441,10 @@ func makeCopies(ctx context.Context, n int, frozen Frozen) ([]primitives.Environ
 	return copies, context.Cause(work)
 }
 
-// Runner returns the path in the sandbox of the runner that lies in file on the host. It is
-// empty if there is none, or if it is not known.
-func (c *Sandbox) Runner(file string) string {
-	if d, ok := c.driver.(RunnerHolder); ok {
-		return d.Runner(file)
+// RunnerPath implements primitives.RunnerHolder. It is empty if the driver does not implement it.
+func (c *Sandbox) RunnerPath(file string) string {
+	if d, ok := c.driver.(primitives.RunnerHolder); ok {
+		return d.RunnerPath(file)
 	}
 	return ""
 }

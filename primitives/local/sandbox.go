@@ -271,9 +271,9 @@ func (s *Sandbox) releaseLeaf(l *cgroup.Leaf) {
 	}
 }
 
-// Runner returns the absolute path of a file of this machine, which the sandbox can reach. It
+// RunnerPath returns the absolute path of a file of this machine, which the sandbox can reach. It
 // returns "" if commands run as another user, who may not be able to.
-func (s *Sandbox) Runner(file string) string {
+func (s *Sandbox) RunnerPath(file string) string {
 	if s.cred != nil {
 		return ""
 	}

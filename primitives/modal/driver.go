@@ -32,12 +32,12 @@ type driver struct {
 }
 
 var (
-	_ guest.Driver           = (*driver)(nil)
-	_ guest.Refiner          = (*driver)(nil)
-	_ guest.Copier           = (*driver)(nil)
-	_ guest.RunnerHolder     = (*driver)(nil)
-	_ primitives.Snapshotter = (*driver)(nil)
-	_ primitives.PortLister  = (*driver)(nil)
+	_ guest.Driver            = (*driver)(nil)
+	_ guest.Refiner           = (*driver)(nil)
+	_ guest.Copier            = (*driver)(nil)
+	_ primitives.RunnerHolder = (*driver)(nil)
+	_ primitives.Snapshotter  = (*driver)(nil)
+	_ primitives.PortLister   = (*driver)(nil)
 )
 
 const (
@@ -174,9 +174,9 @@ func (d *driver) Ports(ctx context.Context) ([]primitives.Port, error) {
 	return ports, nil
 }
 
-// Runner returns the path in the sandbox of the runner that lies in file on this machine. It is
+// RunnerPath returns the path in the sandbox of the runner that lies in file on this machine. It is
 // empty if this handle did not install that file, or if the sandbox's user may not run it.
-func (d *driver) Runner(file string) string {
+func (d *driver) RunnerPath(file string) string {
 	if d.program == nil || d.program.file != file || d.cfg.User != "" {
 		return ""
 	}

@@ -47,8 +47,8 @@ func TestASandboxOfAnotherReleaseGetsAGuestOfThisOne(t *testing.T) {
 		}()
 		work(attached)
 		joined := attached.(*guest.Sandbox)
-		at := joined.Runner(cfg.Runner)
-		if joined.Runner("another file") != "" {
+		at := joined.RunnerPath(cfg.Runner)
+		if joined.RunnerPath("another file") != "" {
 			t.Error("it has a runner that it was not given")
 		}
 		if got := run(t, joined, "readlink /proc/$PPID/exe"); got != at+"\n" {

@@ -31,9 +31,9 @@ type driver struct {
 }
 
 var (
-	_ guest.Driver       = (*driver)(nil)
-	_ guest.Ender        = (*driver)(nil)
-	_ guest.RunnerHolder = (*driver)(nil)
+	_ guest.Driver            = (*driver)(nil)
+	_ guest.Ender             = (*driver)(nil)
+	_ primitives.RunnerHolder = (*driver)(nil)
 )
 
 // envPrefix is the prefix of the variables that pass Spec.Env to the guest.
@@ -136,9 +136,9 @@ func (d *driver) Close() error {
 	return nil
 }
 
-// Runner returns the path on the remote machine of the runner with this path here. It is empty
+// RunnerPath returns the path on the remote machine of the runner with this path here. It is empty
 // if file is another runner, or if another user may be unable to run it.
-func (d *driver) Runner(file string) string {
+func (d *driver) RunnerPath(file string) string {
 	if file != d.cfg.Runner || d.cfg.User != "" {
 		return ""
 	}

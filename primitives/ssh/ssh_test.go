@@ -100,7 +100,7 @@ func TestTheRunnerIsCopiedOnce(t *testing.T) {
 	if first.ID() == second.ID() {
 		t.Errorf("both sandboxes are %s", first.ID())
 	}
-	at := first.Runner(cfg.Runner)
+	at := first.RunnerPath(cfg.Runner)
 	if info, err := os.Stat(at); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("the runner: %v, %v", info, err)
 	}
@@ -167,8 +167,8 @@ func TestSandboxesOfAnotherReleaseAreListedAndRemoved(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := output(t, attached, "echo", "on"); got != "on" || attached.Runner(newer.Runner) == s.Runner(cfg.Runner) {
-		t.Errorf("it printed %q, and the runner is %s", got, attached.Runner(newer.Runner))
+	if got := output(t, attached, "echo", "on"); got != "on" || attached.RunnerPath(newer.Runner) == s.RunnerPath(cfg.Runner) {
+		t.Errorf("it printed %q, and the runner is %s", got, attached.RunnerPath(newer.Runner))
 	}
 	if err := attached.Close(); err != nil {
 		t.Error(err)
@@ -186,7 +186,7 @@ func TestOldRunnersAreRemoved(t *testing.T) {
 	cfg := config(t, t.TempDir())
 	cfg.Keep = true
 	s := open(t, cfg)
-	bin := filepath.Dir(s.Runner(cfg.Runner))
+	bin := filepath.Dir(s.RunnerPath(cfg.Runner))
 	longAgo := time.Now().Add(-31 * 24 * time.Hour)
 	release := func(name string, used time.Time) string {
 		t.Helper()
@@ -206,7 +206,7 @@ func TestOldRunnersAreRemoved(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = errors.Join(running.Process.Kill(), running.Wait()) })
-	own := s.Runner(cfg.Runner)
+	own := s.RunnerPath(cfg.Runner)
 	if err := os.Chtimes(own, longAgo, longAgo); err != nil {
 		t.Fatal(err)
 	}
