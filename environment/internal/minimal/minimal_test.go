@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local"
@@ -24,7 +26,10 @@ type theirs struct {
 	Zone string `json:"zone,omitempty"`
 }
 
-func init() { primitives.Register("theirs", func() primitives.Provider { return new(theirs) }) }
+func TestMain(m *testing.M) {
+	primitives.Register("theirs", func() primitives.Provider { return new(theirs) })
+	goleak.VerifyTestMain(m)
+}
 
 // TestAProgramLinksTheBackendsThatItImports looks for what is large in the other backends.
 func TestAProgramLinksTheBackendsThatItImports(t *testing.T) {
