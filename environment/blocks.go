@@ -134,9 +134,19 @@ func (s Sandbox) blocks() map[string]any {
 	blocks := make(map[string]any)
 	maps.Copy(blocks, s.others)
 	if s.Provider != nil {
-		blocks[s.Type] = s.Provider
+		blocks[typeOf(s.Provider, s.Type)] = s.Provider
 	}
 	return blocks
+}
+
+// typeOf returns the registered type of a provider; otherwise, if there is none.
+func typeOf(p primitives.Provider, otherwise string) string {
+	for _, typ := range primitives.Types() {
+		if registeredAs(p, typ) {
+			return typ
+		}
+	}
+	return otherwise
 }
 
 // Choose sets the type, and the machine if word names one, in the form of

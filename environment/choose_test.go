@@ -97,3 +97,16 @@ func TestTypeAndProvider(t *testing.T) {
 		}
 	}
 }
+
+// TestChooseFindsAProviderUnderItsOwnType checks the advice of the error about a wrong type.
+func TestChooseFindsAProviderUnderItsOwnType(t *testing.T) {
+	for _, typ := range []string{"local", ""} {
+		s := environment.Sandbox{Type: typ, Provider: &docker.Provider{ReadOnly: true}}
+		if err := s.Choose("docker"); err != nil {
+			t.Fatal(err)
+		}
+		if p, ok := s.Provider.(*docker.Provider); !ok || !p.ReadOnly {
+			t.Errorf("of the type %q: the Provider has become %#v", typ, s.Provider)
+		}
+	}
+}

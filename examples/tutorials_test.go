@@ -2,6 +2,7 @@ package examples_test
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -49,6 +50,9 @@ func follow(t *testing.T, text string) {
 			n++
 			script.WriteString(b[2] + "echo '" + strings.TrimSuffix(mark, "\n") + "'\n")
 		case "text":
+			if wants[n] != "" || n == 0 {
+				t.Fatalf("a block of text does not follow commands:\n%s", b[2])
+			}
 			wants[n] = b[2]
 		}
 	}
@@ -59,6 +63,7 @@ func follow(t *testing.T, text string) {
 	cmd := exec.CommandContext(t.Context(), "sh", "-e", "-c", script.String())
 	cmd.Dir = t.TempDir()
 	cmd.Env = newcomer(t)
+	t.Cleanup(func() { nothingLeft(t, cmd.Env) })
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
 		t.Fatalf("%v\n%s%s", err, &stdout, &stderr)
@@ -68,6 +73,21 @@ func follow(t *testing.T, text string) {
 		if got := printed[i-1]; !prints(want).MatchString(got) {
 			t.Errorf("commands %d print\n%s\nwant\n%s", i, got, want)
 		}
+	}
+}
+
+// nothingLeft ends the local sandboxes of a user, and fails if there are any.
+func nothingLeft(t *testing.T, env []string) {
+	t.Helper()
+	bin, err := programs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), "sh", "-c", `envctl=$1
+for id in $("$envctl" ls --sandbox local --json | sed 's/^{"id":"\([^"]*\)".*/\1/'); do echo "$id"; "$envctl" rm "$id"; done`, "sh", filepath.Join(bin, "envctl"))
+	cmd.Env = env
+	if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("sandboxes are left: %v\n%s", err, out)
 	}
 }
 

@@ -14,7 +14,8 @@ var registered struct {
 
 // Register makes the providers of one kind known by their type, a name such as "docker". newProvider
 // returns a pointer to a new provider with the defaults, into which JSON can be decoded: the settings
-// that only this kind has.
+// that only this kind has. Sessions store that JSON as it is, so a setting names a secret, as a
+// variable or a file, and does not hold it.
 //
 // A backend calls Register in an init function of its package, so a program has the types whose
 // packages it imports. Register panics if the type is empty or already registered, or if newProvider

@@ -12,6 +12,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/eventlog"
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
@@ -26,7 +27,7 @@ const (
 )
 
 // storedConfig is the part of a configuration that a record holds. Callbacks, loggers,
-// providers of the program's own, the values of Agent.Env and the credentials in the URLs of
+// providers whose types are not registered, the values of Agent.Env and the credentials in the URLs of
 // repositories are not in it.
 type storedConfig struct {
 	Environment environment.Config `json:"environment"`
@@ -48,6 +49,10 @@ func (c Config) stored() (json.RawMessage, error) {
 	env := c.Environment
 	variables := slices.Sorted(maps.Keys(env.Agent.Env))
 	env.Agent.Env, env.SessionID = nil, ""
+	// Without the blocks of other types: the program that goes on may not have them.
+	env.Sandbox = environment.Sandbox{
+		Type: env.Sandbox.Type, Spec: env.Sandbox.Spec, AllowHosts: env.Sandbox.AllowHosts, Provider: env.Sandbox.Provider,
+	}
 	env.Workspace = slices.Clone(env.Workspace)
 	for i, src := range env.Workspace {
 		if src.Git == nil {
@@ -82,7 +87,7 @@ func (c Config) recalled(data json.RawMessage) (Config, error) {
 	given := c.Environment
 	env := from.Environment
 	env.Agent.Env = given.Agent.Env
-	if given.Sandbox.Provider != nil {
+	if primitives.NewProvider(env.Sandbox.Type) == nil { // the record has the settings of the others
 		env.Sandbox.Provider = given.Sandbox.Provider
 	}
 	env.OnPermission, env.PermissionTimeout = given.OnPermission, from.PermissionTimeout

@@ -41,7 +41,8 @@ has begun, with its files: it gets the conversation as well as it can take it, w
 
 When the agent asks for permission and this is no terminal, it is denied, unless the
 program that made the sandbox is there to answer. The exit status is 1 if a query
-failed, also one that another program began, and 124 if --timeout ended it.`,
+failed, also one that another program began, 2 if its configuration makes no sense, and
+124 if --timeout ended it.`,
 		Example: `  envctl attach 3f2a
   envctl attach 3f2a "Now add a test"
   envctl attach 3f2a --agent codex "Go on"
@@ -118,8 +119,9 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 	switch {
 	case errors.Is(err, store.ErrLocked) && len(prompts) == 0 && missing == nil:
 		// The owner of the session runs. If the sandbox is kept, its query can be followed.
+		w.unnumbered = true // the store has other numbers
 		followed := f.follow(ctx, w, cfg, found, prompts)
-		if status, ok := errors.AsType[*exitError](followed); ok && status.code == exitUsage {
+		if status, ok := errors.AsType[*exitError](followed); ok && status.code == exitUsage && status.err != nil {
 			return err
 		}
 		return followed
@@ -150,7 +152,7 @@ func (f *attachFlags) follow(ctx context.Context, w *view, cfg environment.Confi
 		if found.inUse && f.permission == "" && answer.policy == permissionDeny {
 			w.answer = nil // its owner answers
 		}
-		err = w.print(ctx, numbered(&seq, env.FollowQuery(ctx, 0)))
+		err = w.print(ctx, w.numbered(&seq, env.FollowQuery(ctx, 0)))
 	}
 	switch {
 	case errors.Is(err, environment.ErrNoQuery) && len(prompts) == 0:
@@ -167,7 +169,7 @@ func (f *attachFlags) follow(ctx context.Context, w *view, cfg environment.Confi
 		if err != nil {
 			break // a failure ends the conversation, as in run
 		}
-		err = w.print(ctx, numbered(&seq, env.ExecuteQuery(ctx, environment.Query{Prompt: p})))
+		err = w.print(ctx, w.numbered(&seq, env.ExecuteQuery(ctx, environment.Query{Prompt: p})))
 	}
 	return err
 }

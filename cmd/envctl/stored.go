@@ -30,7 +30,9 @@ func (a *app) storeOfRuns(ctx context.Context, keep bool) (st store.Store, close
 		return nil, nil, false, err
 	}
 	fmt.Fprintf(a.err, "warn: the session is not stored, and cannot be gone on with later: %v\n", err)
-	return store.NewMemory(), func() error { return nil }, false, nil
+	memory := store.NewMemory()
+	memory.MaxLog = -1 // a reader that pauses loses nothing; MaxQuerySize bounds it
+	return memory, func() error { return nil }, false, nil
 }
 
 // notOpened returns the error of a session that could not be opened.
@@ -136,9 +138,12 @@ func (w *view) resumeSession(ctx context.Context, state session.State, cfg sessi
 	if len(turns) == 0 && len(prompts) == 0 {
 		return w.last(ctx, cfg.Store, state)
 	}
-	log := &sessionLog{s: s, store: cfg.Store, next: state.LastSeq + 1}
+	log, err := logOnward(ctx, s, cfg.Store) // without what Open says of a query that was lost
 	if len(turns) > 0 {
-		log.from(ctx, turns[0])
+		log, err = logFrom(ctx, s, cfg.Store, turns[0])
+	}
+	if err != nil {
+		return err
 	}
 	for _, turn := range turns {
 		if err := w.print(ctx, log.turn(ctx, turn)); err != nil {

@@ -45,6 +45,11 @@ echo ignored >.gitignore && git add . && git commit -q -m first && cp -r . ../cl
 	config := s.config()
 
 	id := s.make(config, "--patch", filepath.Join(dir, "patch"), "--branch", "work")
+	for line := range strings.Lines(s.envctl("exec", id, "--", "sh", "-c", s.look)) {
+		if !strings.HasSuffix(line, ": yes\n") {
+			t.Errorf("where it was made: %s", line) // or "no" on each way would say nothing
+		}
+	}
 	s.envctl("rm", id)
 	s.attach("next sandbox", id)
 	s.envctl("attach", id, "remove")

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"sync"
 
@@ -22,6 +23,8 @@ type view struct {
 	answer *answerer // nil leaves requests to another program
 	// withoutEnv says that the agent of the prompts has no variables.
 	withoutEnv bool
+	// unnumbered says that another program numbers the events.
+	unnumbered bool
 
 	mu    sync.Mutex
 	asked map[string]chan struct{} // by request; closed when its event is printed
@@ -153,14 +156,18 @@ type sessionLog struct {
 	next  uint64 // Seq of the next event
 }
 
-// from makes a query's first event the next one.
-func (l *sessionLog) from(ctx context.Context, turn *session.Turn) {
+// logFrom returns the log of a session from a query's first event on.
+func logFrom(ctx context.Context, s *session.AgentSession, st store.Store, turn *session.Turn) (*sessionLog, error) {
 	for ev, err := range turn.Events(ctx) {
-		if err == nil {
-			l.next = ev.Seq
-		}
-		return
+		return &sessionLog{s: s, store: st, next: ev.Seq}, err
 	}
+	return nil, fmt.Errorf("the query %s has no events", turn.ID())
+}
+
+// logOnward returns the log of a session from now on.
+func logOnward(ctx context.Context, s *session.AgentSession, st store.Store) (*sessionLog, error) {
+	now, err := s.State(ctx)
+	return &sessionLog{s: s, store: st, next: now.LastSeq + 1}, err
 }
 
 // turn returns the events until the query has ended and its checkpoint is stored, also those
@@ -183,6 +190,9 @@ func (l *sessionLog) turn(ctx context.Context, turn *session.Turn) iter.Seq2[run
 		}
 		_, failed := turn.Wait(ctx)
 		for ev, err := range l.store.Events(ctx, l.s.ID(), l.next) {
+			if err == nil && ev.QueryID != "" && ev.QueryID != turn.ID() && ev.Type != runnerscripts.TypeQueryQueued {
+				break // the next query has begun, and its turn reads that
+			}
 			if !pass(ev, err) {
 				return
 			}
@@ -194,10 +204,10 @@ func (l *sessionLog) turn(ctx context.Context, turn *session.Turn) iter.Seq2[run
 }
 
 // numbered numbers the events of a sandbox without a session: no store has numbered them.
-func numbered(seq *uint64, events iter.Seq2[runnerscripts.Event, error]) iter.Seq2[runnerscripts.Event, error] {
+func (v *view) numbered(seq *uint64, events iter.Seq2[runnerscripts.Event, error]) iter.Seq2[runnerscripts.Event, error] {
 	return func(yield func(runnerscripts.Event, error) bool) {
 		for ev, err := range events {
-			if err == nil {
+			if err == nil && !v.unnumbered {
 				*seq++
 				ev.Seq = *seq
 			}

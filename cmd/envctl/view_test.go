@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"iter"
 	"strings"
@@ -10,6 +11,8 @@ import (
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session"
+	"github.com/agentenv-dev/agentenv/session/store"
 )
 
 // The session asks as soon as it has stored a request; what the agent said before may not be printed
@@ -62,6 +65,59 @@ func events(t *testing.T, pairs ...any) iter.Seq2[runnerscripts.Event, error] {
 			if !yield(ev, nil) {
 				return
 			}
+		}
+	}
+}
+
+// A query that ended while another one was printed is printed in its turn.
+func TestQueriesThatEndedMeanwhileAreAllPrinted(t *testing.T) {
+	alone(t)
+	st := store.NewMemory()
+	s, err := session.Open(t.Context(), session.Config{Store: st, NoFiles: true, Environment: environment.Config{
+		Sandbox: environment.Sandbox{Type: "local"}, Agent: environment.Agent{Name: "script"}, OnPermission: environment.AllowAll,
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	var turns []*session.Turn
+	for _, prompt := range []string{"one", "two"} {
+		turn, err := s.Prompt(t.Context(), prompt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		turns = append(turns, turn)
+	}
+	for _, turn := range turns {
+		if _, err := turn.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	log, err := logFrom(t.Context(), s, st, turns[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	next := uint64(1)
+	for _, turn := range turns {
+		ended := false
+		for ev, err := range log.turn(ctx, turn) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ev.Seq != next {
+				t.Fatalf("event %d comes after %d", ev.Seq, next-1)
+			}
+			next++
+			ended = ended || ev.QueryID == turn.ID() && ev.Type == runnerscripts.TypeQueryCompleted
+		}
+		if !ended {
+			t.Error("the end of a query is missing")
 		}
 	}
 }

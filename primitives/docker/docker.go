@@ -212,6 +212,10 @@ func create(ctx context.Context, cfg config) (_ *driver, err error) {
 	if (cfg.sharedRunner != "" || !cfg.NoSocket) && mayBeMounts(err) {
 		cfg.sharedRunner, cfg.NoSocket = "", true
 		cfg.Logger.Debug("container is made again, without mounts", "error", err)
+		var unread error
+		if cfg.RunnerSum, unread = runnerSum(cfg.Runner); unread != nil {
+			return nil, unread
+		}
 		// If this fails, too, the first error is about what cfg says.
 		if again, aerr := launch(ctx, eng, name, cfg, img, put); aerr == nil {
 			d, err = again, nil
