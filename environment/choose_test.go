@@ -85,7 +85,8 @@ func TestTypeAndProvider(t *testing.T) {
 		"another type's":      {environment.Sandbox{Type: "ssh", Provider: &docker.Provider{}}, `the type "ssh" is that of a *ssh.Provider, not of a *docker.Provider; change the type with Choose, or give the Provider another one`},
 		"no pointer":          {environment.Sandbox{Type: "local", Provider: local.Provider{}}, `the type "local" is that of a *local.Provider, not of a local.Provider; change the type with Choose, or give the Provider another one`},
 		"unknown":             {environment.Sandbox{Type: "nowhere"}, `there is no type "nowhere"; choose one of: docker, local, modal, ssh`},
-		"a name of your own":  {environment.Sandbox{Type: "build", Provider: &local.Provider{Root: t.TempDir()}}, ""},
+		"a wrong name":        {environment.Sandbox{Type: "lcoal", Provider: &local.Provider{}}, `the type "lcoal" is not that of a *local.Provider; set it to "local"`},
+		"a name of your own":  {environment.Sandbox{Type: "build", Provider: theirs{t.TempDir()}}, ""},
 		"the registered name": {environment.Sandbox{Type: "local", Provider: &local.Provider{Root: t.TempDir()}}, ""},
 	} {
 		_, err := environment.List(t.Context(), c.box)

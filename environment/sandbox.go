@@ -102,20 +102,19 @@ func (s Sandbox) UsesHostFolder() bool {
 // check returns an error for a type that this program does not have, or that is not the Provider's.
 func (s Sandbox) check() error {
 	types := primitives.Types()
-	given := reflect.TypeOf(s.Provider)
+	given, own := reflect.TypeOf(s.Provider), typeOf(s.Provider, "")
 	switch {
+	case s.Type == "" && own != "":
+		return fmt.Errorf("%w: sandbox: its type is empty; set it to %q, the type of a %v", ErrConfig, own, given)
 	case s.Type == "" && s.Provider != nil:
-		for _, typ := range types {
-			if registeredAs(s.Provider, typ) {
-				return fmt.Errorf("%w: sandbox: its type is empty; set it to %q, the type of a %v", ErrConfig, typ, given)
-			}
-		}
 		return fmt.Errorf("%w: sandbox: its type is empty; set it to a name under which sandboxes of a %v are recorded", ErrConfig, given)
 	case s.Type == "":
 		return fmt.Errorf("%w: sandbox: its type is empty; set it to one of %s", ErrConfig, strings.Join(types, ", "))
 	case s.Provider != nil && slices.Contains(types, s.Type) && !registeredAs(s.Provider, s.Type):
 		return fmt.Errorf("%w: sandbox: the type %q is that of a %T, not of a %v; change the type with Choose, or give the Provider another one",
 			ErrConfig, s.Type, primitives.NewProvider(s.Type), given)
+	case own != "" && own != s.Type:
+		return fmt.Errorf("%w: sandbox: the type %q is not that of a %v; set it to %q", ErrConfig, s.Type, given, own)
 	case s.of(s.Type) == nil && notLinked(s.Type):
 		return errNotLinked(s.Type)
 	case s.of(s.Type) == nil:
