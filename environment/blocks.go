@@ -133,10 +133,18 @@ func (s Sandbox) MarshalJSON() ([]byte, error) {
 func (s Sandbox) blocks() map[string]any {
 	blocks := make(map[string]any)
 	maps.Copy(blocks, s.others)
-	if s.Provider != nil {
+	if s.given() != nil {
 		blocks[typeOf(s.Provider, s.Type)] = s.Provider
 	}
 	return blocks
+}
+
+// given returns the Provider; nil for a nil pointer, too.
+func (s Sandbox) given() primitives.Provider {
+	if v := reflect.ValueOf(s.Provider); v.Kind() == reflect.Pointer && v.IsNil() {
+		return nil
+	}
+	return s.Provider
 }
 
 // typeOf returns the registered type of a provider; otherwise, if there is none.

@@ -87,6 +87,7 @@ func TestTypeAndProvider(t *testing.T) {
 		"unknown":             {environment.Sandbox{Type: "nowhere"}, `there is no type "nowhere"; choose one of: docker, local, modal, ssh`},
 		"a wrong name":        {environment.Sandbox{Type: "lcoal", Provider: &local.Provider{}}, `the type "lcoal" is not that of a *local.Provider; set it to "local"`},
 		"a name of your own":  {environment.Sandbox{Type: "build", Provider: theirs{t.TempDir()}}, ""},
+		"a nil pointer":       {environment.Sandbox{Type: "local", Provider: (*local.Provider)(nil)}, ""},
 		"the registered name": {environment.Sandbox{Type: "local", Provider: &local.Provider{Root: t.TempDir()}}, ""},
 	} {
 		_, err := environment.List(t.Context(), c.box)

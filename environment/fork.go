@@ -60,12 +60,18 @@ func (e *Environment) Fork(ctx context.Context, n int) ([]*Environment, error) {
 // conversation returns the Setup from which a copy's agent resumes the conversation.
 func (e *Environment) conversation(ctx context.Context) (Setup, error) {
 	prepared, first, err := e.isPrepared(ctx)
-	if err != nil || !prepared {
+	if err != nil || !prepared && (first.Transcript != nil || !e.owner.placed || e.session().Agent.Name == "") {
 		return first, err
 	}
+	// Another program may have had the queries of a sandbox that this one has attached to.
 	t, err := e.ReadTranscript(ctx)
-	if err != nil || t.Main == "" && len(t.Subagents) == 0 {
+	switch {
+	case err != nil:
 		return Setup{}, err
+	case t.Main == "" && len(t.Subagents) == 0 && prepared:
+		return Setup{}, nil
+	case t.Main == "" && len(t.Subagents) == 0:
+		return first, nil
 	}
 	return Setup{Transcript: &t}, nil
 }
@@ -94,7 +100,12 @@ func (e *Environment) copyOn(ctx context.Context, p primitives.EnvironmentPrimit
 		return nil, errors.Join(err, c.gate.close(), c.base.close())
 	}
 	if own.kept {
-		if err := errors.Join(c.writeNote(ctx), c.forgetQueries(ctx)); err != nil {
+		err := errors.Join(c.writeNote(ctx), c.forgetQueries(ctx))
+		if err == nil && start.Transcript != nil {
+			// Another program may have the first query of a copy that stays, and has only what is in it.
+			_, err = c.PrepareSession(ctx, start)
+		}
+		if err != nil {
 			return nil, errors.Join(err, c.gate.close(), c.base.close())
 		}
 	}

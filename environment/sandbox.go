@@ -101,6 +101,7 @@ func (s Sandbox) UsesHostFolder() bool {
 
 // check returns an error for a type that this program does not have, or that is not the Provider's.
 func (s Sandbox) check() error {
+	s.Provider = s.given()
 	types := primitives.Types()
 	given, own := reflect.TypeOf(s.Provider), typeOf(s.Provider, "")
 	switch {

@@ -28,5 +28,8 @@ func flagMeant(cmd *cobra.Command, err error) string {
 			return "did you mean --" + name + "?"
 		}
 	}
+	if cmd.HasSubCommands() && strings.HasSuffix(err.Error(), " in -v") {
+		return "-v stands after the command, as in 'envctl run -v'"
+	}
 	return fmt.Sprintf("see '%s --help'", cmd.CommandPath())
 }

@@ -69,6 +69,11 @@ func (l location) record(ctx context.Context, s store.Store, word string) (store
 	if l.session != "" {
 		r, err = s.Load(ctx, l.session)
 	}
+	if err == nil && r.Sandbox.ID != l.id { // the sandbox of a fork names the session that it was copied from
+		if own, missing := findSession(ctx, s, l.id); missing == nil && own.Sandbox.ID == l.id {
+			return own, nil
+		}
+	}
 	if errors.Is(err, store.ErrNotFound) {
 		return r, fmt.Errorf("%w of the sandbox %s: it was removed, or the sandbox is that of another user or program", store.ErrNotFound, l.id)
 	}
@@ -148,7 +153,7 @@ func withStoredSession(ctx context.Context, id string, found *location, use func
 		return false, unlessMissing(err)
 	}
 	state, err := session.ReadState(ctx, st, rec.ID)
-	if err != nil || found != nil && state.Environment.ID != found.id {
+	if err != nil || found != nil && state.Environment.ID != found.id && rec.Sandbox.ID != found.id {
 		return false, unlessMissing(err)
 	}
 	cfg, err := session.Stored(ctx, st, rec.ID)

@@ -56,16 +56,16 @@ func (a *app) pointToLeft(ctx context.Context, was location) error {
 	if was.session == "" {
 		return nil
 	}
-	left := false
+	left, session := false, ""
 	err := a.withSessions(ctx, func(s *sqlite.Store) error {
-		r, err := s.Load(ctx, was.session)
-		left = err == nil && r.LastSeq > 0
+		r, err := was.record(ctx, s, was.id)
+		left, session = err == nil && r.LastSeq > 0, r.ID
 		return nil
 	})
 	if err != nil || !left {
 		return nil // the sandbox has ended, whatever is known of its session
 	}
-	return a.err.Row(term.Dim("its session stays: go on with 'envctl attach " + a.shortSession(was.session) + " PROMPT'"))
+	return a.err.Row(term.Dim("its session stays: go on with 'envctl attach " + a.shortSession(session) + " PROMPT'"))
 }
 
 // overrideStored overrides a stored configuration with the flags and the file.

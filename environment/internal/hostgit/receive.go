@@ -241,7 +241,7 @@ func (r *Receiver) checkForward(ctx context.Context, tip string) error {
 	}
 	_, err = r.own.run(ctx, "merge-base", "--is-ancestor", old, tip)
 	if exitCode(err) == 1 {
-		return fmt.Errorf("%w: %s has commits that the sandbox does not have; give another name", ErrBranch, r.name)
+		return fmt.Errorf("%w: %s has commits that the sandbox does not have; fetch into another name, as with 'envctl fetch SESSION NAME'", ErrBranch, r.name)
 	}
 	return err
 }
