@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"io/fs"
 	"slices"
 	"strings"
@@ -20,11 +22,8 @@ func (a *app) noteIgnored(env *environment.Environment) error {
 // notePatch prints what a patch of the changes does not carry, and with which command git takes
 // it if a plain "git apply" does not; command is empty if it was printed already.
 func (a *app) notePatch(changes []environment.Change, command string) error {
-	var closed, filtered, converted []string
+	var filtered, converted []string
 	for _, c := range changes {
-		if c.Kind != environment.Deleted && c.NewMode&fs.ModeSymlink == 0 && c.NewMode&0o044 != 0o044 {
-			closed = append(closed, c.Path)
-		}
 		switch {
 		case isAttribute(c.Filter):
 			converted = append(converted, c.Path)
@@ -32,10 +31,7 @@ func (a *app) notePatch(changes []environment.Change, command string) error {
 			filtered = append(filtered, c.Path)
 		}
 	}
-	var lines []string
-	if len(closed) > 0 {
-		lines = append(lines, "a patch carries no mode but git's executable bit: "+filesNamed(closed)+" may be open to more users than in the sandbox; --apply keeps them closed")
-	}
+	lines := openedFiles("a patch", changes)
 	if len(converted) > 0 {
 		lines = append(lines, "git converts "+filesNamed(converted)+" (see Filter in envctl diff --json), so 'git apply' may refuse the patch; use --apply")
 	}
@@ -48,6 +44,36 @@ func (a *app) notePatch(changes []environment.Change, command string) error {
 		}
 	}
 	return nil
+}
+
+// noteBranch prints what a branch of the changes does not carry.
+func (a *app) noteBranch(ctx context.Context, env *environment.Environment) error {
+	changes, err := env.Changes(ctx)
+	if errors.Is(err, errors.ErrUnsupported) {
+		return nil // the sandbox cannot report changes
+	}
+	if err != nil {
+		return err
+	}
+	errs := []error{a.noteIgnored(env)}
+	for _, line := range openedFiles("a branch", changes) {
+		errs = append(errs, a.err.Row(term.Plain(line)))
+	}
+	return errors.Join(errs...)
+}
+
+// openedFiles returns the line about files that are closed to others in the sandbox, if there are any.
+func openedFiles(carrier string, changes []environment.Change) []string {
+	var closed []string
+	for _, c := range changes {
+		if c.Kind != environment.Deleted && c.NewMode&fs.ModeSymlink == 0 && c.NewMode&0o044 != 0o044 {
+			closed = append(closed, c.Path)
+		}
+	}
+	if len(closed) == 0 {
+		return nil
+	}
+	return []string{carrier + " carries no mode but git's executable bit: " + filesNamed(closed) + " may be open to more users than in the sandbox; --apply keeps them closed"}
 }
 
 // isAttribute reports whether a filter is an attribute of git, which no setting switches off.

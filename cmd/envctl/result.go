@@ -42,7 +42,9 @@ func (f *runFlags) bringOut(ctx context.Context, env *environment.Environment, f
 		return errors.Join(err, f.applyChanges(ctx, env))
 	case f.apply && !f.keep:
 		fmt.Fprintln(f.app.err, "nothing was applied, because the run failed")
-	case f.patch != "" || f.keep || f.staysOnHost || brought:
+	case brought && f.patch == "":
+		return errors.Join(err, f.app.noteBranch(ctx, env))
+	case f.patch != "" || f.keep || f.staysOnHost:
 		return err
 	}
 	saved := f.savePatch(ctx, env)
