@@ -167,7 +167,7 @@ func (f *finder) kept(ctx context.Context) (string, error) {
 	}
 	f.try("embedded: %s", f.notCarried())
 	if f.source == "" && f.version == "" {
-		return "", errors.New("this program knows neither where agentenv's source is nor which release it uses (was it built with -trimpath from a changed copy?)")
+		return "", errors.New("this program knows neither where agentenv's source is nor which release it uses; build it without -trimpath, or give it its runner with bundle.Embed")
 	}
 	key := "version-" + f.version
 	if f.source != "" {
