@@ -14,6 +14,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/primitives/local"
+	_ "github.com/agentenv-dev/agentenv/primitives/modal"
 )
 
 // TestASessionOfEveryAgentMoves prompts on this machine and continues in a container or in a
