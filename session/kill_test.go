@@ -24,6 +24,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/primitives/local"
+	_ "github.com/agentenv-dev/agentenv/primitives/modal"
 	"github.com/agentenv-dev/agentenv/primitives/ssh"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session/store/sqlite"
