@@ -285,6 +285,9 @@ func TestACollectorProcessKnowsNoSecrets(t *testing.T) {
 			if errors.Is(err, fs.ErrNotExist) {
 				continue // closed meanwhile
 			}
+			if strings.HasSuffix(name, "/app/sandbox.json") {
+				continue // it reads the record of its sandbox
+			}
 			kind, _, _ := strings.Cut(name, ":")
 			if name != os.DevNull && kind != "socket" && kind != "anon_inode" && !strings.HasPrefix(name, "/sys/fs/cgroup/") {
 				t.Errorf("it has %s open", name)
