@@ -143,7 +143,6 @@ func (f *attachFlags) follow(ctx context.Context, w *view, cfg environment.Confi
 	}
 	defer func() { err = errors.Join(err, env.Close()) }()
 	answer.inside(env)
-	var seq uint64
 	unseen, err := env.Unattended(ctx)
 	if err != nil {
 		return err
@@ -152,7 +151,7 @@ func (f *attachFlags) follow(ctx context.Context, w *view, cfg environment.Confi
 		if found.inUse && f.permission == "" && answer.policy == permissionDeny {
 			w.answer = nil // its owner answers
 		}
-		err = w.print(ctx, w.numbered(&seq, env.FollowQuery(ctx, 0)))
+		err = w.print(ctx, w.numbered(env.FollowQuery(ctx, 0)))
 	}
 	switch {
 	case errors.Is(err, environment.ErrNoQuery) && len(prompts) == 0:
@@ -169,7 +168,7 @@ func (f *attachFlags) follow(ctx context.Context, w *view, cfg environment.Confi
 		if err != nil {
 			break // a failure ends the conversation, as in run
 		}
-		err = w.print(ctx, w.numbered(&seq, env.ExecuteQuery(ctx, environment.Query{Prompt: p})))
+		err = w.print(ctx, w.numbered(env.ExecuteQuery(ctx, environment.Query{Prompt: p})))
 	}
 	return err
 }

@@ -218,13 +218,16 @@ func ofQuery(events iter.Seq2[runnerscripts.Event, error], id string) iter.Seq2[
 			if err == nil && (!begun || ev.QueryID != "" && ev.QueryID != id) {
 				continue
 			}
-			if !yield(ev, err) || err != nil || ev.QueryID == id && ev.Type == runnerscripts.TypeQueryCompleted {
+			if !yield(ev, err) || err != nil {
 				return
 			}
-			if f, bad := runnerscripts.Payload[runnerscripts.QueryFailed](ev); bad == nil && ev.QueryID == id && ev.Type == runnerscripts.TypeQueryFailed {
-				yield(runnerscripts.Event{}, &environment.QueryError{QueryID: id, Failure: f})
-				return
+			if !ends(ev, id) {
+				continue
 			}
+			if f, failed := ev.Value().(*runnerscripts.QueryFailed); failed {
+				yield(runnerscripts.Event{}, &environment.QueryError{QueryID: id, Failure: *f})
+			}
+			return
 		}
 	}
 }

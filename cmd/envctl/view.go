@@ -25,6 +25,7 @@ type view struct {
 	withoutEnv bool
 	// unnumbered says that another program numbers the events.
 	unnumbered bool
+	seq        uint64 // of the last event that was numbered here
 
 	mu    sync.Mutex
 	asked map[string]chan struct{} // by request; closed when its event is printed
@@ -137,16 +138,24 @@ func (v *view) print(ctx context.Context, events iter.Seq2[runnerscripts.Event, 
 		if err := v.show.event(ev); err != nil {
 			return err
 		}
-		switch p := ev.Value().(type) {
-		case *runnerscripts.PermissionRequest:
-			v.requested(p.ID)
-		case *runnerscripts.PermissionResolved:
-			v.resolved(p.ID)
-		case *runnerscripts.QueryFailed:
-			failure = p
+		switch ev.Type { // most events are not decoded here
+		case runnerscripts.TypePermissionRequest, runnerscripts.TypePermissionResolved, runnerscripts.TypeQueryFailed:
+			switch p := ev.Value().(type) {
+			case *runnerscripts.PermissionRequest:
+				v.requested(p.ID)
+			case *runnerscripts.PermissionResolved:
+				v.resolved(p.ID)
+			case *runnerscripts.QueryFailed:
+				failure = p
+			}
 		}
 	}
 	return nil
+}
+
+// ends reports whether an event is the last of a query.
+func ends(ev runnerscripts.Event, query string) bool {
+	return ev.QueryID == query && (ev.Type == runnerscripts.TypeQueryCompleted || ev.Type == runnerscripts.TypeQueryFailed)
 }
 
 // sessionLog reads the log of an open session once, in its order.
@@ -184,7 +193,7 @@ func (l *sessionLog) turn(ctx context.Context, turn *session.Turn) iter.Seq2[run
 			if !pass(ev, err) {
 				return
 			}
-			if ev.QueryID == turn.ID() && (ev.Type == runnerscripts.TypeQueryCompleted || ev.Type == runnerscripts.TypeQueryFailed) {
+			if ends(ev, turn.ID()) {
 				break
 			}
 		}
@@ -204,12 +213,12 @@ func (l *sessionLog) turn(ctx context.Context, turn *session.Turn) iter.Seq2[run
 }
 
 // numbered numbers the events of a sandbox without a session: no store has numbered them.
-func (v *view) numbered(seq *uint64, events iter.Seq2[runnerscripts.Event, error]) iter.Seq2[runnerscripts.Event, error] {
+func (v *view) numbered(events iter.Seq2[runnerscripts.Event, error]) iter.Seq2[runnerscripts.Event, error] {
 	return func(yield func(runnerscripts.Event, error) bool) {
 		for ev, err := range events {
 			if err == nil && !v.unnumbered {
-				*seq++
-				ev.Seq = *seq
+				v.seq++
+				ev.Seq = v.seq
 			}
 			if !yield(ev, err) {
 				return
