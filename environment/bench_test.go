@@ -179,7 +179,7 @@ func benchmarkFirstByte(b *testing.B, box Sandbox, host string) {
 	defer env.Close()
 	median := func(base string) float64 {
 		out, err := env.Exec(b.Context(), "curl", "-sS", "--fail", "-o", "/dev/null", "-w", "%{time_starttransfer}\n",
-			"-H", "X-Api-Key: "+env.gate.at.Token, "-d", "{}", base+"/v1/messages#[1-200]")
+			"-H", "X-Api-Key: "+env.gate.At.Token, "-d", "{}", base+"/v1/messages#[1-200]")
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -197,7 +197,7 @@ func benchmarkFirstByte(b *testing.B, box Sandbox, host string) {
 	var past, through float64
 	for b.Loop() {
 		past += median(direct)
-		through += median(env.gate.at.URL + "/anthropic")
+		through += median(env.gate.At.URL + "/anthropic")
 	}
 	b.ReportMetric(past/float64(b.N), "us/direct")
 	b.ReportMetric(through/float64(b.N), "us/gateway")

@@ -192,7 +192,7 @@ func TestAllowedHostsInAContainer(t *testing.T) {
 		{"git clone -q https://other.agentenv.test/one.git", "403"},
 		{"/usr/bin/pip3 install --target py --index-url https://other.agentenv.test/simple wrong", "403"},
 		{"npm view --registry https://other.agentenv.test left", "403"},
-		{"curl -sS --proxy http://" + env.gate.at.Address() + " https://git.agentenv.test/", "407"}, // without the token
+		{"curl -sS --proxy http://" + env.gate.At.Address() + " https://git.agentenv.test/", "407"}, // without the token
 		{"curl -sS --noproxy '*' https://git.agentenv.test/", "resolve host"},
 	} {
 		if out, err := env.Exec(t.Context(), "sh", "-c", trust+c.command); err == nil || !strings.Contains(out, c.want) {
@@ -232,7 +232,7 @@ for s in held:
 print("open", flush=True)
 sys.stdin.read()`
 	p, err := hostile.Primitive().Exec(t.Context(), primitives.Command{
-		Args: []string{"/usr/bin/python3", "-c", flood, hostile.gate.at.Address()}, Stdin: true,
+		Args: []string{"/usr/bin/python3", "-c", flood, hostile.gate.At.Address()}, Stdin: true,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -374,7 +374,7 @@ func TestAllowedHostsAtModal(t *testing.T) {
 	if out, err := env.Exec(t.Context(), "curl", "-sS", "--fail-with-body", "http://other.agentenv.test/"); err == nil || !strings.Contains(out, `add "other.agentenv.test" to sandbox.allow_hosts`) {
 		t.Errorf("a host that is not allowed: %q, %v", out, err)
 	}
-	if out, err := env.Exec(t.Context(), "curl", "-sS", "-w", " %{http_code}", "--proxy", "http://"+env.gate.at.Address(), "http://files.agentenv.test/x"); err != nil || !strings.HasSuffix(out, " 407") || strings.Contains(out, "a file") {
+	if out, err := env.Exec(t.Context(), "curl", "-sS", "-w", " %{http_code}", "--proxy", "http://"+env.gate.At.Address(), "http://files.agentenv.test/x"); err != nil || !strings.HasSuffix(out, " 407") || strings.Contains(out, "a file") {
 		t.Errorf("without the token: %q, %v", out, err)
 	}
 }

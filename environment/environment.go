@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/gate"
 	"github.com/agentenv-dev/agentenv/environment/internal/redact"
 	"github.com/agentenv-dev/agentenv/gateway"
 	"github.com/agentenv-dev/agentenv/internal/eventlog"
@@ -36,7 +37,7 @@ type Environment struct {
 	owner   owner
 	runner  runner
 	base    baseline
-	gate    *gate
+	gate    *gate.Gate
 	meter   *gateway.Meter
 	// activity is nil if nothing is stored for lists.
 	activity *activityLog
@@ -118,7 +119,7 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 		return nil, err
 	}
 	meter := gateway.NewMeter(cfg.Budget, cfg.Used.Add(own.used))
-	gate, err := openGate(ctx, p, cfg, own, meter)
+	opened, err := gate.Open(ctx, p, cfg.gateConfig(own, meter))
 	if err != nil {
 		return nil, err
 	}
@@ -127,9 +128,9 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 		cfg.SessionID = uuid.NewString()
 	}
 	e := &Environment{
-		prim: p, cfg: cfg, owner: own, gate: gate, meter: meter, hosts: cfg.Sandbox.AllowHosts,
+		prim: p, cfg: cfg, owner: own, gate: opened, meter: meter, hosts: cfg.Sandbox.AllowHosts,
 		log:    cfg.logOf(p.ID()).With(eventlog.Session, cfg.SessionID),
-		hide:   redact.New(append(secretsOfConfig(cfg), gate.secrets.values...)),
+		hide:   redact.New(append(secretsOfConfig(cfg), opened.Secrets()...)),
 		grace:  runnerscripts.DefaultInterruptGrace,
 		margin: killMargin,
 		probe:  probeTimeout,
@@ -147,11 +148,11 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 	}
 	states := e.base.begin(cfg)
 	if err := e.place(ctx, cfg.Workspace, states); err != nil {
-		return nil, errors.Join(err, gate.close(), e.base.close())
+		return nil, errors.Join(err, opened.Close(), e.base.close())
 	}
 	e.owner.folders = foldersOf(cfg.Workspace)
 	if err := e.base.take(ctx, p, cfg, states); err != nil {
-		return nil, errors.Join(fmt.Errorf("remember the workspace: %w", err), gate.close(), e.base.close())
+		return nil, errors.Join(fmt.Errorf("remember the workspace: %w", err), opened.Close(), e.base.close())
 	}
 	return e, nil
 }
@@ -231,7 +232,7 @@ func (e *Environment) Close() error {
 		if e.owner.release != nil {
 			e.ended = e.end()
 		}
-		e.ended = errors.Join(e.ended, e.gate.close(), e.base.close())
+		e.ended = errors.Join(e.ended, e.gate.Close(), e.base.close())
 		if e.ended != nil {
 			e.log.Warn("environment closed with an error", eventlog.Error, e.ended)
 			return
@@ -335,7 +336,7 @@ func (e *Environment) session() runnerscripts.Session {
 		SessionID: e.cfg.SessionID,
 		Agent:     agent,
 		Paths:     e.prim.Paths(),
-		Gateway:   e.gate.at,
+		Gateway:   e.gate.At,
 	}
 }
 

@@ -97,7 +97,7 @@ func (e *Environment) copyOn(ctx context.Context, p primitives.EnvironmentPrimit
 	}
 	c.first, c.grace, c.margin, c.probe, c.maxLine = start, e.grace, e.margin, e.probe, e.maxLine
 	if err := c.base.share(&e.base); err != nil {
-		return nil, errors.Join(err, c.gate.close(), c.base.close())
+		return nil, errors.Join(err, c.gate.Close(), c.base.close())
 	}
 	if own.kept {
 		err := errors.Join(c.writeNote(ctx), c.forgetQueries(ctx))
@@ -106,7 +106,7 @@ func (e *Environment) copyOn(ctx context.Context, p primitives.EnvironmentPrimit
 			_, err = c.PrepareSession(ctx, start)
 		}
 		if err != nil {
-			return nil, errors.Join(err, c.gate.close(), c.base.close())
+			return nil, errors.Join(err, c.gate.Close(), c.base.close())
 		}
 	}
 	return c, nil

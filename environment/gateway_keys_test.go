@@ -127,9 +127,9 @@ func TestKeysStayOutside(t *testing.T) {
 			if err := env.Close(); err != nil {
 				t.Fatal(err)
 			}
-			replays(t, c.inContainer(t, api), file, env.gate.at.Token, recorded)
+			replays(t, c.inContainer(t, api), file, env.gate.At.Token, recorded)
 			if c.name == "codex" { // one agent is enough for another type of sandbox
-				replays(t, c.local(t, api), file, env.gate.at.Token, recorded)
+				replays(t, c.local(t, api), file, env.gate.At.Token, recorded)
 			}
 		})
 	}
@@ -208,7 +208,7 @@ func worksWithoutKey(t *testing.T, cfg Config, folders string) (*Environment, []
 		outside["container's settings"] = string(raw) // its output is in no log of the engine
 	}
 	for where, text := range outside {
-		if strings.Contains(text, hostKey) || strings.Contains(text, env.gate.at.Token) {
+		if strings.Contains(text, hostKey) || strings.Contains(text, env.gate.At.Token) {
 			t.Errorf("the key or the token is in the %s", where)
 		}
 	}

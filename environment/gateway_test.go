@@ -71,7 +71,7 @@ func TestTheGatewayIsWhereItWas(t *testing.T) {
 	cfg := Config{Sandbox: toKeep(box), Agent: Agent{Name: "script"}, Credentials: map[string]Credential{"anthropic": {Env: "TEST_HOST_KEY"}}}
 	env := create(t, cfg)
 	t.Cleanup(func() { _ = Remove(t.Context(), box, env.ID()) }) // create's cleanup may have run before
-	was := *env.gate.at
+	was := *env.gate.At
 	if err := env.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func TestTheGatewayIsWhereItWas(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer again.Close()
-	if is := *again.gate.at; is.URL != was.URL || is.Token != was.Token || !maps.Equal(is.APIs, was.APIs) {
+	if is := *again.gate.At; is.URL != was.URL || is.Token != was.Token || !maps.Equal(is.APIs, was.APIs) {
 		t.Errorf("it is at %+v, and was at %+v", is, was)
 	}
 	beside, err := Attach(t.Context(), cfg, env.ID())
@@ -89,7 +89,7 @@ func TestTheGatewayIsWhereItWas(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer beside.Close()
-	if beside.gate.at.URL == was.URL {
+	if beside.gate.At.URL == was.URL {
 		t.Error("two programs serve one address")
 	}
 	if err := again.Primitive().Close(); err != nil {

@@ -198,7 +198,7 @@ func (r *queryRun) follow(ctx context.Context, p *process) error {
 		select {
 		case report := <-r.reports:
 			report()
-		case text := <-r.env.gate.refusals:
+		case text := <-r.env.gate.Refusals():
 			r.refused(text)
 		case <-done:
 			if r.detaches(ctx) {
@@ -297,8 +297,8 @@ func (r *queryRun) measure(u *runnerscripts.Usage) (changed bool) {
 // end reports the last event of the query.
 func (r *queryRun) end(ev runnerscripts.Event) {
 	r.settle(true, r.known(ev))
-	for len(r.env.gate.refusals) > 0 {
-		r.refused(<-r.env.gate.refusals)
+	for len(r.env.gate.Refusals()) > 0 {
+		r.refused(<-r.env.gate.Refusals())
 	}
 	r.ended = true
 	r.report(ev)
@@ -396,7 +396,7 @@ func (r *queryRun) agent(ctx context.Context) (p *process, fresh bool, err error
 		}
 		e.log.Warn("agent has ended since its last query and is started again")
 	}
-	e.gate.renew()
+	e.gate.Renew()
 	session := e.session()
 	if p, err = e.start(ctx, runnerscripts.ExecuteQuery, runnerscripts.QueryRequest{
 		Session: session, Profile: e.cfg.Profile, Prompt: q.Prompt, PromptID: q.ID, Raw: e.cfg.Raw,
@@ -422,8 +422,8 @@ func (r *queryRun) agent(ctx context.Context) (p *process, fresh bool, err error
 func (r *queryRun) begin() {
 	r.active = &activeQuery{id: r.query.ID, detached: r.query.Detach, stop: make(chan struct{}), requests: make(openRequests)}
 	r.reports = make(chan func())
-	for len(r.env.gate.refusals) > 0 { // from before the query
-		<-r.env.gate.refusals
+	for len(r.env.gate.Refusals()) > 0 { // from before the query
+		<-r.env.gate.Refusals()
 	}
 	r.env.setQuery(r.active)
 }

@@ -104,7 +104,7 @@ func (e *Environment) ownNote() note {
 func (e *Environment) rememberOnHost(n note) {
 	agent := e.session().Agent
 	agent.Env = nil
-	k := known{note: n, Agent: agent, Profile: &e.cfg.Profile, Folders: e.owner.folders, Baseline: e.owner.baseline, Gateway: e.gate.at, Network: e.cfg.Sandbox.Network}
+	k := known{note: n, Agent: agent, Profile: &e.cfg.Profile, Folders: e.owner.folders, Baseline: e.owner.baseline, Gateway: e.gate.At, Network: e.cfg.Sandbox.Network}
 	e.mu.Lock()
 	k.AllowHosts = e.hosts
 	e.mu.Unlock()

@@ -1,5 +1,5 @@
 // Package redact redacts secrets in what programs print, and keeps the end of the output.
-// environment/secrets.go decides which values are secrets.
+// Package secrets decides which values are secrets.
 package redact
 
 import (

@@ -1,0 +1,194 @@
+// Package gate serves a sandbox its gateway: to the models, whose keys stay on this machine, and to the hosts that it may
+// reach. Package gateway decides what passes.
+package gate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/agentenv-dev/agentenv/environment/internal/configfile"
+	"github.com/agentenv-dev/agentenv/environment/internal/secrets"
+	"github.com/agentenv-dev/agentenv/gateway"
+	"github.com/agentenv-dev/agentenv/internal/input"
+	"github.com/agentenv-dev/agentenv/internal/patience"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// addressReuseTimeout is how long the address of a dead program may still be in use; Open retries after
+// each addressReusePause.
+const (
+	addressReuseTimeout = 2 * time.Second
+	addressReusePause   = 50 * time.Millisecond
+)
+
+// maxRefusals is how many refusals wait for a query to report them. The log has all of them.
+const maxRefusals = 16
+
+// Config says what the gateway of a sandbox serves. The zero value needs none.
+type Config struct {
+	// Credentials name keys of model APIs. Record and Replay are files of model calls.
+	Credentials    map[string]gateway.Credential
+	Record, Replay string
+	Models         gateway.ModelPolicy
+	Meter          *gateway.Meter
+	// AllowHosts are the hosts that processes in the sandbox reach through the proxy; nil means no proxy.
+	AllowHosts []string
+	// Before is the gateway of an earlier program; nil for none. Its address is used again, because an agent that still
+	// runs knows no other.
+	Before *runnerscripts.Gateway
+	// Wait makes agents wait for the gateway of the next program.
+	Wait   bool
+	Logger hclog.Logger // may be nil
+}
+
+// Gate is an open gateway; the zero value is none. Its methods may be called from several goroutines at once.
+type Gate struct {
+	// At is where processes in the sandbox reach it; nil for none.
+	At *runnerscripts.Gateway
+
+	refusals chan string // of the proxy; nil for no proxy
+	server   *gateway.Gateway
+	secrets  secrets.Found
+	file     *os.File // of the recording; nil for none
+	serving  sync.WaitGroup
+}
+
+// Open serves the gateway in the sandbox, if that needs one, until Close. ctx covers the opening only. Errors of the
+// configuration are configfile.ErrInvalid.
+func Open(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config) (_ *Gate, err error) {
+	g := &Gate{}
+	if len(cfg.Credentials) == 0 && cfg.Replay == "" && cfg.AllowHosts == nil {
+		return g, nil
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, g.Close())
+		}
+	}()
+	to := gateway.Config{
+		Upstreams: map[string]gateway.Upstream{}, Models: cfg.Models, Meter: cfg.Meter, AllowHosts: cfg.AllowHosts, Logger: cfg.Logger,
+	}
+	if cfg.AllowHosts != nil {
+		g.refusals = make(chan string, maxRefusals)
+		to.OnRefused = g.refused
+	}
+	if cfg.Replay != "" {
+		cfg.Credentials = nil
+	}
+	if err := g.openFile(cfg, &to, p.Paths()); err != nil {
+		return nil, err
+	}
+	for name, c := range cfg.Credentials {
+		up, err := c.Upstream(ctx, name)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", configfile.ErrInvalid, err)
+		}
+		to.Upstreams[name] = up
+		g.secrets.Hide(up.Key)
+	}
+	address := "127.0.0.1:0"
+	if cfg.Before != nil {
+		to.Token, address = cfg.Before.Token, cfg.Before.Address()
+	}
+	if g.server, err = gateway.New(to); err != nil { //nolint:contextcheck // it outlives ctx, until Close
+		return nil, fmt.Errorf("%w: %w", configfile.ErrInvalid, err)
+	}
+	l, err := listen(ctx, p, address)
+	if err != nil {
+		return nil, fmt.Errorf("open the gateway in the sandbox: %w", err)
+	}
+	g.serve(l, cfg.Logger)
+	g.At.Wait = cfg.Wait
+	return g, nil
+}
+
+// listen listens in the sandbox on the address of a dead program, or on another one if a living program serves that.
+func listen(ctx context.Context, p primitives.EnvironmentPrimitive, address string) (net.Listener, error) {
+	l, err := primitives.Listen(ctx, p, "tcp", address)
+	for began := time.Now(); errors.Is(err, syscall.EADDRINUSE) && time.Since(began) < addressReuseTimeout && !patience.Wait(ctx.Done(), addressReusePause); {
+		l, err = primitives.Listen(ctx, p, "tcp", address)
+	}
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return primitives.Listen(ctx, p, "tcp", "127.0.0.1:0")
+	}
+	return l, err
+}
+
+// openFile opens the file to record to or to replay.
+func (g *Gate) openFile(cfg Config, to *gateway.Config, paths primitives.Paths) (err error) {
+	to.Places = map[string]string{paths.Workspace: "<sandbox:workspace>", paths.Home: "<sandbox:home>", paths.Session: "<sandbox:session>"}
+	switch {
+	case cfg.Record != "":
+		if g.file, err = gateway.OpenRecord(cfg.Record); err != nil {
+			return fmt.Errorf("%w: record: %w", configfile.ErrInvalid, err)
+		}
+		to.Record = g.file
+	case cfg.Replay != "":
+		if g.file, err = input.Open(cfg.Replay); err != nil {
+			return fmt.Errorf("%w: replay: %w", configfile.ErrInvalid, err)
+		}
+		to.Replay = g.file
+	}
+	return nil
+}
+
+// serve serves the listener until Close.
+func (g *Gate) serve(l net.Listener, log hclog.Logger) {
+	g.At = g.server.At(l.Addr())
+	g.secrets.Hide(g.At.Token)
+	g.secrets.Hide(g.At.ProxyCredential())
+	g.serving.Go(func() {
+		if err := g.server.Serve(l); err != nil && log != nil {
+			log.Debug("the gateway has ended", "error", err) // it ends with the sandbox
+		}
+	})
+}
+
+// Close revokes the token and returns when the server has ended.
+func (g *Gate) Close() error {
+	var err error
+	if g.server != nil {
+		err = g.server.Close()
+		g.serving.Wait()
+	}
+	if g.file != nil {
+		err = errors.Join(err, g.file.Close())
+	}
+	return err
+}
+
+// Secrets returns the keys and tokens that the gateway knows.
+func (g *Gate) Secrets() []string { return g.secrets.Values() }
+
+// Renew restarts the lifetime of the token.
+func (g *Gate) Renew() {
+	if g.server != nil {
+		g.server.Renew()
+	}
+}
+
+// Refusals delivers what the proxy has refused, for the running query; nil if there is no proxy.
+func (g *Gate) Refusals() <-chan string { return g.refusals }
+
+// refused queues a refusal, or drops it if the queue is full.
+func (g *Gate) refused(message string) {
+	select {
+	case g.refusals <- message:
+	default:
+	}
+}
+
+// HasProxy reports whether processes in the sandbox reach hosts through the gateway.
+func (g *Gate) HasProxy() bool { return g.refusals != nil }
+
+// SetAllowHosts replaces the hosts of a proxy, also for connections that are open.
+func (g *Gate) SetAllowHosts(hosts []string) error { return g.server.SetAllowHosts(hosts) }
