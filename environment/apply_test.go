@@ -237,7 +237,7 @@ func TestWhatAFolderLeftOutIsNoChangeForTheNextProgramEither(t *testing.T) {
 	git, plain := Folder{Path: t.TempDir(), Gitignore: true}, Folder{Path: t.TempDir(), Ignore: []string{"*.o"}}
 	tree{".gitignore": "build/\n", "a": "1\n"}.write(t, git.Path)
 	tree{"b": "1\n"}.write(t, plain.Path)
-	id, _ := kept(t, Config{Sandbox: box, Workspace: []Source{{Into: "git", Folder: &git}, {Into: "plain", Folder: &plain}}})
+	id, _ := keptSandbox(t, Config{Sandbox: box, Workspace: []Source{{Into: "git", Folder: &git}, {Into: "plain", Folder: &plain}}})
 	env := attach(t, id, box)
 	for _, name := range []string{"build/x", "git/build/x", "git/x.o", "plain/build/x", "plain/x.o"} {
 		put(t, env, name, "1\n")

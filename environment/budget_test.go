@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/kept"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -21,9 +22,8 @@ func TestABudgetEndsAQuery(t *testing.T) {
 	if used := env.Used(); used.TotalInput() == 0 || used.Requests == 0 || used.Time <= 0 || failed.Usage.TotalInput() == 0 || failed.Usage.CostUSD == 0 {
 		t.Errorf("the session has used %+v, the query %+v", used, failed.Usage)
 	}
-	again, err := loadHostRecord(cfg.Sandbox.Type, env.ID())
-	if err != nil || usedIn(cfg.Sandbox.Type, env.ID()) != env.Used() {
-		t.Errorf("what it has used is not remembered: %+v, %v", again, err)
+	if again := kept.Find(cfg.Sandbox.Type, env.ID()); again == nil || again.Used != env.Used() {
+		t.Errorf("what it has used is not remembered: %+v", again)
 	}
 	if got := listed(t, cfg.Sandbox, env.ID()); got.Usage != failed.Usage {
 		t.Errorf("the list says %+v; the query has used %+v", got, failed.Usage)

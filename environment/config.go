@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/agentenv-dev/agentenv/environment/internal/configfile"
+	"github.com/agentenv-dev/agentenv/environment/internal/kept"
 	"github.com/agentenv-dev/agentenv/internal/input"
 	"github.com/agentenv-dev/agentenv/internal/workspace"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -194,7 +195,7 @@ func (c Config) check() error {
 
 // checkValues returns an error for values that are wrong whatever a caller may add.
 func (c Config) checkValues() error {
-	if err := errors.Join(c.Pool.check(), checkName(c.Name), c.checkGateway()); err != nil {
+	if err := errors.Join(c.Pool.check(), kept.CheckName(c.Name), c.checkGateway()); err != nil {
 		return err
 	}
 	if err := c.Profile.Check(); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/kept"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
@@ -20,7 +21,7 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 		return nil, err
 	}
 	if cfg.Name != "" {
-		if err := checkNameFree(ctx, cfg.Name); err != nil { // before creating anything
+		if err := kept.CheckNameFree(ctx, cfg.Name, lives); err != nil { // before creating anything
 			return nil, err
 		}
 	}
@@ -47,8 +48,10 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 	if err := e.writeRecord(ctx); err != nil {
 		return nil, errors.Join(err, e.Terminate(ctx))
 	}
-	if err := e.logActivity(ctx); err != nil {
-		return nil, errors.Join(err, e.Terminate(ctx))
+	if cfg.Name != "" {
+		if err := e.kept.SetName(ctx, cfg.Name, lives); err != nil {
+			return nil, errors.Join(err, e.Terminate(ctx))
+		}
 	}
 	e.log.Info("sandbox created", "kept", cfg.Sandbox.Keep)
 	return e, nil
@@ -75,7 +78,7 @@ func Attach(ctx context.Context, cfg Config, id string) (*Environment, error) {
 	}
 	p, err := provider.Attach(ctx, id)
 	if errors.Is(err, fs.ErrNotExist) {
-		if named := idOf(cfg.Sandbox.Type, id); named != "" {
+		if named := kept.IDOf(cfg.Sandbox.Type, id); named != "" {
 			p, err = provider.Attach(ctx, named)
 		}
 	}
@@ -83,7 +86,9 @@ func Attach(ctx context.Context, cfg Config, id string) (*Environment, error) {
 		return nil, explainUnknown(fmt.Errorf("attach to the sandbox: %w", cfg.Sandbox.settingError(err)), cfg.Sandbox.Type, id)
 	}
 	own := owner{release: p.Close, placed: true, kept: true}
-	own.used = usedIn(cfg.Sandbox.Type, p.ID())
+	if r := kept.Find(cfg.Sandbox.Type, p.ID()); r != nil {
+		own.used = r.Used
+	}
 	if cfg, err = readRecord(ctx, p, cfg, &own); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
@@ -91,7 +96,7 @@ func Attach(ctx context.Context, cfg Config, id string) (*Environment, error) {
 	if err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
-	e.recallActivity()
+	e.kept = kept.NewLog(e.firstRecord())
 	e.log.Info("attached to the sandbox")
 	return e, nil
 }
@@ -105,16 +110,16 @@ func Remove(ctx context.Context, s Sandbox, id string) error {
 		return err
 	}
 	remove := func(id string) error {
-		markEnding(s.Type, id)
+		kept.MarkEnding(s.Type, id)
 		err := p.Remove(ctx, id)
 		if err == nil {
-			removeHostRecords(s.Type, id)
+			kept.Forget(s.Type, id)
 		}
 		return err
 	}
 	err = remove(id)
 	if errors.Is(err, fs.ErrNotExist) {
-		if named := idOf(s.Type, id); named != "" {
+		if named := kept.IDOf(s.Type, id); named != "" {
 			err = remove(named)
 		}
 	}

@@ -82,8 +82,8 @@ func attach(t *testing.T, id string, box Sandbox) *Environment {
 	return env
 }
 
-// kept creates a sandbox with Keep and closes its environment.
-func kept(t *testing.T, cfg Config) (id string, app string) {
+// keptSandbox creates a sandbox with Keep and closes its environment.
+func keptSandbox(t *testing.T, cfg Config) (id string, app string) {
 	t.Helper()
 	cfg.Sandbox.Keep = true
 	env := create(t, cfg)
@@ -113,7 +113,7 @@ func TestAnotherProgramGetsNoChangesOfASandboxThatWasNotKept(t *testing.T) {
 
 func TestTheBeginningOfAWorkspaceIsReadWhenItIsAskedFor(t *testing.T) {
 	box := sandbox(t)
-	id, app := kept(t, Config{Sandbox: box})
+	id, app := keptSandbox(t, Config{Sandbox: box})
 	if err := os.WriteFile(filepath.Join(app, baselineFile), []byte("this is no archive, whatever its name says"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestTheBeginningOfAWorkspaceIsReadWhenItIsAskedFor(t *testing.T) {
 
 func TestRemoveEndsASandboxWhateverItsRecordSays(t *testing.T) {
 	box := sandbox(t)
-	id, app := kept(t, Config{Sandbox: box})
+	id, app := keptSandbox(t, Config{Sandbox: box})
 	if err := os.WriteFile(filepath.Join(app, recordFile), []byte("broken"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func TestARunnerThatAnotherUserCannotReachIsInstalledAfterAttachingToo(t *testin
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(root) })
 	box := Sandbox{Type: "local", Spec: primitives.Spec{User: "nobody"}, Provider: &local.Provider{Root: root}}
-	id, app := kept(t, Config{Sandbox: box, Agent: Agent{Name: "script"}})
+	id, app := keptSandbox(t, Config{Sandbox: box, Agent: Agent{Name: "script"}})
 	env, err := Attach(t.Context(), Config{Sandbox: Sandbox{Type: "local", Provider: &local.Provider{Root: root}}, Runner: runner}, id)
 	if err != nil {
 		t.Fatal(err)
@@ -188,7 +188,7 @@ func TestARunnerThatAnotherUserCannotReachIsInstalledAfterAttachingToo(t *testin
 
 func TestRemoveEndsAContainerThatDied(t *testing.T) {
 	box := container(t)
-	id, _ := kept(t, Config{Sandbox: box})
+	id, _ := keptSandbox(t, Config{Sandbox: box})
 	if err := testdocker.Engine(t).ContainerKill(t.Context(), id, "KILL"); err != nil {
 		t.Fatal(err)
 	}

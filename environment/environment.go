@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/agentenv-dev/agentenv/environment/internal/gate"
+	"github.com/agentenv-dev/agentenv/environment/internal/kept"
 	"github.com/agentenv-dev/agentenv/environment/internal/redact"
 	"github.com/agentenv-dev/agentenv/gateway"
 	"github.com/agentenv-dev/agentenv/internal/eventlog"
@@ -39,8 +40,7 @@ type Environment struct {
 	base    baseline
 	gate    *gate.Gate
 	meter   *gateway.Meter
-	// activity is nil if nothing is stored for lists.
-	activity *activityLog
+	kept    *kept.Log // nil if this machine remembers nothing of the sandbox
 
 	busy     chan struct{} // holds a token while a query runs
 	setup    chan struct{} // holds a token while the session is prepared
@@ -244,13 +244,13 @@ func (e *Environment) Close() error {
 
 // end releases the sandbox. If that ends the sandbox, lists show it as ending meanwhile.
 func (e *Environment) end() error {
-	if e.activity == nil || e.owner.kept {
+	if e.kept == nil || e.owner.kept {
 		return e.owner.release()
 	}
-	e.activity.change(func(a *activity) { a.Ending = now() })
+	e.kept.Note(func(r *kept.Record) { r.Ending = now() })
 	err := e.owner.release()
 	if err == nil {
-		removeHostRecords(e.cfg.Sandbox.Type, e.ID())
+		kept.Forget(e.cfg.Sandbox.Type, e.ID())
 	}
 	return err
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"iter"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/kept"
 	program "github.com/agentenv-dev/agentenv/internal/owner"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -234,7 +235,7 @@ func (r *queryRun) detaches(ctx context.Context) bool {
 
 // leaveAgent leaves the agent running for the next program or query.
 func (r *queryRun) leaveAgent() {
-	r.env.activity.change(func(a *activity) { a.By, a.Waiting = program.Identity{}, nil })
+	r.env.kept.Note(func(a *kept.Record) { a.By, a.Waiting = program.Identity{}, nil })
 	r.env.mu.Lock()
 	p := r.env.agent
 	r.env.left = true

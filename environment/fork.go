@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/kept"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
@@ -100,7 +101,7 @@ func (e *Environment) copyOn(ctx context.Context, p primitives.EnvironmentPrimit
 		return nil, errors.Join(err, c.gate.Close(), c.base.close())
 	}
 	if own.kept {
-		err := errors.Join(c.writeNote(ctx), c.forgetQueries(ctx))
+		err := errors.Join(c.beginRecord(ctx), c.forgetQueries(ctx))
 		if err == nil && start.Transcript != nil {
 			// Another program may have the first query of a copy that stays, and has only what is in it.
 			_, err = c.PrepareSession(ctx, start)
@@ -117,7 +118,7 @@ func (e *Environment) copyOn(ctx context.Context, p primitives.EnvironmentPrimit
 func (e *Environment) Terminate(ctx context.Context) error {
 	_, err := e.prim.Terminate(context.WithoutCancel(ctx))
 	if err == nil {
-		removeHostRecords(e.cfg.Sandbox.Type, e.ID())
+		kept.Forget(e.cfg.Sandbox.Type, e.ID())
 	}
 	return errors.Join(err, e.Close())
 }

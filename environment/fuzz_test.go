@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"os"
 	"path"
@@ -13,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/environment/internal/configfile"
+	"github.com/agentenv-dev/agentenv/environment/internal/kept"
 	"github.com/agentenv-dev/agentenv/primitives/local"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -128,7 +130,11 @@ func FuzzRecord(f *testing.F) {
 	const remembered = "remembered" // the type of sandboxes that this host has a record of
 	sum := sha256.Sum256([]byte("another"))
 	mine := known{note: note{SessionID: "mine"}, Agent: Agent{Name: "script"}, Baseline: hex.EncodeToString(sum[:])}
-	if err := saveHostRecord(remembered, p.ID(), mine); err != nil {
+	made, err := json.Marshal(mine)
+	if err == nil {
+		err = kept.NewLog(kept.Record{Type: remembered, ID: p.ID()}).Begin(func(r *kept.Record) { r.Made = made })
+	}
+	if err != nil {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, record, began, queries []byte) {

@@ -135,8 +135,8 @@ func (e *Environment) SetAllowHosts(hosts []string) error {
 	e.hosts = append([]string{}, hosts...)
 	e.mu.Unlock()
 	e.log.Info("allowed hosts changed", "hosts", hosts)
-	if e.activity != nil && e.owner.unknown == nil {
-		e.rememberOnHost(e.ownNote())
+	if e.kept != nil && e.owner.unknown == nil {
+		e.remember(e.kept.Store)
 	}
 	return nil
 }

@@ -44,15 +44,15 @@ func (e *Environment) Move(ctx context.Context, to Config) (*Environment, error)
 	if err != nil {
 		return nil, fmt.Errorf("move: %w", err)
 	}
-	end := e.Terminate
+	name, end := e.kept.Name(), e.Terminate
 	if e.owner.release == nil {
 		end = func(context.Context) error { return e.Close() }
 	}
 	if err := end(ctx); err != nil {
 		return moved, fmt.Errorf("move: end the sandbox %s: %w", e.ID(), err)
 	}
-	if e.activity != nil && e.activity.now.Name != "" && to.Name == "" {
-		if err := moved.setName(ctx, e.activity.now.Name); err != nil {
+	if name != "" && to.Name == "" {
+		if err := moved.kept.SetName(ctx, name, lives); err != nil {
 			return moved, fmt.Errorf("move: %w", err)
 		}
 	}
@@ -234,5 +234,6 @@ func (e *Environment) takeOverRecord(ctx context.Context) error {
 	if err := e.leaveBaseline(ctx); err != nil {
 		return err
 	}
-	return e.writeNote(ctx)
+	e.remember(e.kept.Store)
+	return nil
 }

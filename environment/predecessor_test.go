@@ -13,7 +13,7 @@ import (
 func TestAnotherAgentContinuesInAKeptSandbox(t *testing.T) {
 	box := sandbox(t)
 	cfg := Config{Sandbox: toKeep(box), Agent: scenario(t, turn(runnerscripts.ScenarioStep{Text: "the word is plum"}))}
-	id, _ := kept(t, cfg)
+	id, _ := keptSandbox(t, cfg)
 	first := attach(t, id, box)
 	if _, err := collect(t.Context(), first, Query{Prompt: "remember a word"}); err != nil {
 		t.Fatal(err)

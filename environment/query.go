@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/kept"
 	"github.com/agentenv-dev/agentenv/internal/eventlog"
 	program "github.com/agentenv-dev/agentenv/internal/owner"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -124,7 +125,7 @@ func (r *queryRun) run(ctx context.Context) error {
 	if err := e.checkAgent(runnerscripts.ExecuteQuery); err != nil {
 		return r.fail(ctx, err) // no agent gets the prompt, and lists show no query that has ended
 	}
-	e.activity.change(func(a *activity) { a.Began, a.Ended, a.By, a.Waiting = r.began, time.Time{}, program.Self(), nil })
+	e.kept.Note(func(a *kept.Record) { a.Began, a.Ended, a.By, a.Waiting = r.began, time.Time{}, program.Self(), nil })
 	ctx, withdraw := context.WithCancelCause(ctx)
 	r.used = e.meter.Query(withdraw, func(limit *BudgetError) bool { return r.askForMore(ctx, limit) })
 	defer r.used()
@@ -322,7 +323,7 @@ func (r *queryRun) noteActivity() {
 	if r.env.isClosed() && !r.env.owner.kept {
 		return // the sandbox has ended too
 	}
-	r.env.activity.change(func(a *activity) {
+	r.env.kept.Note(func(a *kept.Record) {
 		a.Ended, a.Waiting, a.Usage, a.Used = now(), nil, a.Usage.Add(r.usage), r.env.Used()
 	})
 }

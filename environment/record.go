@@ -2,6 +2,7 @@ package environment
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -10,15 +11,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math"
-	"os"
 	"path"
-	"path/filepath"
 	"reflect"
 	"regexp"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/kept"
 	"github.com/agentenv-dev/agentenv/internal/archive"
-	"github.com/agentenv-dev/agentenv/internal/statedir"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -46,17 +44,15 @@ var sessionPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$`)
 // writeRecord stores what [Attach] needs. For a sandbox that is not kept it leaves out the state
 // of the workspace, which takes long.
 func (e *Environment) writeRecord(ctx context.Context) error {
-	if !e.owner.kept {
-		return e.writeNote(ctx)
+	if e.owner.kept {
+		if err := e.leaveBaseline(ctx); err != nil && !errors.Is(err, errors.ErrUnsupported) {
+			return err
+		}
 	}
-	err := e.leaveBaseline(ctx)
-	if err != nil && !errors.Is(err, errors.ErrUnsupported) {
-		return err
-	}
-	return e.writeNote(ctx)
+	return e.beginRecord(ctx)
 }
 
-// leaveBaseline stores the baseline in the sandbox. The caller must call writeNote afterwards.
+// leaveBaseline stores the baseline in the sandbox. The caller must call remember afterwards.
 func (e *Environment) leaveBaseline(ctx context.Context) error {
 	return e.base.use(ctx, func() error {
 		return archive.Pipe(
@@ -80,19 +76,15 @@ func (e *Environment) writeBaseline(ctx context.Context, packed io.Reader) error
 // private returns the options for files that other users must not read.
 func private() primitives.WriteOptions { return primitives.WriteOptions{Mode: 0o600} }
 
-// writeNote writes the note in the sandbox and the record on this machine. Neither contains
-// Agent.Env, which may hold secrets. The record on this machine contains the whole profile, so a
-// profile should name variables instead of secrets.
+// writeNote writes the note in the sandbox.
 func (e *Environment) writeNote(ctx context.Context) error {
-	n := e.ownNote()
-	data, err := json.Marshal(n)
+	data, err := json.Marshal(e.ownNote())
 	if err != nil {
 		return err
 	}
 	if err := e.prim.WriteFile(ctx, path.Join(e.prim.Paths().App, recordFile), bytes.NewReader(data), private()); err != nil {
 		return fmt.Errorf("leave a record in the sandbox: %w", err)
 	}
-	e.rememberOnHost(n)
 	return nil
 }
 
@@ -100,15 +92,36 @@ func (e *Environment) ownNote() note {
 	return note{SessionID: e.cfg.SessionID, IgnoreChanges: e.cfg.IgnoreChanges}
 }
 
-// rememberOnHost writes the record of the sandbox on this machine, for the next program.
-func (e *Environment) rememberOnHost(n note) {
+// firstRecord returns what this machine remembers of a new sandbox.
+func (e *Environment) firstRecord() kept.Record {
+	return kept.Record{Type: e.cfg.Sandbox.Type, ID: e.ID(), Agent: e.cfg.Agent.Name, Kept: e.owner.kept}
+}
+
+// beginRecord stores what the next program needs, in the sandbox and on this machine. It replaces the record of an earlier
+// sandbox with the same ID.
+func (e *Environment) beginRecord(ctx context.Context) error {
+	if err := e.writeNote(ctx); err != nil {
+		return err
+	}
+	e.kept = kept.NewLog(e.firstRecord())
+	e.remember(e.kept.Begin)
+	return nil
+}
+
+// remember stores on this machine what the sandbox was made with, for the next program. It leaves out Agent.Env, which may
+// hold secrets. It has the whole profile, so a profile should name variables instead of secrets.
+func (e *Environment) remember(store func(func(*kept.Record)) error) {
 	agent := e.session().Agent
 	agent.Env = nil
-	k := known{note: n, Agent: agent, Profile: &e.cfg.Profile, Folders: e.owner.folders, Baseline: e.owner.baseline, Gateway: e.gate.At, Network: e.cfg.Sandbox.Network}
+	k := known{note: e.ownNote(), Agent: agent, Profile: &e.cfg.Profile, Folders: e.owner.folders, Baseline: e.owner.baseline, Gateway: e.gate.At, Network: e.cfg.Sandbox.Network}
 	e.mu.Lock()
 	k.AllowHosts = e.hosts
 	e.mu.Unlock()
-	if err := saveHostRecord(e.cfg.Sandbox.Type, e.ID(), k); err != nil && e.owner.kept {
+	made, err := json.Marshal(k)
+	if err == nil {
+		err = store(func(r *kept.Record) { r.Made, r.Agent = made, cmp.Or(agent.Name, r.Agent) })
+	}
+	if err != nil && e.owner.kept {
 		e.cfg.tell(fmt.Sprintf("name the agent when you attach to %s: this machine cannot remember it: %v", e.ID(), err))
 	}
 }
@@ -120,8 +133,7 @@ func (e *Environment) rememberAgent() {
 		return
 	}
 	e.owner.agentless, e.owner.before = false, nil
-	e.rememberOnHost(e.ownNote())
-	e.activity.change(func(a *activity) { a.Agent = e.cfg.Agent.Name })
+	e.remember(e.kept.Store)
 }
 
 // readRecord fills in what cfg leaves open: from this machine's record if the sandbox's note
@@ -143,7 +155,7 @@ func readRecord(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Conf
 	if err != nil {
 		return cfg, fmt.Errorf("the record of what the sandbox was made with is damaged: %w; delete %s in it, or end the sandbox with Remove", err, name)
 	}
-	k, err := loadHostRecord(cfg.Sandbox.Type, p.ID())
+	k, err := loadKnown(cfg.Sandbox.Type, p.ID())
 	switch {
 	case err != nil:
 		own.unknown = fmt.Errorf("what this machine remembers of the sandbox cannot be used: %w", err)
@@ -238,76 +250,20 @@ type known struct {
 	AllowHosts []string `json:"allow_hosts,omitzero"`
 }
 
-// maxKnown is how many sandboxes this machine keeps records of; the oldest is removed first.
-const maxKnown = 4096
-
-// knownFolder opens the folder of the records, which other users cannot read.
-func knownFolder() (*os.Root, error) { return statedir.Open("sandboxes") }
-
-// knownName returns the file name for a sandbox.
-func knownName(typ, id string) string {
-	sum := sha256.Sum256([]byte(typ + "\x00" + id))
-	return hex.EncodeToString(sum[:])
-}
-
-// saveHostRecord replaces the record of a sandbox.
-func saveHostRecord(typ, id string, k known) (err error) {
-	data, err := json.Marshal(k)
-	if err != nil {
-		return err
-	}
-	root, err := knownFolder()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, root.Close()) }()
-	if err := replaceFile(root, knownName(typ, id), data); err != nil {
-		return err
-	}
-	return statedir.Prune(root, maxKnown, math.MaxInt64)
-}
-
-// loadHostRecord returns the record of a sandbox; nil for none.
-func loadHostRecord(typ, id string) (_ *known, err error) {
-	root, err := knownFolder()
+// loadKnown returns what this machine knows of a sandbox; nil for nothing.
+func loadKnown(typ, id string) (_ *known, err error) {
+	records, err := kept.Open()
 	if err != nil {
 		return nil, err
 	}
-	defer func() { err = errors.Join(err, root.Close()) }()
-	name := knownName(typ, id)
-	f, err := root.Open(name)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = f.Close() }() // it was only read
-	info, err := f.Stat()
-	if err == nil {
-		err = statedir.Private(filepath.Join(root.Name(), name), info)
-	}
-	if err != nil {
-		return nil, err
-	}
-	data, err := io.ReadAll(io.LimitReader(f, maxRecord))
-	if err != nil {
+	defer func() { err = errors.Join(err, records.Close()) }()
+	r, err := records.Load(typ, id)
+	if err != nil || r == nil || r.Made == nil {
 		return nil, err
 	}
 	k := new(known)
-	if err := json.Unmarshal(data, k); err != nil {
-		return nil, fmt.Errorf("%s is damaged: %w", filepath.Join(root.Name(), name), err)
+	if err := json.Unmarshal(r.Made, k); err != nil {
+		return nil, fmt.Errorf("its record is damaged: %w", err)
 	}
 	return k, nil
-}
-
-// removeHostRecords removes the records of a sandbox that has ended. A record that cannot be removed is
-// pruned later as the oldest one.
-func removeHostRecords(typ, id string) {
-	for _, open := range []func() (*os.Root, error){knownFolder, activityFolder} {
-		if root, err := open(); err == nil {
-			_ = root.Remove(knownName(typ, id))
-			_ = root.Close()
-		}
-	}
 }

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/agentenv-dev/agentenv/internal/statedir"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -161,7 +160,7 @@ func TestASandboxThatThisMachineDoesNotRememberNeedsItsAgentNamed(t *testing.T) 
 
 func TestARecordThatCannotBeOfASessionIsDamaged(t *testing.T) {
 	box := sandbox(t)
-	id, app := kept(t, Config{Sandbox: box})
+	id, app := keptSandbox(t, Config{Sandbox: box})
 	for _, session := range []string{"", "../../etc", "a b", "-x", strings.Repeat("x", 200)} {
 		if err := os.WriteFile(filepath.Join(app, recordFile), []byte(`{"session_id":"`+session+`"}`), 0o600); err != nil {
 			t.Fatal(err)
@@ -175,7 +174,7 @@ func TestARecordThatCannotBeOfASessionIsDamaged(t *testing.T) {
 // An agent cannot hide a change by changing what changes are counted from.
 func TestABeginningThatTheSandboxHasChangedIsNotBelieved(t *testing.T) {
 	box := sandbox(t)
-	id, app := kept(t, Config{Sandbox: box, Workspace: []Source{{Files: []File{{Path: "a", Content: "1\n"}}}}})
+	id, app := keptSandbox(t, Config{Sandbox: box, Workspace: []Source{{Files: []File{{Path: "a", Content: "1\n"}}}}})
 	env := attach(t, id, box)
 	put(t, env, "a", "evil\n")
 	packed, err := primitives.Pack(t.Context(), env.Primitive(), ".", primitives.PackOptions{})
@@ -188,59 +187,6 @@ func TestABeginningThatTheSandboxHasChangedIsNotBelieved(t *testing.T) {
 	}
 	if list, err := env.Changes(t.Context()); err == nil || !strings.Contains(err.Error(), "changed in the sandbox") {
 		t.Errorf("changes are %v, %v", list, err)
-	}
-}
-
-func TestWhatIsRememberedIsBoundedAndPrivate(t *testing.T) {
-	state := t.TempDir()
-	t.Setenv("XDG_STATE_HOME", state)
-	k := known{note: note{SessionID: "s"}, Agent: Agent{Name: "claude"}}
-	for _, id := range []string{"a", "b"} {
-		if err := saveHostRecord("local", id, k); err != nil {
-			t.Fatal(err)
-		}
-	}
-	// A later sandbox of the same name replaces the earlier record.
-	k.Agent.Name = "codex"
-	if err := saveHostRecord("local", "a", k); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := loadHostRecord("local", "a"); err != nil || got == nil || got.Agent.Name != "codex" {
-		t.Errorf("%+v, %v", got, err)
-	}
-	if got, err := loadHostRecord("docker", "a"); err != nil || got != nil {
-		t.Errorf("of another type: %+v, %v", got, err)
-	}
-	dir := filepath.Join(state, "agentenv", "sandboxes")
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer root.Close()
-	if err := statedir.Prune(root, 1, 1<<40); err != nil {
-		t.Error(err)
-	}
-	if got, err := loadHostRecord("local", "b"); err != nil || got != nil {
-		t.Errorf("the oldest: %+v, %v", got, err)
-	}
-	for _, name := range []string{filepath.Join(dir, knownName("local", "a")), dir} {
-		info, err := os.Stat(name)
-		if err != nil || info.Mode().Perm()&0o077 != 0 {
-			t.Errorf("%s is %v, %v", name, info.Mode(), err)
-		}
-		if err := os.Chmod(name, 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if got, err := loadHostRecord("local", "a"); !errors.Is(err, fs.ErrPermission) || got != nil {
-			t.Errorf("%s that others can read: %+v, %v", name, got, err)
-		}
-		if err := os.Chmod(name, info.Mode().Perm()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	removeHostRecords("local", "a")
-	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
-		t.Errorf("left are %v, %v", left, err)
 	}
 }
 
@@ -291,7 +237,7 @@ func listed(t *testing.T, box Sandbox, id string) SandboxInfo {
 
 func TestTheFirstAgentOfASandboxIsRemembered(t *testing.T) {
 	box := sandbox(t)
-	id, _ := kept(t, Config{Sandbox: box})
+	id, _ := keptSandbox(t, Config{Sandbox: box})
 	bare := attach(t, id, box)
 	events, err := collect(t.Context(), bare, Query{Prompt: "one"})
 	if !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "Config.Agent") || strings.Contains(err.Error(), runnerscripts.SetupSession) {
@@ -340,7 +286,7 @@ func TestTheFirstAgentOfASandboxIsRemembered(t *testing.T) {
 func TestAnotherAgentDoesNotReplaceTheFirst(t *testing.T) {
 	box := sandbox(t)
 	agent := remembering(t)
-	id, _ := kept(t, Config{Sandbox: box, Agent: agent})
+	id, _ := keptSandbox(t, Config{Sandbox: box, Agent: agent})
 	other := scenario(t, turn(runnerscripts.ScenarioStep{Text: "another"}))
 	env, err := Attach(t.Context(), Config{Sandbox: box, Agent: other}, id)
 	if err != nil {
@@ -359,7 +305,7 @@ func TestAnotherAgentDoesNotReplaceTheFirst(t *testing.T) {
 
 func TestASandboxWithoutAnAgentMovesAndForksWithItsFiles(t *testing.T) {
 	box := sandbox(t)
-	id, _ := kept(t, Config{Sandbox: box, Workspace: []Source{{Files: []File{{Path: "old", Content: "1\n"}}}}})
+	id, _ := keptSandbox(t, Config{Sandbox: box, Workspace: []Source{{Files: []File{{Path: "old", Content: "1\n"}}}}})
 	env := attach(t, id, box)
 	put(t, env, "new", "2\n")
 	check := func(what string, env *Environment) {

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/kept"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -53,8 +54,9 @@ func (r *queryRun) noteWaiting(ev runnerscripts.Event) {
 	if w.Since.IsZero() {
 		w.Since = now()
 	}
-	w.Request = nil
-	r.env.activity.change(func(a *activity) { a.Waiting = append(a.Waiting, w) })
+	r.env.kept.Note(func(a *kept.Record) {
+		a.Waiting = append(a.Waiting, kept.Waiting{ID: w.ID, Title: w.Title, Since: w.Since})
+	})
 }
 
 // noteAnswered stores that a request no longer waits.
@@ -62,8 +64,8 @@ func (r *queryRun) noteAnswered(id string) {
 	if r.watching {
 		return
 	}
-	r.env.activity.change(func(a *activity) {
-		a.Waiting = slices.DeleteFunc(a.Waiting, func(w Waiting) bool { return w.ID == id })
+	r.env.kept.Note(func(a *kept.Record) {
+		a.Waiting = slices.DeleteFunc(a.Waiting, func(w kept.Waiting) bool { return w.ID == id })
 	})
 }
 

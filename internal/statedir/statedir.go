@@ -1,9 +1,9 @@
 // Package statedir opens the state folder of this user's programs: agentenv in XDG_STATE_HOME,
 // or in ~/.local/state.
 //
-// The package takes no locks. The folder "locks" has the lock of names (environment/list.go,
-// setName), the folder "credentials" that of the store. Programs replace each record's file as
-// a whole.
+// The package takes no locks. The folder "locks" has those of names and of records
+// (environment/internal/kept), the folder "credentials" that of the store. Programs replace each
+// record's file as a whole.
 package statedir
 
 import (
