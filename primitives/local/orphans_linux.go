@@ -3,6 +3,7 @@ package local
 import (
 	"bytes"
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -109,17 +110,24 @@ func orphanIsReaped(ctx context.Context) bool {
 			defer func() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }()
 		}
 	}
-	out, err := exec.CommandContext(ctx, "sh", "-c", "sleep 0 >/dev/null & echo $!").Output()
-	pid, perr := strconv.Atoi(strings.TrimSpace(string(out)))
-	if err != nil || perr != nil {
+	wait, end, err := os.Pipe()
+	if err != nil {
 		return true
 	}
-	for end := time.Now().Add(reapTime); ; <-time.After(reapTurn) {
+	// It waits for the end of the shell, which would reap it otherwise.
+	cmd := exec.CommandContext(ctx, "sh", "-c", "cat <&3 >/dev/null 2>&1 & echo $!")
+	cmd.ExtraFiles = []*os.File{wait}
+	out, err := cmd.Output()
+	pid, perr := strconv.Atoi(strings.TrimSpace(string(out)))
+	if errors.Join(err, perr, wait.Close(), end.Close()) != nil {
+		return true
+	}
+	for most := time.Now().Add(reapTime); ; <-time.After(reapTurn) {
 		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 		if err != nil || ctx.Err() != nil {
 			return true
 		}
-		if time.Now().After(end) {
+		if time.Now().After(most) {
 			return !bytes.Contains(stat, []byte(") Z "))
 		}
 	}
