@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/script"
 	"github.com/agentenv-dev/agentenv/internal/closest"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -38,7 +39,7 @@ func Agents(ctx context.Context, cfg Config) ([]AgentInfo, error) {
 // that the sandbox's PATH finds. The error is fs.ErrNotExist if the agent is not installed, and
 // errors.ErrUnsupported if the agent needs no program of its own.
 func (e *Environment) AgentVersion(ctx context.Context, a AgentInfo) (string, error) {
-	ctx, leave, err := e.enter(ctx)
+	ctx, leave, err := e.scripts.Enter(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -53,7 +54,7 @@ func (e *Environment) AgentVersion(ctx context.Context, a AgentInfo) (string, er
 	case err != nil:
 		return "", fmt.Errorf("version of %s: %w", a.Agent, err)
 	case !r.Status.Success():
-		return "", fmt.Errorf("version of %s: %s --version: %s: %s", a.Agent, a.Program, describe(r.Status), e.hide.Text(lastLine(r.Stderr)))
+		return "", fmt.Errorf("version of %s: %s --version: %s: %s", a.Agent, a.Program, r.Status, e.scripts.Events.Hide.Text(lastLine(r.Stderr)))
 	}
 	if v := versionPattern.FindString(string(r.Stdout)); v != "" {
 		return v, nil
@@ -82,7 +83,7 @@ func (e *Environment) InstallAgent(ctx context.Context, a AgentInfo) error {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	ctx, leave, err := e.enter(ctx)
+	ctx, leave, err := e.scripts.Enter(ctx)
 	if err != nil {
 		return err
 	}
@@ -125,7 +126,7 @@ func (e *Environment) install(ctx context.Context, command string) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case !r.Status.Success():
-		return fmt.Errorf("%s: %s: %s", firstWords(command), describe(r.Status), e.hide.Text(lastLine(append(r.Stdout, r.Stderr...))))
+		return fmt.Errorf("%s: %s: %s", firstWords(command), r.Status, e.scripts.Events.Hide.Text(lastLine(append(r.Stdout, r.Stderr...))))
 	}
 	return nil
 }
@@ -160,9 +161,9 @@ func askRecipes[T any](ctx context.Context, runner string, agent ...string) (T, 
 		return none, &ScriptError{Script: runnerscripts.PrintRecipe, Err: errors.Join(err, jerr)}
 	}
 	if !result.OK {
-		return none, &ScriptError{Script: runnerscripts.PrintRecipe, Failure: result.Error, Err: errNoReason}
+		return none, &ScriptError{Script: runnerscripts.PrintRecipe, Failure: result.Error, Err: script.ErrNoReason}
 	}
-	return resultData[T](runnerscripts.PrintRecipe, result)
+	return script.Data[T](runnerscripts.PrintRecipe, result)
 }
 
 // readRecipe asks the runner what an agent needs in a sandbox. If the configured runner is for

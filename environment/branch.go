@@ -52,7 +52,7 @@ func (e *Environment) FetchBranch(ctx context.Context, dir, name string) (Branch
 }
 
 func (e *Environment) fetchBranch(ctx context.Context, dir, name string, limit archive.Limit) (b Branch, err error) {
-	ctx, leave, err := e.enter(ctx)
+	ctx, leave, err := e.scripts.Enter(ctx)
 	if err != nil {
 		return Branch{}, err
 	}

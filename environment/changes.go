@@ -60,7 +60,7 @@ const (
 // Folder without Gitignore and on a machine without git. [Environment.Ignored] counts the new files that git ignores.
 // [Environment.Patch] and [Environment.Apply] follow the same rules.
 func (e *Environment) Changes(ctx context.Context) ([]Change, error) {
-	ctx, leave, err := e.enter(ctx)
+	ctx, leave, err := e.scripts.Enter(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +105,7 @@ func describeChanges(changes []workspace.Change) []Change {
 // knows. A file with a [Change.Filter] needs it switched off in "git apply". Without changes Patch
 // writes nothing.
 func (e *Environment) Patch(ctx context.Context, w io.Writer) error {
-	ctx, leave, err := e.enter(ctx)
+	ctx, leave, err := e.scripts.Enter(ctx)
 	if err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ var ErrConflict = workspace.ErrConflict
 //
 // Use [Environment.Patch] for a folder that has changed.
 func (e *Environment) Apply(ctx context.Context, to Folder) (_ []Change, err error) {
-	ctx, leave, err := e.enter(ctx)
+	ctx, leave, err := e.scripts.Enter(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +164,3 @@ func (e *Environment) Apply(ctx context.Context, to Folder) (_ []Change, err err
 	}
 	return made, nil
 }
-
-// ignorePatterns returns the patterns that Changes, Patch and Apply ignore: git's own files, which
-// git cannot patch, and Config.IgnoreChanges. leaveOut skips what a copied folder ignored.
-func (c Config) ignorePatterns() []string { return append([]string{".git"}, c.IgnoreChanges...) }

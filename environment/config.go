@@ -150,6 +150,15 @@ type Scripts struct {
 	ReadTranscript []string `json:"read_transcript,omitempty"`
 }
 
+// byName returns the commands by the names of the scripts that they replace.
+func (s Scripts) byName() map[string][]string {
+	return map[string][]string{
+		runnerscripts.SetupSession:   s.SetupSession,
+		runnerscripts.ExecuteQuery:   s.ExecuteQuery,
+		runnerscripts.ReadTranscript: s.ReadTranscript,
+	}
+}
+
 // tell reports a slow step to Progress and Logger.
 func (c Config) tell(message string) {
 	if c.Progress != nil {
@@ -386,19 +395,6 @@ func (c *Config) resolve(dir string) {
 		}
 	}
 }
-
-// Profile adapts a general agent to a task: instructions, skills, MCP servers, limits.
-type Profile = runnerscripts.Profile
-
-// LoadProfile reads a profile from a YAML or JSON file, or from a folder. A folder has the
-// layout that Claude Code uses in a project: CLAUDE.md or AGENTS.md, and beside them or in its
-// folder .claude the folders rules, skills, commands and agents, settings.json with permissions
-// and hooks, and .mcp.json. A profile.yaml or profile.json in the folder holds the rest, such as
-// the model.
-//
-// Errors in the files are [ErrConfig], and the message says where. LoadProfile refuses symbolic
-// links that lead out of the folder, pipes, devices and files of more than 4 MiB.
-func LoadProfile(name string) (Profile, error) { return reader.LoadProfile(name) }
 
 // reader reads files of configurations and profiles.
 var reader = configfile.Reader{Config: reflect.TypeFor[Config](), Blocks: blockTypes}

@@ -37,7 +37,7 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 		_, err := p.Terminate(context.WithoutCancel(ctx))
 		return errors.Join(err, p.Close())
 	}
-	own := owner{release: terminate, kept: cfg.Sandbox.Keep}
+	own := owner{release: terminate, kept: cfg.Sandbox.Keep, log: cfg.recordOf(p, cfg.Sandbox.Keep)}
 	if cfg.Sandbox.Keep {
 		own.release = p.Close
 	}
@@ -49,7 +49,7 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 		return nil, errors.Join(err, e.Terminate(ctx))
 	}
 	if cfg.Name != "" {
-		if err := e.kept.SetName(ctx, cfg.Name, lives); err != nil {
+		if err := e.owner.log.SetName(ctx, cfg.Name, lives); err != nil {
 			return nil, errors.Join(err, e.Terminate(ctx))
 		}
 	}
@@ -92,11 +92,11 @@ func Attach(ctx context.Context, cfg Config, id string) (*Environment, error) {
 	if cfg, err = readRecord(ctx, p, cfg, &own); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
+	own.log = cfg.recordOf(p, true)
 	e, err := prepare(ctx, p, cfg, own)
 	if err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
-	e.kept = kept.NewLog(e.firstRecord())
 	e.log.Info("attached to the sandbox")
 	return e, nil
 }

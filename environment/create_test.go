@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/script"
 	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
 	"github.com/agentenv-dev/agentenv/internal/test/testneed"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -178,7 +179,7 @@ func TestARunnerThatAnotherUserCannotReachIsInstalledAfterAttachingToo(t *testin
 		var script *ScriptError
 		t.Errorf("read the transcript: %v (a ScriptError: %t)", err, errors.As(err, &script) && script.Script == runnerscripts.ReadTranscript)
 	}
-	if found, err := filepath.Glob(path.Join(app, runnerName+"*")); err != nil || len(found) != 1 {
+	if found, err := filepath.Glob(path.Join(app, script.RunnerName+"*")); err != nil || len(found) != 1 {
 		t.Errorf("runners in the sandbox: %v, %v", found, err)
 	}
 	if err := env.Close(); err != nil {

@@ -33,20 +33,19 @@
 //
 // Where to look, by file:
 //
-//	config, sandbox, blocks          what is configured; kinds of sandboxes; their form in files
-//	agents, image                    agents; images with them
-//	create, environment, list        Create, Attach, Remove; New, Close; List, GC, names
-//	source, workspace, changes       what the workspace starts with; its files; Changes, Patch, Apply
-//	branch                           the commits of a sandbox as a branch of a repository of this machine
-//	run, query, query_failure        a prompt: one call, its events, how it fails
-//	follow, permission               the query of another program; permission requests
-//	gateway, budget                  keys, budgets and policy of models, allowed hosts, served inside the sandbox; asking for more
-//	session, secrets, errors         the conversation and its transcript; what is redacted; error types
-//	script, process, durable, logs   how runner scripts are started and read; those that outlive the program
-//	query_record, waiting            where a kept sandbox stores the events of a query; what waits for an answer
-//	fork, move, pool, record         copies, Pause and Usage; another sandbox; many; host records
+//	config, sandbox, blocks      what is configured; kinds of sandboxes; their form in files
+//	agents, profiles, image      agents; profiles; images with agents
+//	create, environment, list    Create, Attach, Remove; New, Close; List, GC
+//	source, workspace, changes   what the workspace starts with; its files; Changes, Patch, Apply
+//	baseline, leaveout           what changes are counted from, and which do not count
+//	branch                       the commits of a sandbox as a branch of a repository of this machine
+//	run, query, permission       a prompt: one call, its events, its permission requests
+//	session, record              the conversation and its transcript; what the next program needs
+//	gateway, secrets, logs       keys and hosts; what is redacted; what operators read
+//	fork, move, pool, errors     copies, Pause and Usage; another sandbox; many; error types
 //
-// internal/configfile reads YAML and profiles,
-// internal/hostgit runs git on this machine, internal/redact redacts secrets. Package
+// What an Environment does with its sandbox is in packages below internal, none of which knows Environment: script runs the
+// runner scripts, query a prompt to its end, gate serves keys and hosts, kept remembers sandboxes on this machine,
+// configfile reads YAML and profiles, hostgit runs git, secrets decides what is redacted and redact does it. Package
 // internal/workspace of the module compares and patches.
 package environment

@@ -1,7 +1,6 @@
 package environment
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,9 +13,12 @@ import (
 
 	"github.com/agentenv-dev/agentenv/environment/internal/gate"
 	"github.com/agentenv-dev/agentenv/environment/internal/kept"
+	"github.com/agentenv-dev/agentenv/environment/internal/query"
 	"github.com/agentenv-dev/agentenv/environment/internal/redact"
+	"github.com/agentenv-dev/agentenv/environment/internal/script"
 	"github.com/agentenv-dev/agentenv/gateway"
 	"github.com/agentenv-dev/agentenv/internal/eventlog"
+	"github.com/agentenv-dev/agentenv/internal/permission"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -24,25 +26,17 @@ import (
 // Environment is one sandbox that is prepared for one agent. Its methods may be
 // called from several goroutines at once, except that one query runs at a time.
 type Environment struct {
-	prim  primitives.EnvironmentPrimitive
-	cfg   Config // Agent is guarded by mu
-	log   hclog.Logger
-	hide  redact.Redactor
-	grace time.Duration // grace period of an interrupt
-	// margin is how much longer than grace the runner may take to kill the agent.
-	margin time.Duration
-	probe  time.Duration // how long the sandbox may take to answer whether it lives
-	most   int64         // limit of the contents that WorkspaceFiles returns, in bytes
-	// maxLine limits a line of a script; zero means the default of runnerscripts.
-	maxLine int
+	prim    primitives.EnvironmentPrimitive
+	cfg     Config // never changes
+	log     hclog.Logger
+	most    int64 // limit of the contents that WorkspaceFiles returns, in bytes
 	owner   owner
-	runner  runner
+	scripts *script.Host
+	queries *query.Queries
 	base    baseline
 	gate    *gate.Gate
 	meter   *gateway.Meter
-	kept    *kept.Log // nil if this machine remembers nothing of the sandbox
 
-	busy     chan struct{} // holds a token while a query runs
 	setup    chan struct{} // holds a token while the session is prepared
 	prepared bool          // guarded by setup
 	first    Setup         // the Setup of a session that the caller does not prepare; never changes
@@ -50,38 +44,23 @@ type Environment struct {
 	pausing       sync.Mutex
 	resumeOnClose func() (freeze func()) // set while this environment has paused the sandbox: see wake
 
-	mu     sync.Mutex
-	closed bool
-	calls  map[int]context.CancelCauseFunc // of running calls, to cancel them at Close
-	call   int
-	procs  map[*process]struct{}
-	agent  *process     // the execute-query that takes the next prompt
-	left   bool         // an agent of an earlier program may run in the sandbox
-	query  *activeQuery // nil if none runs
-	model  string       // set by SetModel; empty: that of cfg, which never changes
-	mode   string       // set by SetMode, likewise
-	hosts  []string     // set by SetAllowHosts, or those of cfg
-	once   sync.Once
-	ended  error // the error of Close
+	mu    sync.Mutex
+	hosts []string // set by SetAllowHosts, or those of cfg
 
+	once    sync.Once
+	ended   error        // the error of Close
 	ignored atomic.Int64 // see Ignored
 }
 
-// activeQuery is what other calls know of the running query. Environment.mu guards what can
-// change.
-type activeQuery struct {
-	id          string
-	settled     map[string]bool // permission requests from before it was followed; see progress
-	detached    bool            // it continues when the environment is closed; never changes
-	proc        *process        // the process that has the prompt; nil before
-	interrupted bool
-	stop        chan struct{} // closed when it is interrupted
-	requests    openRequests
-}
+// probeTimeout is how long a sandbox may take to answer that it lives, after something in it has
+// failed.
+const probeTimeout = 5 * time.Second
 
 // owner says how an environment got its sandbox and what it does with it at Close.
 type owner struct {
 	release func() error // called by Close; may be nil
+	// log is where this machine remembers the sandbox; nil if it does not.
+	log *kept.Log
 	// placed means that the workspace already has its sources.
 	placed bool
 	// kept means that the sandbox outlives this program, and so should queries.
@@ -129,19 +108,21 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 	}
 	e := &Environment{
 		prim: p, cfg: cfg, owner: own, gate: opened, meter: meter, hosts: cfg.Sandbox.AllowHosts,
-		log:    cfg.logOf(p.ID()).With(eventlog.Session, cfg.SessionID),
-		hide:   redact.New(append(secretsOfConfig(cfg), opened.Secrets()...)),
-		grace:  runnerscripts.DefaultInterruptGrace,
-		margin: killMargin,
-		probe:  probeTimeout,
-		most:   maxListedContent,
-		busy:   make(chan struct{}, 1),
-		setup:  make(chan struct{}, 1),
-		runner: runner{turn: make(chan struct{}, 1)},
-		calls:  make(map[int]context.CancelCauseFunc),
-		procs:  make(map[*process]struct{}),
-		left:   own.placed,
+		log: cfg.logOf(p.ID()).With(eventlog.Session, cfg.SessionID), most: maxListedContent, setup: make(chan struct{}, 1),
 	}
+	e.scripts = script.NewHost(script.Config{
+		Sandbox: p, Own: cfg.Scripts.byName(), Runner: cfg.Runner, Env: cfg.Agent.Env, Kept: own.kept, Check: e.checkAgent, Tell: cfg.tell, Probe: probeTimeout,
+		Events: script.Events{Session: cfg.SessionID, Log: e.log, Hide: redact.New(append(secretsOfConfig(cfg), opened.Secrets()...))},
+	})
+	e.queries = query.New(query.Config{
+		Scripts: e.scripts, Profile: cfg.Profile, Raw: cfg.Raw, Meter: meter, Gate: opened, Kept: own.log, Left: own.placed,
+		Session: runnerscripts.Session{
+			Protocol: runnerscripts.Protocol, SessionID: cfg.SessionID, Agent: cfg.Agent, Paths: p.Paths(), Gateway: opened.At,
+		},
+		Permissions: permission.Policy{On: cfg.OnPermission, Timeout: cfg.PermissionTimeout},
+		Prepare:     e.prepareFor, CheckAwake: e.checkNotPaused, OutOfMemory: e.outOfMemory,
+		Grace: runnerscripts.DefaultInterruptGrace, Margin: query.KillMargin,
+	})
 	if own.placed {
 		e.base.read = func(ctx context.Context) error { return e.base.readFrom(ctx, p, own) }
 		return e, nil
@@ -175,12 +156,12 @@ func (e *Environment) Primitive() primitives.EnvironmentPrimitive { return e.pri
 // primitives.ErrTerminated. If it has not answered when ctx is done, the error is the cause of
 // ctx.
 func (e *Environment) Healthy(ctx context.Context) error {
-	ctx, leave, err := e.enter(ctx)
+	ctx, leave, err := e.scripts.Enter(ctx)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	err = e.checkAlive(ctx)
+	err = e.scripts.CheckAlive(ctx)
 	if ctx.Err() != nil {
 		return fmt.Errorf("health: %w", context.Cause(ctx)) // the sandbox itself may be healthy
 	}
@@ -203,30 +184,14 @@ func (e *Environment) Healthy(ctx context.Context) error {
 // [ErrClosed].
 func (e *Environment) Close() error {
 	e.once.Do(func() {
-		e.mu.Lock()
-		e.closed = true
-		agent, detached := e.agent, e.query != nil && e.query.detached
-		procs := make([]*process, 0, len(e.procs))
-		for p := range e.procs {
-			procs = append(procs, p)
-		}
-		for _, cancel := range e.calls {
-			cancel(ErrClosed)
-		}
-		e.mu.Unlock()
+		running := e.scripts.Close()
 		freeze := func() {}
-		if agent != nil || len(procs) > 0 {
+		if len(running) > 0 {
 			freeze = e.resumeForClose()
 		}
-		switch {
-		case agent == nil:
-		case agent.adopted, detached:
-			agent.leave() // the agent ends by itself after its last client
-		default:
-			agent.shutdown()
-		}
-		for _, p := range procs {
-			p.close()
+		e.queries.Close()
+		for _, p := range running {
+			p.Close()
 		}
 		freeze()
 		if e.owner.release != nil {
@@ -244,10 +209,10 @@ func (e *Environment) Close() error {
 
 // end releases the sandbox. If that ends the sandbox, lists show it as ending meanwhile.
 func (e *Environment) end() error {
-	if e.kept == nil || e.owner.kept {
+	if e.owner.log == nil || e.owner.kept {
 		return e.owner.release()
 	}
-	e.kept.Note(func(r *kept.Record) { r.Ending = now() })
+	e.owner.log.Note(func(r *kept.Record) { r.Ending = now() })
 	err := e.owner.release()
 	if err == nil {
 		kept.Forget(e.cfg.Sandbox.Type, e.ID())
@@ -255,88 +220,106 @@ func (e *Environment) end() error {
 	return err
 }
 
-// enter begins a call. The returned context also ends when the environment is closed. The caller
-// calls leave at the end of the call.
-func (e *Environment) enter(ctx context.Context) (_ context.Context, leave func(), _ error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed {
-		cancel(nil)
-		return nil, nil, ErrClosed
+// Terminate closes the environment and ends its sandbox, even if the sandbox is kept or another
+// program created it. It may be called after Close.
+func (e *Environment) Terminate(ctx context.Context) error {
+	_, err := e.prim.Terminate(context.WithoutCancel(ctx))
+	if err == nil {
+		kept.Forget(e.cfg.Sandbox.Type, e.ID())
 	}
-	e.call++
-	id := e.call
-	e.calls[id] = cancel
-	return ctx, func() {
-		e.mu.Lock()
-		delete(e.calls, id)
-		e.mu.Unlock()
-		cancel(nil)
-	}, nil
+	return errors.Join(err, e.Close())
 }
 
-// enterAlone is enter for a call that must not overlap a query of this environment. It returns
-// [ErrBusy] if a query runs.
-func (e *Environment) enterAlone(ctx context.Context) (_ context.Context, leave func(), _ error) {
-	ctx, left, err := e.enter(ctx)
+// Pause freezes the sandbox and all its processes until [Environment.Resume]. A running query
+// waits too, but its deadlines do not. What Interrupt, SetMode and SetModel ask the agent for
+// happens after Resume. Usage, Snapshot and Close work as before; Close pauses the sandbox again
+// if it leaves the sandbox alive. Other methods return primitives.ErrUnavailable until Resume.
+// Errors are those of primitives.Pause.
+func (e *Environment) Pause(ctx context.Context) error {
+	ctx, leave, err := e.scripts.Enter(ctx)
 	if err != nil {
-		return nil, nil, err
+		return err
 	}
-	select {
-	case e.busy <- struct{}{}:
-		return ctx, func() { <-e.busy; left() }, nil
-	default:
-		left()
-		return nil, nil, ErrBusy
+	defer leave()
+	e.pausing.Lock()
+	defer e.pausing.Unlock()
+	if err := primitives.Pause(ctx, e.prim); err != nil {
+		return err
 	}
-}
-
-func (e *Environment) isClosed() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.closed
-}
-
-// adopt registers a process, which Close then ends.
-func (e *Environment) adopt(p *process) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.closed {
-		return ErrClosed
-	}
-	e.procs[p] = struct{}{}
+	outlives := context.WithoutCancel(ctx)
+	e.resumeOnClose = func() (freeze func()) { return e.wake(outlives) }
 	return nil
 }
 
-// release ends a process and forgets it.
-func (e *Environment) release(p *process) {
-	p.close()
-	e.forget(p)
-}
-
-// forget removes a closed process.
-func (e *Environment) forget(p *process) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.procs, p)
-	if e.agent == p {
-		e.agent = nil
+// Resume lets the processes of a paused sandbox continue.
+func (e *Environment) Resume(ctx context.Context) error {
+	ctx, leave, err := e.scripts.Enter(ctx)
+	if err != nil {
+		return err
 	}
+	defer leave()
+	e.pausing.Lock()
+	defer e.pausing.Unlock()
+	if err := primitives.Resume(ctx, e.prim); err != nil {
+		return err
+	}
+	e.resumeOnClose = nil
+	return nil
 }
 
-// session returns the part that all requests share.
-func (e *Environment) session() runnerscripts.Session {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	agent := e.cfg.Agent
-	agent.Model, agent.PermissionMode = cmp.Or(e.model, agent.Model), cmp.Or(e.mode, agent.PermissionMode)
-	return runnerscripts.Session{
-		Protocol:  runnerscripts.Protocol,
-		SessionID: e.cfg.SessionID,
-		Agent:     agent,
-		Paths:     e.prim.Paths(),
-		Gateway:   e.gate.At,
+// checkNotPaused returns an error if the sandbox is paused: a live agent in it could neither work nor
+// end.
+func (e *Environment) checkNotPaused(ctx context.Context) error {
+	e.pausing.Lock()
+	defer e.pausing.Unlock()
+	if e.resumeOnClose == nil {
+		return nil
+	}
+	paused, err := e.isPaused(ctx)
+	switch {
+	case err != nil:
+		return err
+	case paused:
+		return fmt.Errorf("%w: it is paused; resume it", primitives.ErrUnavailable)
+	}
+	e.resumeOnClose = nil
+	return nil
+}
+
+// isPaused asks the sandbox, because another program may have resumed it.
+func (e *Environment) isPaused(ctx context.Context) (bool, error) {
+	state, err := e.prim.Poll(ctx)
+	return state.Status == primitives.StatusPaused, err
+}
+
+// resumeForClose resumes a paused sandbox, so that processes in it can end. The function it returns
+// pauses the sandbox again if the sandbox outlives the environment.
+func (e *Environment) resumeForClose() (freeze func()) {
+	e.pausing.Lock()
+	defer e.pausing.Unlock()
+	if e.resumeOnClose == nil {
+		return func() {}
+	}
+	return e.resumeOnClose()
+}
+
+// wake resumes the sandbox so that Close can shut processes down. ctx is that of Pause, because
+// Close has none.
+func (e *Environment) wake(ctx context.Context) (freeze func()) {
+	resuming, cancel := context.WithTimeout(ctx, e.scripts.Probe)
+	defer cancel()
+	paused, err := e.isPaused(resuming)
+	ends := e.owner.release != nil && !e.owner.kept
+	// Resume also if Poll reports that it runs: this handle may not know.
+	if rerr := primitives.Resume(resuming, e.prim); rerr != nil || err != nil || !paused || ends {
+		return func() {} // how the processes end shows what is wrong
+	}
+	return func() {
+		pausing, cancel := context.WithTimeout(ctx, e.scripts.Probe)
+		defer cancel()
+		if err := primitives.Pause(pausing, e.prim); err != nil {
+			e.log.Warn("could not pause the sandbox again", "error", err)
+		}
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/query"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -156,7 +157,7 @@ func TestAQueryOutlivesItsKilledHostAndCanBeFollowed(t *testing.T) {
 		if got := conversation(t, events); !strings.Contains(got, "second after") || strings.Contains(got, "before") {
 			t.Errorf("the agent said %q", got)
 		}
-		if !env.agent.adopted {
+		if !env.queries.Agent().Adopted {
 			t.Error("the agent was started again")
 		}
 		// A replay of an ended query is the same for every client.
@@ -198,7 +199,7 @@ func TestAnInterruptLeavesTheQueryOfAnotherProgramAlone(t *testing.T) {
 				types = append(types, ev.Type)
 			}
 		}
-		if !errors.Is(last, context.Canceled) || errors.Is(last, errNotStopped) {
+		if !errors.Is(last, context.Canceled) || errors.Is(last, query.ErrNotStopped) {
 			t.Errorf("the query that waited: %v after %v", last, types)
 		}
 		writeIn(t, env, "go-on", "")
@@ -213,14 +214,25 @@ func TestAnInterruptLeavesTheQueryOfAnotherProgramAlone(t *testing.T) {
 	}
 }
 
-// promptsOf returns the records of the sandbox's queries.
-func promptsOf(t *testing.T, env *Environment) []queryRecord {
+// promptsOf returns the IDs of the prompts that a kept sandbox lists.
+func promptsOf(t *testing.T, env *Environment) []string {
 	t.Helper()
-	all, err := env.prompts(t.Context())
-	if err != nil {
+	p := env.Primitive()
+	list, err := primitives.ReadFile(t.Context(), p, p.Paths().App+"/"+query.File, 1<<20)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
-	return all
+	var ids []string
+	for line := range strings.Lines(string(list)) {
+		var one struct {
+			QueryID string `json:"query_id"`
+			Seen    bool   `json:"seen"`
+		}
+		if err := json.Unmarshal([]byte(line), &one); err == nil && !one.Seen {
+			ids = append(ids, one.QueryID)
+		}
+	}
+	return ids
 }
 
 func TestAQueryWhoseAgentNeverBeganIsOver(t *testing.T) {

@@ -9,7 +9,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/agentenv-dev/agentenv/environment/internal/kept"
+	"github.com/agentenv-dev/agentenv/environment/internal/query"
+	"github.com/agentenv-dev/agentenv/environment/internal/script"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
@@ -26,7 +27,7 @@ import (
 // Queries return ErrBusy while Fork runs. Other errors are those of primitives.Fork, such as
 // errors.ErrUnsupported for a sandbox that cannot be copied.
 func (e *Environment) Fork(ctx context.Context, n int) ([]*Environment, error) {
-	ctx, leave, err := e.enterAlone(ctx)
+	ctx, leave, err := e.queries.Alone(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +62,7 @@ func (e *Environment) Fork(ctx context.Context, n int) ([]*Environment, error) {
 // conversation returns the Setup from which a copy's agent resumes the conversation.
 func (e *Environment) conversation(ctx context.Context) (Setup, error) {
 	prepared, first, err := e.isPrepared(ctx)
-	if err != nil || !prepared && (first.Transcript != nil || !e.owner.placed || e.session().Agent.Name == "") {
+	if err != nil || !prepared && (first.Transcript != nil || !e.owner.placed || e.queries.Request().Agent.Name == "") {
 		return first, err
 	}
 	// Another program may have had the queries of a sandbox that this one has attached to.
@@ -80,7 +81,7 @@ func (e *Environment) conversation(ctx context.Context) (Setup, error) {
 // copyOn creates an environment for a copy of the sandbox.
 func (e *Environment) copyOn(ctx context.Context, p primitives.EnvironmentPrimitive, start Setup) (*Environment, error) {
 	cfg := e.cfg
-	cfg.SessionID, cfg.Workspace, cfg.Agent = uuid.NewString(), nil, e.session().Agent
+	cfg.SessionID, cfg.Workspace, cfg.Agent = uuid.NewString(), nil, e.queries.Request().Agent
 	e.mu.Lock()
 	cfg.Sandbox.AllowHosts = e.hosts
 	e.mu.Unlock()
@@ -90,13 +91,14 @@ func (e *Environment) copyOn(ctx context.Context, p primitives.EnvironmentPrimit
 		folders: e.owner.folders, baseline: e.owner.baseline, unknown: e.owner.unknown,
 	}
 	if own.kept {
-		own.release = p.Close
+		own.release, own.log = p.Close, cfg.recordOf(p, true)
 	}
 	c, err := prepare(ctx, p, cfg, own)
 	if err != nil {
 		return nil, err
 	}
-	c.first, c.grace, c.margin, c.probe, c.maxLine = start, e.grace, e.margin, e.probe, e.maxLine
+	c.first = start
+	c.queries.Grace, c.queries.Margin, c.scripts.Probe, c.scripts.MaxLine = e.queries.Grace, e.queries.Margin, e.scripts.Probe, e.scripts.MaxLine
 	if err := c.base.share(&e.base); err != nil {
 		return nil, errors.Join(err, c.gate.Close(), c.base.close())
 	}
@@ -113,20 +115,10 @@ func (e *Environment) copyOn(ctx context.Context, p primitives.EnvironmentPrimit
 	return c, nil
 }
 
-// Terminate closes the environment and ends its sandbox, even if the sandbox is kept or another
-// program created it. It may be called after Close.
-func (e *Environment) Terminate(ctx context.Context) error {
-	_, err := e.prim.Terminate(context.WithoutCancel(ctx))
-	if err == nil {
-		kept.Forget(e.cfg.Sandbox.Type, e.ID())
-	}
-	return errors.Join(err, e.Close())
-}
-
 // forgetQueries removes the copied records of queries, which run only in the original.
 func (e *Environment) forgetQueries(ctx context.Context) error {
 	app := e.prim.Paths().App
-	for _, name := range []string{queriesDir, queriesFile} {
+	for _, name := range []string{script.QueriesDir, query.File} {
 		err := e.prim.Remove(ctx, path.Join(app, name), true)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -140,7 +132,7 @@ func (e *Environment) forgetQueries(ctx context.Context) error {
 // docker.Provider.RemoveSnapshot and modal.Provider.RemoveSnapshot. A snapshot has no processes.
 // While a query runs the error is [ErrBusy]; other errors are those of primitives.Snapshot.
 func (e *Environment) Snapshot(ctx context.Context) (id string, err error) {
-	ctx, leave, err := e.enterAlone(ctx)
+	ctx, leave, err := e.queries.Alone(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -151,103 +143,10 @@ func (e *Environment) Snapshot(ctx context.Context) (id string, err error) {
 // Usage returns what the sandbox uses of its machine now. The error is errors.ErrUnsupported if
 // the sandbox cannot report it.
 func (e *Environment) Usage(ctx context.Context) (primitives.Usage, error) {
-	ctx, leave, err := e.enter(ctx)
+	ctx, leave, err := e.scripts.Enter(ctx)
 	if err != nil {
 		return primitives.Usage{}, err
 	}
 	defer leave()
 	return primitives.ReadUsage(ctx, e.prim)
-}
-
-// Pause freezes the sandbox and all its processes until [Environment.Resume]. A running query
-// waits too, but its deadlines do not. What Interrupt, SetMode and SetModel ask the agent for
-// happens after Resume. Usage, Snapshot and Close work as before; Close pauses the sandbox again
-// if it leaves the sandbox alive. Other methods return primitives.ErrUnavailable until Resume.
-// Errors are those of primitives.Pause.
-func (e *Environment) Pause(ctx context.Context) error {
-	ctx, leave, err := e.enter(ctx)
-	if err != nil {
-		return err
-	}
-	defer leave()
-	e.pausing.Lock()
-	defer e.pausing.Unlock()
-	if err := primitives.Pause(ctx, e.prim); err != nil {
-		return err
-	}
-	outlives := context.WithoutCancel(ctx)
-	e.resumeOnClose = func() (freeze func()) { return e.wake(outlives) }
-	return nil
-}
-
-// Resume lets the processes of a paused sandbox continue.
-func (e *Environment) Resume(ctx context.Context) error {
-	ctx, leave, err := e.enter(ctx)
-	if err != nil {
-		return err
-	}
-	defer leave()
-	e.pausing.Lock()
-	defer e.pausing.Unlock()
-	if err := primitives.Resume(ctx, e.prim); err != nil {
-		return err
-	}
-	e.resumeOnClose = nil
-	return nil
-}
-
-// checkNotPaused returns an error if the sandbox is paused: a live agent in it could neither work nor
-// end.
-func (e *Environment) checkNotPaused(ctx context.Context) error {
-	e.pausing.Lock()
-	defer e.pausing.Unlock()
-	if e.resumeOnClose == nil {
-		return nil
-	}
-	paused, err := e.isPaused(ctx)
-	switch {
-	case err != nil:
-		return err
-	case paused:
-		return fmt.Errorf("%w: it is paused; resume it", primitives.ErrUnavailable)
-	}
-	e.resumeOnClose = nil
-	return nil
-}
-
-// isPaused asks the sandbox, because another program may have resumed it.
-func (e *Environment) isPaused(ctx context.Context) (bool, error) {
-	state, err := e.prim.Poll(ctx)
-	return state.Status == primitives.StatusPaused, err
-}
-
-// resumeForClose resumes a paused sandbox, so that processes in it can end. The function it returns
-// pauses the sandbox again if the sandbox outlives the environment.
-func (e *Environment) resumeForClose() (freeze func()) {
-	e.pausing.Lock()
-	defer e.pausing.Unlock()
-	if e.resumeOnClose == nil {
-		return func() {}
-	}
-	return e.resumeOnClose()
-}
-
-// wake resumes the sandbox so that Close can shut processes down. ctx is that of Pause, because
-// Close has none.
-func (e *Environment) wake(ctx context.Context) (freeze func()) {
-	resuming, cancel := context.WithTimeout(ctx, e.probe)
-	defer cancel()
-	paused, err := e.isPaused(resuming)
-	ends := e.owner.release != nil && !e.owner.kept
-	// Resume also if Poll reports that it runs: this handle may not know.
-	if rerr := primitives.Resume(resuming, e.prim); rerr != nil || err != nil || !paused || ends {
-		return func() {} // how the processes end shows what is wrong
-	}
-	return func() {
-		pausing, cancel := context.WithTimeout(ctx, e.probe)
-		defer cancel()
-		if err := primitives.Pause(pausing, e.prim); err != nil {
-			e.log.Warn("could not pause the sandbox again", "error", err)
-		}
-	}
 }

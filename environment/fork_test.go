@@ -344,18 +344,15 @@ func TestAPausedSandboxIsClosed(t *testing.T) {
 			box.Keep = keep
 			env := create(t, Config{Sandbox: box, Agent: remembering(t)})
 			say(t, env, "before")
-			env.mu.Lock()
-			agent := env.agent
-			env.mu.Unlock()
+			agent := env.queries.Agent()
 			if err := env.Pause(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			if err := env.Close(); err != nil {
 				t.Error(err)
 			}
-			<-agent.exited
-			if agent.status.Reason != primitives.ReasonExited || agent.status.Code != 0 {
-				t.Errorf("the agent's runner did not heed its end: %+v, %v", agent.status, agent.waitErr)
+			if ended := agent.Failure(nil, nil); ended.Status.Reason != primitives.ReasonExited || ended.Status.Code != 0 {
+				t.Errorf("the agent's runner did not heed its end: %+v, %v", ended.Status, ended)
 			}
 			if !keep {
 				return

@@ -100,22 +100,6 @@ func (c Config) modelPolicy() ModelPolicy {
 	return policy
 }
 
-// maxTold limits how many refusals a query reports.
-const maxTold = 64
-
-// refused reports that a process in the sandbox wanted a host that is not allowed. It reports
-// each message once.
-func (r *queryRun) refused(message string) {
-	if r.refusals == nil {
-		r.refusals = map[string]bool{}
-	}
-	if r.refusals[message] || len(r.refusals) == maxTold {
-		return
-	}
-	r.refusals[message] = true
-	r.warn(message)
-}
-
 // SetAllowHosts replaces Sandbox.AllowHosts while the sandbox runs, also for the running agent
 // and running commands. It closes connections to hosts that are no longer allowed. Other
 // programs that are attached to the sandbox keep their rules; programs that attach later get the
@@ -135,8 +119,8 @@ func (e *Environment) SetAllowHosts(hosts []string) error {
 	e.hosts = append([]string{}, hosts...)
 	e.mu.Unlock()
 	e.log.Info("allowed hosts changed", "hosts", hosts)
-	if e.kept != nil && e.owner.unknown == nil {
-		e.remember(e.kept.Store)
+	if e.owner.log != nil && e.owner.unknown == nil {
+		e.remember(e.owner.log.Store)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/query"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -29,9 +30,9 @@ func TestAnAgentStopsAtAnyTime(t *testing.T) {
 	} {
 		stopsAt(t, env, c.name, c.prompt, c.at)
 	}
-	p := env.agent
-	if text := say(t, env, "remember"); !strings.Contains(text, "after: think\ntalk\nask") || env.agent != p {
-		t.Errorf("the next query: %q, of the same process: %v", text, env.agent == p)
+	p := env.queries.Agent()
+	if text := say(t, env, "remember"); !strings.Contains(text, "after: think\ntalk\nask") || env.queries.Agent() != p {
+		t.Errorf("the next query: %q, of the same process: %v", text, env.queries.Agent() == p)
 	}
 }
 
@@ -57,7 +58,7 @@ func stopsAt(t *testing.T, env *Environment, name, prompt string, at runnerscrip
 		t.Errorf("%s: interrupted %v, the last of %q is %s", name, interrupted, types(events), last.Payload)
 	}
 	for id, ends := range resolutions(t, events) {
-		if len(ends) != 1 || ends[0].Reason != reasonCancelled {
+		if len(ends) != 1 || ends[0].Reason != query.ReasonCancelled {
 			t.Errorf("%s: request %s was resolved as %+v", name, id, ends)
 		}
 	}

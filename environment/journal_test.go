@@ -94,7 +94,7 @@ func TestAFollowerKnowsWhichRequestsAreAnswered(t *testing.T) {
 		t.Errorf("answered: %v, want the first only", answered)
 	}
 	// After the end of the query there is no request to decide.
-	other.cfg.OnPermission = func(_ context.Context, req PermissionRequest) PermissionDecision {
+	other.queries.Permissions.On = func(_ context.Context, req PermissionRequest) PermissionDecision {
 		t.Errorf("it is asked for a decision about %s", req.ID)
 		return req.Allow()
 	}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/query"
+	"github.com/agentenv-dev/agentenv/environment/internal/script"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -36,15 +38,15 @@ func TestMisbehavingScripts(t *testing.T) {
 		},
 		"an end without query_completed is an error": {
 			started + `exit 0`, failed,
-			func(e *ScriptError) bool { return errors.Is(e, errNotCompleted) && e.Status.Success() },
+			func(e *ScriptError) bool { return errors.Is(e, query.ErrNotCompleted) && e.Status.Success() },
 		},
 		"an end before query_started is an error": {
 			`exit 0`, "query_failed",
-			func(e *ScriptError) bool { return errors.Is(e, errNotStarted) },
+			func(e *ScriptError) bool { return errors.Is(e, query.ErrNotStarted) },
 		},
 		"a result does not replace query_completed": {
 			started + `echo '{"type":"result","ok":true}'`, failed,
-			func(e *ScriptError) bool { return errors.Is(e, errResultTooSoon) },
+			func(e *ScriptError) bool { return errors.Is(e, query.ErrResultTooSoon) },
 		},
 		"a failure that the script reports is in the error": {
 			`echo '{"type":"result","ok":false,"error":{"code":"agent_missing","message":"install it"}}'; exit 1`, "query_failed",
@@ -67,7 +69,7 @@ func TestMisbehavingScripts(t *testing.T) {
 		},
 		"half a line at the end is a log event": {
 			started + `printf '{"type":"query_comp'`, "query_started log query_failed",
-			func(e *ScriptError) bool { return errors.Is(e, errNotCompleted) },
+			func(e *ScriptError) bool { return errors.Is(e, query.ErrNotCompleted) },
 		},
 		"the last line needs no line end": {
 			started + `printf '{"type":"query_completed"}'`, "query_started query_completed", nil,
@@ -101,7 +103,7 @@ func TestMisbehavingScripts(t *testing.T) {
 		},
 		"a script that closes its output and stays is ended": {
 			started + `exec >&-; exec sleep 1000`, failed,
-			func(e *ScriptError) bool { return errors.Is(e, errStaysOpen) },
+			func(e *ScriptError) bool { return errors.Is(e, script.ErrStaysOpen) },
 		},
 		"secrets are blotted out of standard error": {
 			started + `echo "key is $API_KEY" >&2; exit 1`, failed,
@@ -117,7 +119,7 @@ func TestMisbehavingScripts(t *testing.T) {
 				Scripts: Scripts{SetupSession: fine(), ExecuteQuery: shell(c.script)},
 			})
 			if strings.Contains(name, "over the limit") {
-				env.maxLine = 1 << 20
+				env.scripts.MaxLine = 1 << 20
 			}
 			events, err := collect(t.Context(), env, Query{Prompt: "x"})
 			if got := types(events); got != c.events {
@@ -180,7 +182,7 @@ func TestSetupAndTranscriptScriptsAreHeldToTheirResult(t *testing.T) {
 		script string
 		want   func(*ScriptError) bool
 	}{
-		"no result": {`cat >/dev/null`, func(e *ScriptError) bool { return errors.Is(e, errNoResult) }},
+		"no result": {`cat >/dev/null`, func(e *ScriptError) bool { return errors.Is(e, script.ErrNoResult) }},
 		"a code after a good result": {
 			`cat >/dev/null; echo '{"type":"result","ok":true}'; exit 9`,
 			func(e *ScriptError) bool { return e.Status.Code == 9 },
@@ -191,7 +193,7 @@ func TestSetupAndTranscriptScriptsAreHeldToTheirResult(t *testing.T) {
 		},
 		"not ok without a reason": {
 			`cat >/dev/null; echo '{"type":"result","ok":false}'`,
-			func(e *ScriptError) bool { return errors.Is(e, errNoReason) },
+			func(e *ScriptError) bool { return errors.Is(e, script.ErrNoReason) },
 		},
 		"data of another shape": {
 			`cat >/dev/null; echo '{"type":"result","ok":true,"data":[]}'`,

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"reflect"
 	"slices"
 
@@ -35,7 +34,7 @@ import (
 // while a query runs; errors.ErrUnsupported for an agent that cannot move its memory (without
 // runnerscripts.FeatureResume); and those of [Create].
 func (e *Environment) Move(ctx context.Context, to Config) (*Environment, error) {
-	ctx, leave, err := e.enterAlone(ctx) // a query that ran now would be lost
+	ctx, leave, err := e.queries.Alone(ctx) // a query that ran now would be lost
 	if err != nil {
 		return nil, fmt.Errorf("move: %w", err)
 	}
@@ -44,7 +43,7 @@ func (e *Environment) Move(ctx context.Context, to Config) (*Environment, error)
 	if err != nil {
 		return nil, fmt.Errorf("move: %w", err)
 	}
-	name, end := e.kept.Name(), e.Terminate
+	name, end := e.owner.log.Name(), e.Terminate
 	if e.owner.release == nil {
 		end = func(context.Context) error { return e.Close() }
 	}
@@ -52,7 +51,7 @@ func (e *Environment) Move(ctx context.Context, to Config) (*Environment, error)
 		return moved, fmt.Errorf("move: end the sandbox %s: %w", e.ID(), err)
 	}
 	if name != "" && to.Name == "" {
-		if err := moved.kept.SetName(ctx, name, lives); err != nil {
+		if err := moved.owner.log.SetName(ctx, name, lives); err != nil {
 			return moved, fmt.Errorf("move: %w", err)
 		}
 	}
@@ -70,7 +69,7 @@ func (e *Environment) copyTo(ctx context.Context, to Config) (*Environment, erro
 	if err != nil {
 		return nil, err
 	}
-	if working, err := e.working(ctx); err != nil {
+	if working, err := e.queries.Working(ctx); err != nil {
 		return nil, err
 	} else if working {
 		return nil, fmt.Errorf("%w: one that another program has begun; follow it to its end first", ErrBusy)
@@ -97,36 +96,6 @@ func (e *Environment) copyTo(ctx context.Context, to Config) (*Environment, erro
 		return nil, errors.Join(err, moved.Terminate(ctx))
 	}
 	return moved, nil
-}
-
-// working reports whether a query of another program runs.
-func (e *Environment) working(ctx context.Context) (bool, error) {
-	_, running, err := e.runningQuery(ctx)
-	return running, err
-}
-
-// runningQuery returns how far the latest query is, and whether it runs.
-func (e *Environment) runningQuery(ctx context.Context) (far progress, running bool, err error) {
-	last, err := e.lastPrompt(ctx)
-	if errors.Is(err, ErrNoQuery) || err == nil && last.Seen {
-		return far, false, nil
-	}
-	if err != nil {
-		return far, false, err
-	}
-	far, err = e.progressOf(ctx, last)
-	switch {
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrInvalid):
-		return far, false, nil // its output is gone, so the query is gone
-	case err != nil || far.ended:
-		return far, false, err
-	}
-	proc, err := primitives.Reattach(ctx, e.prim, last.Process, primitives.Offset{Stdout: last.Offset, NoFollow: true})
-	if err != nil {
-		return far, false, err
-	}
-	alive := !exits(ctx, proc, primitives.DefaultGrace)
-	return far, alive, errors.Join(context.Cause(ctx), proc.Close())
 }
 
 // createWithWorkspace creates a sandbox with the workspace of this one.
@@ -197,7 +166,7 @@ func (e *Environment) fillConfig(to Config) (Config, error) {
 		if !reflect.ValueOf(to.Agent).IsZero() {
 			return to, fmt.Errorf("%w: agent: its name is missing; give it, %q, beside what else is said of it", ErrConfig, e.cfg.Agent.Name)
 		}
-		if to.Agent = e.session().Agent; env != nil {
+		if to.Agent = e.queries.Request().Agent; env != nil {
 			to.Agent.Env = env
 		}
 	}
@@ -234,6 +203,6 @@ func (e *Environment) takeOverRecord(ctx context.Context) error {
 	if err := e.leaveBaseline(ctx); err != nil {
 		return err
 	}
-	e.remember(e.kept.Store)
+	e.remember(e.owner.log.Store)
 	return nil
 }

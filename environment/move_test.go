@@ -291,7 +291,7 @@ func TestOnlyTheEnvironmentOfAnUnnamedAgentCountsForAMove(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := moved.session().Agent; got.Name != "script" || got.Env["KEY"] != "value" {
+	if got := moved.queries.Request().Agent; got.Name != "script" || got.Env["KEY"] != "value" {
 		t.Errorf("%+v", got)
 	}
 	if err := moved.Close(); err != nil {

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/script"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -159,8 +160,8 @@ func TestOnPermissionDoesNotHoldUpAQueryWhoseRunnerTakesNoInput(t *testing.T) {
 			continue
 		}
 		// The first line is larger than the pipe, and the others fill the queue behind it.
-		for range queuedControls + 1 {
-			if err := env.agent.send(t.Context(), strings.Repeat("x", 1<<20)); err != nil {
+		for range script.QueuedControls + 1 {
+			if err := env.queries.Agent().Send(t.Context(), strings.Repeat("x", 1<<20)); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -3,15 +3,11 @@
 package environment
 
 import (
-	"bufio"
-	"errors"
-	"fmt"
-	"io"
 	"strings"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/query"
 	"github.com/agentenv-dev/agentenv/internal/test/testmemory"
-	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -32,7 +28,7 @@ func TestFloodOfPermissionRequestsIsBounded(t *testing.T) {
 			env := withQuery(t, askingMuch(c.program))
 			counts := make(map[runnerscripts.EventType]int)
 			var asked []runnerscripts.Event // while they are pending
-			testmemory.AtMost(t, 2*maxOpenBytes, func() {
+			testmemory.AtMost(t, 2*query.MaxOpenBytes, func() {
 				for ev, err := range env.ExecuteQuery(t.Context(), Query{Prompt: "x"}) {
 					if err != nil {
 						t.Fatal(err)
@@ -51,24 +47,4 @@ func TestFloodOfPermissionRequestsIsBounded(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestFloodOfRequestsOfAFollowedQueryIsBounded(t *testing.T) {
-	line := `{"type":"request_permission","payload":{"id":"` + strings.Repeat("x", 1000) + `%d"}}` + "\n"
-	in, out := io.Pipe()
-	go func() {
-		w := bufio.NewWriter(out)
-		for i := range 100_000 {
-			if _, err := fmt.Fprintf(w, line, i); err != nil {
-				return
-			}
-		}
-		_ = out.CloseWithError(w.Flush())
-	}()
-	defer in.Close()
-	testmemory.AtMost(t, 3*maxSettled, func() {
-		if _, err := readProgress(in, 0, "q"); !errors.Is(err, primitives.ErrLimit) {
-			t.Errorf("error %v, want ErrLimit", err)
-		}
-	})
 }

@@ -60,7 +60,7 @@ func TestTheModeMayChangeWhileChangesAreLookedFor(t *testing.T) {
 		if err := env.SetMode(t.Context(), mode); err != nil {
 			t.Error(err)
 		}
-		if got := env.session().Agent.PermissionMode; got != mode {
+		if got := env.queries.Request().Agent.PermissionMode; got != mode {
 			t.Errorf("the mode is %q", got)
 		}
 		select {
@@ -152,34 +152,10 @@ func TestHealthyEndsWithItsContext(t *testing.T) {
 
 func TestASandboxThatDoesNotAnswerIsUnavailable(t *testing.T) {
 	env := newOver(t, silent{newBare(t)}, Config{Scripts: Scripts{ReadTranscript: shell("exit 3")}})
-	env.probe = 1
+	env.scripts.Probe = 1
 	_, err := env.ReadTranscript(t.Context())
 	var script *ScriptError
 	if !errors.As(err, &script) || script.Status.Code != 3 || !errors.Is(err, primitives.ErrUnavailable) {
 		t.Errorf("error %v, want code 3 and primitives.ErrUnavailable", err)
-	}
-}
-
-// A prompt whose record is written must reach the agent. What ends its query then is an interrupt,
-// which leaves the queries of other programs alone.
-func TestALineIsQueuedThoughItsContextIsDone(t *testing.T) {
-	t.Parallel()
-	p := &process{input: make(chan []byte, 20)}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	for range cap(p.input) {
-		if err := p.queue(ctx, []byte("line")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := p.queue(ctx, []byte("one too many")); !errors.Is(err, context.Canceled) {
-		t.Errorf("into a full queue: %v", err)
-	}
-	closed := &process{input: make(chan []byte, 20), stop: make(chan struct{})}
-	close(closed.stop)
-	for range cap(closed.input) {
-		if err := closed.queue(t.Context(), []byte("line")); !errors.Is(err, ErrClosed) {
-			t.Fatalf("after the end: %v", err)
-		}
 	}
 }

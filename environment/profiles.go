@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 
 	"github.com/agentenv-dev/agentenv/environment/internal/configfile"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
 // ProfileInfo describes a profile that a configuration can name.
@@ -59,3 +60,16 @@ func catalog(config string) configfile.Catalog {
 	}
 	return c
 }
+
+// Profile adapts a general agent to a task: instructions, skills, MCP servers, limits.
+type Profile = runnerscripts.Profile
+
+// LoadProfile reads a profile from a YAML or JSON file, or from a folder. A folder has the
+// layout that Claude Code uses in a project: CLAUDE.md or AGENTS.md, and beside them or in its
+// folder .claude the folders rules, skills, commands and agents, settings.json with permissions
+// and hooks, and .mcp.json. A profile.yaml or profile.json in the folder holds the rest, such as
+// the model.
+//
+// Errors in the files are [ErrConfig], and the message says where. LoadProfile refuses symbolic
+// links that lead out of the folder, pipes, devices and files of more than 4 MiB.
+func LoadProfile(name string) (Profile, error) { return reader.LoadProfile(name) }

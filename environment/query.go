@@ -1,30 +1,15 @@
 package environment
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"io/fs"
 	"iter"
-	"sync"
 	"time"
 
-	"github.com/google/uuid"
-
-	"github.com/agentenv-dev/agentenv/environment/internal/kept"
-	"github.com/agentenv-dev/agentenv/internal/eventlog"
-	program "github.com/agentenv-dev/agentenv/internal/owner"
+	"github.com/agentenv-dev/agentenv/environment/internal/query"
+	"github.com/agentenv-dev/agentenv/internal/permission"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
-
-// killMargin is how much longer than the grace period of an interrupt a runner may take to kill
-// the agent, before the runner itself is killed.
-const killMargin = 5 * time.Second
-
-// probeTimeout is how long a sandbox may take to answer that it lives, after something in it has
-// failed.
-const probeTimeout = 5 * time.Second
 
 // Query is one prompt.
 type Query struct {
@@ -66,380 +51,129 @@ type Query struct {
 // sequence ends with the cause of ctx. An agent that does not stop within 5 seconds
 // (runnerscripts.DefaultInterruptGrace) is killed, and the next query starts it again.
 func (e *Environment) ExecuteQuery(ctx context.Context, q Query) iter.Seq2[runnerscripts.Event, error] {
-	return func(yield func(runnerscripts.Event, error) bool) {
-		if q.ID == "" {
-			q.ID = uuid.NewString()
-		}
-		r := &queryRun{env: e, query: q, yield: yield, began: now(), index: q.After}
-		if err := r.run(ctx); err != nil && !r.left {
-			yield(runnerscripts.Event{}, err)
-		}
-	}
+	return func(yield func(runnerscripts.Event, error) bool) { e.queries.Execute(ctx, query.Query(q), yield) }
 }
 
-// queryRun is one running query.
-type queryRun struct {
-	env   *Environment
-	query Query
-	yield func(runnerscripts.Event, error) bool
-	began time.Time
-	index int // of the last event that was read
-
-	active   *activeQuery
-	used     func() Used // ends the measuring
-	watching bool        // another program sent the prompt
-	shared   bool        // other programs may interrupt it, answer its requests and queue prompts
-	seen     bool        // the sandbox has a record of its end
-
-	left    bool                // the caller has left the loop
-	usage   runnerscripts.Usage // of models
-	started bool                // the runner works on the prompt
-	untaken bool                // the runner ended before it started the query
-	killed  bool                // a tool may have been killed
-	ended   bool                // query_completed or query_failed was reported
-
-	refusals map[string]bool // the refused hosts that were reported
-
-	asks    sync.WaitGroup // pending permission requests
-	reports chan func()    // from other goroutines, for the goroutine that reports events
+// FollowQuery returns the events of the query that runs in the sandbox, whichever program sent
+// its prompt, until the query ends. If no query runs, it returns the events of the last one. It
+// omits events whose Index is at most after, so that a program that has some events continues
+// with the next one. Zero starts at the beginning.
+//
+// A query in a kept sandbox outlives its program, and FollowQuery continues it. The query can be
+// interrupted, and its permission requests can be answered, like those of a query of this
+// environment. This includes the requests in omitted events. Requests that were settled before
+// are [ErrNotPending], and Config.OnPermission is not called for them. If OnPermission is nil,
+// requests are left to the program that began the query.
+//
+// The sequence ends as that of [Environment.ExecuteQuery]. If ctx is done, the loop ends early
+// or the environment is closed, the query continues. The error is [ErrNoQuery] if no query was
+// begun since the sandbox was created, or if the sandbox has no durable commands.
+func (e *Environment) FollowQuery(ctx context.Context, after int) iter.Seq2[runnerscripts.Event, error] {
+	return func(yield func(runnerscripts.Event, error) bool) { e.queries.Follow(ctx, after, yield) }
 }
 
-func (r *queryRun) run(ctx context.Context) error {
-	e := r.env
-	if r.query.Prompt == "" {
-		return fmt.Errorf("execute query: %w: the prompt is empty", fs.ErrInvalid)
+// Unattended reports whether the sandbox has a query whose end no program has seen: the query
+// still runs, or it ended after its program was killed. Use [Environment.FollowQuery] to read
+// it.
+func (e *Environment) Unattended(ctx context.Context) (bool, error) {
+	return e.queries.Unattended(ctx)
+}
+
+// Working reports whether a query runs in the sandbox, of this program or another one.
+func (e *Environment) Working(ctx context.Context) (bool, error) {
+	ctx, leave, err := e.queries.Alone(ctx)
+	if errors.Is(err, ErrBusy) {
+		return true, nil
 	}
-	if r.query.Detach && !e.Durable() {
-		return fmt.Errorf("execute query: detach: %w: the sandbox is not kept or has no durable commands, or the script is one of your own", errors.ErrUnsupported)
-	}
-	ctx, leave, err := e.enterAlone(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer leave()
-	if ctx.Err() != nil {
-		return context.Cause(ctx) // the agent keeps waiting for a prompt
-	}
-	r.begin()
-	defer e.setQuery(nil)
-	if err := e.checkAgent(runnerscripts.ExecuteQuery); err != nil {
-		return r.fail(ctx, err) // no agent gets the prompt, and lists show no query that has ended
-	}
-	e.kept.Note(func(a *kept.Record) { a.Began, a.Ended, a.By, a.Waiting = r.began, time.Time{}, program.Self(), nil })
-	ctx, withdraw := context.WithCancelCause(ctx)
-	r.used = e.meter.Query(withdraw, func(limit *BudgetError) bool { return r.askForMore(ctx, limit) })
-	defer r.used()
-	err = r.ask(ctx)
-	goesOn := !r.ended && r.detaches(ctx)
-	withdraw(nil)
-	r.asks.Wait()
-	if goesOn {
-		r.leaveAgent()
-		return err
-	}
-	defer r.noteActivity()
-	if err != nil && !r.ended {
-		err = r.fail(ctx, err)
-	}
-	return err
+	return e.queries.Working(ctx)
 }
 
-// ask sends the prompt to an agent and follows the query to its end.
-func (r *queryRun) ask(ctx context.Context) error {
-	if err := r.env.checkNotPaused(ctx); err != nil {
-		return err
-	}
-	if err := r.prepare(ctx); err != nil {
-		return err
-	}
-	for {
-		p, fresh, err := r.agent(ctx)
-		if err != nil {
-			return err
-		}
-		err = r.follow(ctx, p)
-		// An agent of an earlier query that ended before it started this one has not seen the
-		// prompt.
-		if !fresh && r.untaken && !r.left && ctx.Err() == nil {
-			r.untaken = false
-			continue
-		}
-		return err
-	}
+// Durable reports whether a query can continue in the sandbox without this program, as
+// Query.Detach needs: the sandbox is kept and has durable commands, and the script is not the
+// user's own.
+func (e *Environment) Durable() bool { return e.queries.Durable() }
+
+// Interrupt asks the running query to stop and does not wait for it: the query completes with
+// runnerscripts.StopCancelled. A query that is still being prepared stops once it has begun. An
+// agent that does not stop within 5 seconds (runnerscripts.DefaultInterruptGrace) is killed, and
+// the query fails. A second interrupt changes nothing. Without a running query Interrupt does
+// nothing.
+func (e *Environment) Interrupt(ctx context.Context) error {
+	return e.queries.Interrupt(ctx)
 }
 
-var (
-	errNotStarted    = errors.New("the script ended before it took up the prompt")
-	errNotCompleted  = errors.New("the script ended without query_completed or query_failed")
-	errNotStopped    = errors.New("the runner did not end the query after an interrupt and was killed")
-	errResultTooSoon = errors.New("the script reported its result before the query was completed")
-)
-
-// follow reports the events of a process until the query is over.
-func (r *queryRun) follow(ctx context.Context, p *process) error {
-	var result *runnerscripts.Result
-	var lastResort <-chan time.Time // for a runner that does not keep the grace period
-	done, stop := ctx.Done(), r.active.stop
-	_, r.shared = p.proc.(*durableProcess)
-	if r.setProcess(p) {
-		p.offer(r.active.interruptLine())
-	}
-	interrupt := func() {
-		if r.env.interrupt(r.active) != nil {
-			p.offer(r.active.interruptLine()) // if the queue is full, lastResort ends the runner
-		}
-	}
-	for {
-		switch {
-		case r.left && r.query.Detach:
-			return nil
-		case r.left:
-			interrupt()
-		}
-		select {
-		case report := <-r.reports:
-			report()
-		case text := <-r.env.gate.Refusals():
-			r.refused(text)
-		case <-done:
-			if r.detaches(ctx) {
-				return context.Cause(ctx)
-			}
-			done = nil
-			interrupt()
-		case <-stop:
-			if stop = nil; !r.watching {
-				lastResort = time.After(r.env.grace + r.env.margin)
-			}
-		case <-lastResort:
-			r.env.log.Warn("runner killed: it did not end the query after an interrupt", eventlog.Query, r.query.ID)
-			r.env.release(p)
-			return &ScriptError{Script: p.script, Err: errors.Join(context.Cause(ctx), errNotStopped)}
-		case said, ok := <-p.events:
-			ev := said.Event
-			switch p.taken = max(p.taken, said.end); {
-			case !ok:
-				return r.died(ctx, p, result)
-			case ev.Type == runnerscripts.TypeResult:
-				var err error
-				if result, err = decodeResult(ev); err != nil {
-					r.drop(p)
-					return &ScriptError{Script: p.script, Err: err}
-				}
-			case r.shared && ev.QueryID != r.query.ID && ev.QueryID != "":
-				// The event belongs to a query of another program, before this one or queued.
-			default:
-				r.index++
-				if over, err := r.handleEvent(ctx, ev); over {
-					return r.finishQuery(ctx, p, err)
-				}
-			}
-		}
-	}
+// SetMode changes the permission mode of the agent, and of agents that this environment starts
+// later.
+func (e *Environment) SetMode(ctx context.Context, mode string) error {
+	return e.queries.SetMode(ctx, mode)
 }
 
-// handleEvent reports an event and whether it ends the query.
-func (r *queryRun) handleEvent(ctx context.Context, ev runnerscripts.Event) (over bool, err error) {
-	ev = r.env.fromScript(ev, r.query.ID, runnerscripts.SourceRunner)
-	ev.Index = r.index
-	switch ev.Type {
-	case runnerscripts.TypeQueryStarted:
-		r.started = true
-	case runnerscripts.TypePermissionRequest:
-		r.admit(ctx, ev, r.env.answer)
-		return false, nil
-	case runnerscripts.TypePermissionResolved:
-		r.resolved(ev)
-		return false, nil
-	case runnerscripts.TypeToolCallUpdate, runnerscripts.TypeToolCall:
-		r.noteTool(ev)
-	case runnerscripts.TypeQueryCompleted:
-		r.warnOutOfMemory(ctx)
-		done, err := r.completed(ctx, ev)
-		if err != nil {
-			return true, &ScriptError{Script: runnerscripts.ExecuteQuery, Err: err}
-		}
-		if endedBy(ctx) != nil {
-			return true, r.failed(ctx, ev, runnerscripts.QueryFailed{DurationMS: done.DurationMS, Usage: done.Usage})
-		}
-		if r.measure(&done.Usage) {
-			ev = r.said(ev.Type, done)
-		}
-		r.end(ev)
-		return true, nil
-	case runnerscripts.TypeQueryFailed:
-		failed, malformed := runnerscripts.Payload[runnerscripts.QueryFailed](ev)
-		if malformed != nil {
-			return true, &ScriptError{Script: runnerscripts.ExecuteQuery, Err: fmt.Errorf("its query_failed is malformed: %w", malformed)}
-		}
-		return true, r.failed(ctx, ev, failed)
-	}
-	r.report(ev)
-	return false, nil
+// SetModel changes the model of the agent, and of agents that this environment starts later.
+func (e *Environment) SetModel(ctx context.Context, model string) error {
+	return e.queries.SetModel(ctx, model)
 }
 
-// measure ends the measuring of what the query uses. It fills in what the agent did not report,
-// and reports whether it changed u.
-func (r *queryRun) measure(u *runnerscripts.Usage) (changed bool) {
-	before := *u
-	if r.used != nil {
-		measured := r.used()
-		if u.TotalInput()+u.OutputTokens == 0 {
-			cost := u.CostUSD
-			*u = measured.Usage
-			u.CostUSD = cost
-		}
-		u.CostUSD = cmp.Or(u.CostUSD, measured.CostUSD)
-	}
-	r.usage = *u
-	return *u != before
+// Respond answers a permission request of the running query by its ID. It is for programs whose
+// Config.OnPermission leaves the answer open, as [AnswerLater] does. Only the first answer
+// counts: for a request that was answered or withdrawn, or never existed, the error is
+// [ErrNotPending]. Without a running query it is [ErrNoQuery]. For an invalid decision, or one
+// that the request does not offer, it is fs.ErrInvalid, and the request stays pending for the
+// rest of Config.PermissionTimeout.
+//
+// ctx matters until the answer counts. Respond then queues the answer for the runner, even if
+// ctx is done meanwhile. If the runner does not read and its queue is full, Respond returns when
+// there is room, when the runner exits or when e is closed.
+func (e *Environment) Respond(ctx context.Context, id string, d PermissionDecision) error {
+	return e.queries.Respond(ctx, id, d)
 }
 
-// end reports the last event of the query.
-func (r *queryRun) end(ev runnerscripts.Event) {
-	r.settle(true, r.known(ev))
-	for len(r.env.gate.Refusals()) > 0 {
-		r.refused(<-r.env.gate.Refusals())
-	}
-	r.ended = true
-	r.report(ev)
+// Waiting is a permission request that waits for an answer.
+type Waiting struct {
+	ID    string    `json:"id"`
+	Title string    `json:"title"` // of the tool call, as one line
+	Since time.Time `json:"since"`
+	// Request is the whole request. It is nil in a [SandboxInfo].
+	Request *PermissionRequest `json:"-"`
 }
 
-// completed checks a query_completed. A runner that is ended together with its sandbox may still
-// report that the query was cancelled, which is an error.
-func (r *queryRun) completed(ctx context.Context, ev runnerscripts.Event) (done runnerscripts.QueryCompleted, err error) {
-	done, err = runnerscripts.Payload[runnerscripts.QueryCompleted](ev)
-	switch {
-	case err != nil:
-		return done, fmt.Errorf("its query_completed is malformed: %w", err)
-	case done.StopReason == runnerscripts.StopCancelled && !r.env.isClosed():
-		return done, r.env.probeAlive(ctx)
+// Waiting returns the permission requests that wait for an answer in the query that runs in the
+// sandbox, oldest first, whichever program began it. [Environment.FollowQuery] can answer them.
+// If no query runs it returns none. The sandbox must be kept and have durable commands: in others
+// only the program of the query knows, and the error is errors.ErrUnsupported.
+func (e *Environment) Waiting(ctx context.Context) ([]Waiting, error) {
+	found, err := e.queries.Open(ctx)
+	var open []Waiting
+	for _, w := range found {
+		open = append(open, Waiting{ID: w.ID, Title: w.Title, Since: w.Since, Request: &w.Request})
 	}
-	return done, nil
+	return open, err
 }
 
-// noteActivity stores that the query has ended.
-func (r *queryRun) noteActivity() {
-	if r.env.isClosed() && !r.env.owner.kept {
-		return // the sandbox has ended too
-	}
-	r.env.kept.Note(func(a *kept.Record) {
-		a.Ended, a.Waiting, a.Usage, a.Used = now(), nil, a.Usage.Add(r.usage), r.env.Used()
-	})
+// DefaultPermissionTimeout is how long a permission request waits for an answer if [Config] does
+// not say.
+const DefaultPermissionTimeout = permission.DefaultTimeout
+
+// PermissionRequest is an agent's request for permission.
+type PermissionRequest = runnerscripts.PermissionRequest
+
+// PermissionDecision is the answer; use Allow and Reject of the request to make one.
+type PermissionDecision = runnerscripts.PermissionDecision
+
+// AllowAll allows each request once, including those of Budget.Ask. It is for
+// Config.OnPermission, in a sandbox that confines the agent.
+func AllowAll(_ context.Context, req PermissionRequest) PermissionDecision { return req.Allow() }
+
+// RejectAll rejects each request. It is for Config.OnPermission.
+func RejectAll(_ context.Context, req PermissionRequest) PermissionDecision {
+	return req.Reject("This program rejects what needs permission.")
 }
 
-// finishQuery returns the error of a query that has ended, and drops a broken agent.
-func (r *queryRun) finishQuery(ctx context.Context, p *process, err error) error {
-	if !r.seen {
-		r.env.noteEnd(context.WithoutCancel(ctx), p, r.query.ID)
-	}
-	var failed *QueryError
-	if err != nil && (!errors.As(err, &failed) || failed.Failure.Code == runnerscripts.FailAgent) {
-		r.drop(p) // its agent is of no more use
-	}
-	if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
-		return errors.Join(cause, err)
-	}
-	return err
-}
-
-// drop ends a process, unless another query owns it.
-func (r *queryRun) drop(p *process) {
-	if !r.watching {
-		r.env.release(p)
-	}
-}
-
-// callInReporter calls report in the goroutine that reports events, unless the query ends before.
-func (r *queryRun) callInReporter(ctx context.Context, report func()) (called bool) {
-	select {
-	case r.reports <- report:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
-// report yields an event to the caller, unless the caller has left or has the event already.
-func (r *queryRun) report(ev runnerscripts.Event) {
-	if r.known(ev) {
-		return
-	}
-	eventlog.Write(r.env.log, ev)
-	if !r.left && !r.yield(ev, nil) {
-		r.left = true
-	}
-}
-
-// agent returns the process that has the prompt: the live one, or a fresh one.
-func (r *queryRun) agent(ctx context.Context) (p *process, fresh bool, err error) {
-	e, q := r.env, r.query
-	e.mu.Lock()
-	p = e.agent
-	e.mu.Unlock()
-	if p == nil {
-		var has bool
-		if p, has, err = r.rejoin(ctx); err != nil || has {
-			return p, false, err
-		}
-	}
-	if p != nil {
-		if err := r.notePrompt(ctx, p); err != nil {
-			return nil, false, err
-		}
-		err := p.send(ctx, runnerscripts.Control{Type: runnerscripts.ControlPrompt, ID: q.ID, Text: q.Prompt})
-		if err == nil {
-			return p, false, nil
-		}
-		e.release(p)
-		if !errors.Is(err, errScriptExited) {
-			return nil, false, err
-		}
-		e.log.Warn("agent has ended since its last query and is started again")
-	}
-	e.gate.Renew()
-	session := e.session()
-	if p, err = e.start(ctx, runnerscripts.ExecuteQuery, runnerscripts.QueryRequest{
-		Session: session, Profile: e.cfg.Profile, Prompt: q.Prompt, PromptID: q.ID, Raw: e.cfg.Raw,
-		InterruptGraceMS: max(1, e.grace.Milliseconds()),
-	}, func(p *process) error { return r.notePrompt(ctx, p) }); err != nil {
-		return nil, false, err
-	}
-	e.log.Debug("agent started", eventlog.Query, q.ID)
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.agent = p
-	// Send what was changed during the start. There is room: only the request was sent.
-	if e.model != "" && e.model != session.Agent.Model {
-		p.offer(runnerscripts.Control{Type: runnerscripts.ControlSetModel, Value: e.model})
-	}
-	if e.mode != "" && e.mode != session.Agent.PermissionMode {
-		p.offer(runnerscripts.Control{Type: runnerscripts.ControlSetMode, Value: e.mode})
-	}
-	return p, true, nil
-}
-
-// begin makes the query the running one.
-func (r *queryRun) begin() {
-	r.active = &activeQuery{id: r.query.ID, detached: r.query.Detach, stop: make(chan struct{}), requests: make(openRequests)}
-	r.reports = make(chan func())
-	for len(r.env.gate.Refusals()) > 0 { // from before the query
-		<-r.env.gate.Refusals()
-	}
-	r.env.setQuery(r.active)
-}
-
-func (e *Environment) setQuery(q *activeQuery) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.query = q
-}
-
-// setProcess records which process has the prompt, and reports whether the query was interrupted
-// before.
-func (r *queryRun) setProcess(p *process) (interrupted bool) {
-	r.env.mu.Lock()
-	defer r.env.mu.Unlock()
-	r.active.proc = p
-	return r.active.interrupted
+// AnswerLater leaves each request to [Environment.Respond]. It is for
+// Config.OnPermission.
+func AnswerLater(context.Context, PermissionRequest) PermissionDecision {
+	return PermissionDecision{}
 }

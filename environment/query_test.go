@@ -274,7 +274,7 @@ func TestInterruptOfAStartLeavesTheNextPromptToAFreshAgent(t *testing.T) {
 
 func TestLeavingTheLoopInterruptsTheQuery(t *testing.T) {
 	env := withQuery(t, patient)
-	env.grace = time.Minute // a busy machine may take long to interrupt
+	env.queries.Grace = time.Minute // a busy machine may take long to interrupt
 	var first string
 	for ev, err := range env.ExecuteQuery(t.Context(), Query{Prompt: "wait"}) {
 		if err != nil {
@@ -304,9 +304,9 @@ func TestACancelledContextInterruptsPolitelyThenKills(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			env := withQuery(t, c.script)
-			env.grace = time.Minute // a busy machine may take long to interrupt
+			env.queries.Grace = time.Minute // a busy machine may take long to interrupt
 			if name == "ignores" {
-				env.grace, env.margin = 10*time.Millisecond, 0
+				env.queries.Grace, env.queries.Margin = 10*time.Millisecond, 0
 			}
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
@@ -336,7 +336,7 @@ func TestACancelledContextInterruptsPolitelyThenKills(t *testing.T) {
 
 func TestASecondInterruptIsNone(t *testing.T) {
 	env := withQuery(t, strings.Replace(patient, "*interrupt*) end", `*interrupt*) read -r line; echo '{"type":"raw","payload":'"$line"'}'; end`, 1))
-	env.grace = time.Hour
+	env.queries.Grace = time.Hour
 	var next string
 	for ev, err := range env.ExecuteQuery(t.Context(), Query{Prompt: "wait", ID: "q"}) {
 		if err != nil {

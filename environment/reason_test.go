@@ -45,7 +45,7 @@ func TestRunSaysWhatTheAgentReportedLastWhenItsContextEnds(t *testing.T) {
 					`echo '{"type":"log","payload":{"level":"warn","message":"enough"}}'; cat >/dev/null`)},
 				Logger: hclog.New(&hclog.LoggerOptions{Output: onRecord{"enough", func() { cancel(errEnough) }}}),
 			})
-			env.grace, env.margin = 0, 0
+			env.queries.Grace, env.queries.Margin = 0, 0
 			_, err := env.Run(ctx, "x")
 			failure, told := errors.AsType[*runnerscripts.ScriptFailure](err)
 			switch {

@@ -92,9 +92,9 @@ func (e *Environment) ownNote() note {
 	return note{SessionID: e.cfg.SessionID, IgnoreChanges: e.cfg.IgnoreChanges}
 }
 
-// firstRecord returns what this machine remembers of a new sandbox.
-func (e *Environment) firstRecord() kept.Record {
-	return kept.Record{Type: e.cfg.Sandbox.Type, ID: e.ID(), Agent: e.cfg.Agent.Name, Kept: e.owner.kept}
+// recordOf returns where this machine remembers a sandbox.
+func (c Config) recordOf(p primitives.EnvironmentPrimitive, isKept bool) *kept.Log {
+	return kept.NewLog(kept.Record{Type: c.Sandbox.Type, ID: p.ID(), Agent: c.Agent.Name, Kept: isKept})
 }
 
 // beginRecord stores what the next program needs, in the sandbox and on this machine. It replaces the record of an earlier
@@ -103,15 +103,14 @@ func (e *Environment) beginRecord(ctx context.Context) error {
 	if err := e.writeNote(ctx); err != nil {
 		return err
 	}
-	e.kept = kept.NewLog(e.firstRecord())
-	e.remember(e.kept.Begin)
+	e.remember(e.owner.log.Begin)
 	return nil
 }
 
 // remember stores on this machine what the sandbox was made with, for the next program. It leaves out Agent.Env, which may
 // hold secrets. It has the whole profile, so a profile should name variables instead of secrets.
 func (e *Environment) remember(store func(func(*kept.Record)) error) {
-	agent := e.session().Agent
+	agent := e.queries.Request().Agent
 	agent.Env = nil
 	k := known{note: e.ownNote(), Agent: agent, Profile: &e.cfg.Profile, Folders: e.owner.folders, Baseline: e.owner.baseline, Gateway: e.gate.At, Network: e.cfg.Sandbox.Network}
 	e.mu.Lock()
@@ -133,7 +132,7 @@ func (e *Environment) rememberAgent() {
 		return
 	}
 	e.owner.agentless, e.owner.before = false, nil
-	e.remember(e.kept.Store)
+	e.remember(e.owner.log.Store)
 }
 
 // readRecord fills in what cfg leaves open: from this machine's record if the sandbox's note
@@ -196,7 +195,7 @@ func readRecord(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Conf
 // what the sandbox says about its agent.
 func (e *Environment) checkAgent(script string) error {
 	switch {
-	case e.cfg.Agent.Name != "" || len(e.cfg.Scripts.named(script)) > 0:
+	case e.cfg.Agent.Name != "" || len(e.cfg.Scripts.byName()[script]) > 0:
 		return nil
 	case e.owner.unknown != nil:
 		return fmt.Errorf("%w: agent: %w; name it in Config.Agent", ErrConfig, e.owner.unknown)

@@ -52,7 +52,7 @@ func TestTheRecordOfASandboxDecidesNothing(t *testing.T) {
 			}
 			tamper(t, made, session, proof)
 			env := attach(t, made.ID(), box)
-			if a := env.session().Agent; a.PermissionMode != "" || a.TrustWorkspace || a.AllowOutside || len(a.Command) > 0 || len(env.cfg.Profile.MCPServers) > 0 {
+			if a := env.queries.Request().Agent; a.PermissionMode != "" || a.TrustWorkspace || a.AllowOutside || len(a.Command) > 0 || len(env.cfg.Profile.MCPServers) > 0 {
 				t.Errorf("the agent is %+v with %+v", a, env.cfg.Profile)
 			}
 			if c.session != "" {

@@ -203,7 +203,7 @@ func TestAPromptThatDidNotReachTheRunnerRunsOnce(t *testing.T) {
 				go func() { // the program dies when the prompt is recorded
 					for noted := ""; noted != "q" || !exists(held+".now"); time.Sleep(time.Millisecond) {
 						if all := promptsOf(t, again); len(all) > 0 {
-							noted = all[len(all)-1].QueryID
+							noted = all[len(all)-1]
 						}
 					}
 					cancel()

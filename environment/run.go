@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/agentenv-dev/agentenv/environment/internal/redact"
 	"github.com/agentenv-dev/agentenv/internal/boundedmap"
 	"github.com/agentenv-dev/agentenv/internal/lastfailure"
+	"github.com/agentenv-dev/agentenv/internal/tail"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -184,8 +184,8 @@ type ExitError struct {
 
 // Error returns how the command ended, with the end of its output.
 func (e *ExitError) Error() string {
-	text := strings.Join(e.Args, " ") + ": " + describe(e.Status)
-	if s := redact.LastLines(e.Output); s != "" {
+	text := strings.Join(e.Args, " ") + ": " + e.Status.String()
+	if s := tail.Of(e.Output); s != "" {
 		text += "; its output ends with: " + s
 	}
 	return text
@@ -202,7 +202,7 @@ func (e *Environment) Exec(ctx context.Context, args ...string) (string, error) 
 	if len(args) == 0 {
 		return "", fmt.Errorf("exec: %w: there is no command", fs.ErrInvalid)
 	}
-	ctx, leave, err := e.enter(ctx)
+	ctx, leave, err := e.scripts.Enter(ctx)
 	if err != nil {
 		return "", err
 	}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/agentenv-dev/agentenv/environment/internal/redact"
+	"github.com/agentenv-dev/agentenv/internal/tail"
 	"github.com/agentenv-dev/agentenv/internal/test/testmemory"
 )
 
@@ -17,7 +17,7 @@ func TestFloodOfTextTakesNoMoreMemoryThanAResultMayHave(t *testing.T) {
 	testmemory.AtMost(t, 6*maxSaid, func() {
 		res, err := env.Run(t.Context(), "x")
 		if err != nil || len(res.Text) < maxSaid*9/10 || !strings.HasSuffix(res.Text, "were left out]") {
-			t.Errorf("a text of %d bytes that ends with %q, %v", len(res.Text), redact.LastLines(res.Text), err)
+			t.Errorf("a text of %d bytes that ends with %q, %v", len(res.Text), tail.Of(res.Text), err)
 		}
 	})
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/agentenv-dev/agentenv/environment/internal/redact"
+	"github.com/agentenv-dev/agentenv/internal/tail"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -138,6 +138,6 @@ func TestExecSaysWhatItLeavesOut(t *testing.T) {
 	env := create(t, Config{})
 	out, err := env.Exec(t.Context(), "head", "-c", "10485860", "/dev/zero")
 	if err != nil || !strings.HasSuffix(out, "\n[100 bytes were left out]\n") {
-		t.Errorf("the output ends with %q, %v", redact.LastLines(out), err)
+		t.Errorf("the output ends with %q, %v", tail.Of(out), err)
 	}
 }

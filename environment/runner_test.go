@@ -3,6 +3,7 @@ package environment
 import (
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/script"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
@@ -12,7 +13,7 @@ func TestTheRunnerIsNotCopiedIntoASandboxThatHasIt(t *testing.T) {
 	once := func(t *testing.T, e *Environment) {
 		t.Helper()
 		say(t, e, "hello")
-		copies, err := e.Primitive().List(t.Context(), e.Primitive().Paths().App, primitives.ListOptions{Pattern: runnerName + "*"})
+		copies, err := e.Primitive().List(t.Context(), e.Primitive().Paths().App, primitives.ListOptions{Pattern: script.RunnerName + "*"})
 		if err != nil || len(copies) > 0 {
 			t.Errorf("there are %v, %v", copies, err)
 		}

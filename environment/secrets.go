@@ -9,7 +9,6 @@ import (
 	"github.com/agentenv-dev/agentenv/environment/internal/redact"
 	"github.com/agentenv-dev/agentenv/environment/internal/secrets"
 	"github.com/agentenv-dev/agentenv/internal/eventlog"
-	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
 // secretsOfConfig returns the secrets among the configured values: values with the name of a
@@ -67,19 +66,4 @@ func (c Config) withRedactingLogger() Config {
 		c.Logger = secrets.NewLogger(c.Logger, redact.New(secretsOfConfig(c))) // it may have more secrets than before
 	}
 	return c
-}
-
-// redactEvent returns the event with the secrets in its strings redacted.
-func (e *Environment) redactEvent(ev runnerscripts.Event) runnerscripts.Event {
-	if e.hide.Empty() {
-		return ev
-	}
-	ev.Payload = e.hide.JSON(ev.Payload)
-	if ev.ConversationID != runnerscripts.MainConversation {
-		ev.ConversationID = e.hide.Text(ev.ConversationID)
-	}
-	if runnerscripts.PayloadType(ev.Type) == nil {
-		ev.Type = runnerscripts.EventType(e.hide.Text(string(ev.Type)))
-	}
-	return ev
 }

@@ -3,15 +3,14 @@ package environment
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"iter"
 	"reflect"
 	"sync"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/script"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -33,12 +32,12 @@ type Setup struct {
 // [Environment.ExecuteQuery] prepares an unprepared session with a zero Setup. While a query
 // runs PrepareSession returns [ErrBusy].
 func (e *Environment) PrepareSession(ctx context.Context, s Setup) (runnerscripts.SetupData, error) {
-	ctx, leave, err := e.enterAlone(ctx)
+	ctx, leave, err := e.queries.Alone(ctx)
 	if err != nil {
 		return runnerscripts.SetupData{}, err
 	}
 	defer leave()
-	if err := e.stopAgent(ctx); err != nil {
+	if err := e.queries.StopAgent(ctx); err != nil {
 		return runnerscripts.SetupData{}, fmt.Errorf("prepare the session: %w", err)
 	}
 	return e.setupSession(ctx, s)
@@ -49,33 +48,18 @@ func (e *Environment) PrepareSession(ctx context.Context, s Setup) (runnerscript
 // agent, which still remembers. Without a running agent StopAgent does nothing; while a query
 // runs it returns [ErrBusy].
 func (e *Environment) StopAgent(ctx context.Context) error {
-	ctx, leave, err := e.enterAlone(ctx)
+	ctx, leave, err := e.queries.Alone(ctx)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	if err := e.stopAgent(ctx); err != nil {
+	if err := e.queries.StopAgent(ctx); err != nil {
 		return fmt.Errorf("stop the agent: %w", err)
 	}
 	return nil
 }
 
-// stopAgent is StopAgent for a caller that prevents concurrent queries.
-func (e *Environment) stopAgent(ctx context.Context) error {
-	e.mu.Lock()
-	agent := e.agent
-	e.mu.Unlock()
-	if agent == nil {
-		return nil
-	}
-	if err := e.checkNotPaused(ctx); err != nil {
-		return err
-	}
-	agent.shutdown()
-	e.release(agent)
-	return nil
-}
-
+// setupSession is PrepareSession for a caller that prevents concurrent queries.
 func (e *Environment) setupSession(ctx context.Context, s Setup) (runnerscripts.SetupData, error) {
 	select {
 	case e.setup <- struct{}{}:
@@ -90,13 +74,13 @@ func (e *Environment) setupSession(ctx context.Context, s Setup) (runnerscripts.
 			return runnerscripts.SetupData{}, err
 		}
 	}
-	result, err := e.run(ctx, runnerscripts.SetupSession, runnerscripts.SetupRequest{
-		Session: e.session(), Profile: e.cfg.Profile, Files: s.Files, Transcript: s.Transcript,
+	result, err := e.scripts.Run(ctx, runnerscripts.SetupSession, runnerscripts.SetupRequest{
+		Session: e.queries.Request(), Profile: e.cfg.Profile, Files: s.Files, Transcript: s.Transcript,
 	}, nil)
 	if err != nil {
 		return runnerscripts.SetupData{}, err
 	}
-	data, err := resultData[runnerscripts.SetupData](runnerscripts.SetupSession, result)
+	data, err := script.Data[runnerscripts.SetupData](runnerscripts.SetupSession, result)
 	if e.prepared = err == nil; e.prepared {
 		e.rememberAgent()
 	}
@@ -110,53 +94,28 @@ func (e *Environment) predecessor(ctx context.Context) (*runnerscripts.Transcrip
 	if before == nil {
 		return nil, nil
 	}
-	working, err := e.working(ctx)
+	working, err := e.queries.Working(ctx)
 	if err != nil {
 		return nil, err
 	}
 	if working {
 		return nil, fmt.Errorf("%w: one of the agent %q; wait for its end with FollowQuery", ErrBusy, before.Name)
 	}
-	if err := e.endLeft(ctx); err != nil {
+	if err := e.queries.EndLeft(ctx); err != nil {
 		return nil, err
 	}
-	session := e.session()
+	session := e.queries.Request()
 	session.Agent = *before
-	result, err := e.run(ctx, runnerscripts.ReadTranscript, runnerscripts.TranscriptRequest{Session: session}, nil)
+	result, err := e.scripts.Run(ctx, runnerscripts.ReadTranscript, runnerscripts.TranscriptRequest{Session: session}, nil)
 	if err != nil {
 		return nil, fmt.Errorf("read the conversation of the agent %q: %w", before.Name, err)
 	}
-	t, err := resultData[runnerscripts.Transcript](runnerscripts.ReadTranscript, result)
+	t, err := script.Data[runnerscripts.Transcript](runnerscripts.ReadTranscript, result)
 	if err != nil || t.Main == "" {
 		return nil, err
 	}
 	t.Agent = cmp.Or(t.Agent, before.Name) // a script of the user's own may not set it
 	return &t, nil
-}
-
-// endLeft ends the agent of an earlier program, if one is left in the sandbox.
-func (e *Environment) endLeft(ctx context.Context) error {
-	e.mu.Lock()
-	look := e.left
-	e.left = false
-	e.mu.Unlock()
-	if !look || !e.Durable() {
-		return nil
-	}
-	last, err := e.lastPrompt(ctx)
-	if errors.Is(err, ErrNoQuery) {
-		return nil
-	}
-	var p *process
-	if err == nil {
-		p, err = e.rejoinAfter(ctx, last)
-	}
-	if err != nil || p == nil {
-		return err
-	}
-	p.shutdown()
-	e.release(p)
-	return nil
 }
 
 // prepareOnce prepares the session unless that is done.
@@ -168,23 +127,14 @@ func (e *Environment) prepareOnce(ctx context.Context) (runnerscripts.SetupData,
 	return e.setupSession(ctx, first)
 }
 
-// prepare prepares the session, unless the agent before the session's agent continues the query.
-func (r *queryRun) prepare(ctx context.Context) error {
-	e := r.env
+// prepareFor prepares the session for a query, unless the agent before the session's agent continues it.
+func (e *Environment) prepareFor(ctx context.Context, id string) (runnerscripts.SetupData, error) {
 	if e.owner.before != nil {
-		last, err := e.lastPrompt(ctx)
-		if err == nil && last.QueryID == r.query.ID && !last.Seen {
-			return nil
-		}
-		if err != nil && !errors.Is(err, ErrNoQuery) {
-			return err
+		if goesOn, err := e.queries.GoesOn(ctx, id); goesOn || err != nil {
+			return runnerscripts.SetupData{}, err
 		}
 	}
-	data, err := e.prepareOnce(ctx)
-	if err == nil && data.Restored.From != "" {
-		r.report(e.event(runnerscripts.TypeTranscriptRestored, "", data.Restored))
-	}
-	return err
+	return e.prepareOnce(ctx)
 }
 
 // restoreMemory restores the transcript of a copy's agent before its first prompt.
@@ -214,11 +164,11 @@ func (e *Environment) ReadTranscript(ctx context.Context) (runnerscripts.Transcr
 	if err := e.restoreMemory(ctx); err != nil {
 		return runnerscripts.Transcript{}, err
 	}
-	result, err := e.run(ctx, runnerscripts.ReadTranscript, runnerscripts.TranscriptRequest{Session: e.session()}, nil)
+	result, err := e.scripts.Run(ctx, runnerscripts.ReadTranscript, runnerscripts.TranscriptRequest{Session: e.queries.Request()}, nil)
 	if err != nil {
 		return runnerscripts.Transcript{}, err
 	}
-	return resultData[runnerscripts.Transcript](runnerscripts.ReadTranscript, result)
+	return script.Data[runnerscripts.Transcript](runnerscripts.ReadTranscript, result)
 }
 
 // ReadConversation returns the conversation as events, read from the agent's own history. Each
@@ -229,125 +179,14 @@ func (e *Environment) ReadConversation(ctx context.Context) iter.Seq2[runnerscri
 			yield(runnerscripts.Event{}, err)
 			return
 		}
-		request := runnerscripts.TranscriptRequest{Session: e.session(), Events: true}
-		_, err := e.run(ctx, runnerscripts.ReadTranscript, request, func(ev runnerscripts.Event) bool {
+		request := runnerscripts.TranscriptRequest{Session: e.queries.Request(), Events: true}
+		_, err := e.scripts.Run(ctx, runnerscripts.ReadTranscript, request, func(ev runnerscripts.Event) bool {
 			return yield(ev, nil)
 		})
-		if err != nil && !errors.Is(err, errStopped) {
+		if err != nil && !errors.Is(err, script.ErrStopped) {
 			yield(runnerscripts.Event{}, err)
 		}
 	}
-}
-
-// resultData decodes the data of a script's result.
-func resultData[T any](script string, r runnerscripts.Result) (T, error) {
-	var data T
-	if len(r.Data) == 0 {
-		return data, nil
-	}
-	if err := json.Unmarshal(r.Data, &data); err != nil {
-		return data, &ScriptError{Script: script, Err: fmt.Errorf("the data of its result is malformed: %w", err)}
-	}
-	return data, nil
-}
-
-// Interrupt asks the running query to stop and does not wait for it: the query completes with
-// runnerscripts.StopCancelled. A query that is still being prepared stops once it has begun. An
-// agent that does not stop within 5 seconds (runnerscripts.DefaultInterruptGrace) is killed, and
-// the query fails. A second interrupt changes nothing. Without a running query Interrupt does
-// nothing.
-func (e *Environment) Interrupt(ctx context.Context) error {
-	e.mu.Lock()
-	closed, q := e.closed, e.query
-	e.mu.Unlock()
-	switch {
-	case closed:
-		return ErrClosed
-	case q == nil:
-		return nil
-	}
-	p := e.interrupt(q)
-	if p == nil {
-		return nil
-	}
-	if err := p.send(ctx, q.interruptLine()); err != nil && !errors.Is(err, errScriptExited) {
-		return err
-	}
-	return nil
-}
-
-// interrupt marks a query as interrupted and returns the process that must get the interrupt:
-// nil if the query was interrupted before, or if no process has the prompt.
-func (e *Environment) interrupt(q *activeQuery) *process {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if q.interrupted {
-		return nil
-	}
-	q.interrupted = true
-	close(q.stop)
-	return q.proc
-}
-
-func (q *activeQuery) interruptLine() runnerscripts.Control {
-	return runnerscripts.Control{Type: runnerscripts.ControlInterrupt, ID: q.id}
-}
-
-// SetMode changes the permission mode of the agent, and of agents that this environment starts
-// later.
-func (e *Environment) SetMode(ctx context.Context, mode string) error {
-	return e.set(ctx, runnerscripts.ControlSetMode, mode, &e.mode)
-}
-
-// SetModel changes the model of the agent, and of agents that this environment starts later.
-func (e *Environment) SetModel(ctx context.Context, model string) error {
-	return e.set(ctx, runnerscripts.ControlSetModel, model, &e.model)
-}
-
-func (e *Environment) set(ctx context.Context, typ runnerscripts.ControlType, value string, kept *string) error {
-	if value == "" {
-		return fmt.Errorf("%s: %w: the value is empty", typ, fs.ErrInvalid)
-	}
-	ctx, leave, err := e.enter(ctx)
-	if err != nil {
-		return err
-	}
-	defer leave()
-	e.mu.Lock()
-	*kept = value
-	p := e.agent
-	e.mu.Unlock()
-	if p == nil {
-		return nil
-	}
-	err = p.send(ctx, runnerscripts.Control{Type: typ, Value: value})
-	if errors.Is(err, errScriptExited) {
-		return nil // the next agent starts with the value
-	}
-	return err
-}
-
-// control sends a line to the running query.
-func (e *Environment) control(ctx context.Context, c runnerscripts.Control) error {
-	ctx, leave, err := e.enter(ctx)
-	if err != nil {
-		return err
-	}
-	defer leave()
-	e.mu.Lock()
-	var p *process
-	if e.query != nil {
-		p = e.query.proc
-	}
-	e.mu.Unlock()
-	if p == nil {
-		return ErrNoQuery
-	}
-	err = p.send(ctx, c)
-	if errors.Is(err, errScriptExited) {
-		return ErrNoQuery
-	}
-	return err
 }
 
 const (
@@ -366,7 +205,7 @@ const (
 // used once, and must be used or ctx cancelled to end the watch. WatchTranscript needs a sandbox
 // that can watch files.
 func (e *Environment) WatchTranscript(ctx context.Context) (iter.Seq2[runnerscripts.Event, error], error) {
-	ctx, leave, err := e.enter(ctx)
+	ctx, leave, err := e.scripts.Enter(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -442,7 +281,7 @@ func (w *transcriptWatch) run(ctx context.Context, yield func(runnerscripts.Even
 			continue
 		}
 		w.last, rest = next, transcriptRest
-		if !yield(w.env.event(runnerscripts.TypeTranscriptChanged, "", changed(next)), nil) {
+		if !yield(w.env.scripts.Events.New(runnerscripts.TypeTranscriptChanged, "", changed(next)), nil) {
 			return
 		}
 	}

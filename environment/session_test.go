@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/script"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -264,7 +265,7 @@ func TestNewInstallsTheRunnerAndReplacesAStaleOne(t *testing.T) {
 	}
 	t.Cleanup(func() { _, _ = p.Terminate(t.Context()) })
 	app := p.Paths().App
-	stale := path.Join(app, runnerName+"0123456789abcdef")
+	stale := path.Join(app, script.RunnerName+"0123456789abcdef")
 	if err := p.WriteFile(t.Context(), stale, strings.NewReader("stale"), primitives.WriteOptions{Mode: 0o755}); err != nil {
 		t.Fatal(err)
 	}
@@ -278,7 +279,7 @@ func TestNewInstallsTheRunnerAndReplacesAStaleOne(t *testing.T) {
 	if _, err := collect(t.Context(), env, Query{Prompt: "hello"}); err != nil {
 		t.Fatal(err)
 	}
-	runners, err := p.List(t.Context(), app, primitives.ListOptions{Pattern: runnerName + "*"})
+	runners, err := p.List(t.Context(), app, primitives.ListOptions{Pattern: script.RunnerName + "*"})
 	if err != nil || len(runners) != 1 || path.Join(app, runners[0].Path) == stale {
 		t.Fatalf("runners %+v, %v; want one that is not stale", runners, err)
 	}

@@ -85,7 +85,7 @@ func TestAKeptSandboxSaysWhatWaitsAfterItsProgramDied(t *testing.T) {
 	if err != nil || len(waiting) != 1 || waiting[0].Title != "true" || waiting[0].Since.IsZero() || len(waiting[0].Request.Options) == 0 {
 		t.Fatalf("%+v wait, %v", waiting, err)
 	}
-	env.cfg.OnPermission = AllowAll
+	env.queries.Permissions.On = AllowAll
 	for _, err := range env.FollowQuery(t.Context(), 0) {
 		if err != nil {
 			t.Fatal(err)

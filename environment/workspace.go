@@ -56,7 +56,7 @@ type WorkspaceFile struct {
 // The error is primitives.ErrLimit for more files than fit into primitives.MaxListing, including
 // ignored files, and for contents of more than 256 MiB.
 func (e *Environment) WorkspaceFiles(ctx context.Context, opts FilesOptions) ([]WorkspaceFile, error) {
-	ctx, leave, err := e.enter(ctx)
+	ctx, leave, err := e.scripts.Enter(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +123,7 @@ func (e *Environment) WatchWorkspace(ctx context.Context, opts FilesOptions) (it
 	if err != nil {
 		return nil, err
 	}
-	ctx, leave, err := e.enter(ctx)
+	ctx, leave, err := e.scripts.Enter(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -168,14 +168,14 @@ func (e *Environment) fileEvent(w primitives.WatchEvent) (runnerscripts.Event, b
 	case primitives.OpRename:
 		typ = runnerscripts.TypeFileRenamed
 	default:
-		return e.event(runnerscripts.TypeLog, "", runnerscripts.Log{
+		return e.scripts.Events.New(runnerscripts.TypeLog, "", runnerscripts.Log{
 			Level: "warn", Message: "files changed faster than they were watched; what was missed follows",
 		}), w.Op == primitives.OpOverflow
 	}
 	if w.Dir && (w.Op == primitives.OpCreate || w.Op == primitives.OpModify) {
 		return runnerscripts.Event{}, false
 	}
-	ev := e.event(typ, "", payload)
+	ev := e.scripts.Events.New(typ, "", payload)
 	if !w.Time.IsZero() {
 		ev.Time = w.Time.UTC()
 	}

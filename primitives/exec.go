@@ -2,6 +2,7 @@ package primitives
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"time"
 )
@@ -122,6 +123,20 @@ type ExitStatus struct {
 
 // Success reports whether the command exited by itself with code 0.
 func (s ExitStatus) Success() bool { return s.Reason == ReasonExited && s.Code == 0 }
+
+// String describes the status in words, as in "exited with code 3".
+func (s ExitStatus) String() string {
+	switch s.Reason {
+	case ReasonExited:
+		return fmt.Sprintf("exited with code %d", s.Code)
+	case ReasonSignaled:
+		return "ended by signal " + string(s.Signal)
+	case ReasonOOM:
+		return "ended because the sandbox ran out of memory; give it more"
+	default:
+		return "ended: " + string(s.Reason)
+	}
+}
 
 // ExitReason says why a command ended.
 type ExitReason string

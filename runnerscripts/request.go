@@ -281,7 +281,7 @@ type Result struct {
 }
 
 // ScriptFailure says why a script failed. It implements error.
-type ScriptFailure struct { //nolint:errname // on the wire it is data; environment.ScriptError is the error around it
+type ScriptFailure struct { //nolint:errname // on the wire it is data; ScriptError is the error around it
 	Code    FailureCode `json:"code"`
 	Message string      `json:"message"` // for people; starts with advice
 	// HTTPStatus is the status that the model's API returned; with FailAPI.

@@ -19,6 +19,29 @@ const poll = 50 * time.Millisecond
 // lock when the process ends. If the lock is held, Lock calls waiting once, unless it is nil,
 // and waits. When ctx is done, Lock returns its cause.
 func Lock(ctx context.Context, name string, waiting func()) (unlock func(), err error) {
+	unlock, err = lock(name, waiting, ctx.Done())
+	if errors.Is(err, errStopped) {
+		return nil, context.Cause(ctx)
+	}
+	return unlock, err
+}
+
+// LockWithin takes the lock of a file that nobody holds for long. If it is held for longer than most, the error is
+// os.ErrDeadlineExceeded.
+func LockWithin(name string, most time.Duration) (unlock func(), err error) {
+	late := make(chan struct{})
+	timer := time.AfterFunc(most, func() { close(late) })
+	defer timer.Stop()
+	unlock, err = lock(name, nil, late)
+	if errors.Is(err, errStopped) {
+		return nil, &fs.PathError{Op: "lock", Path: name, Err: os.ErrDeadlineExceeded}
+	}
+	return unlock, err
+}
+
+var errStopped = errors.New("stopped")
+
+func lock(name string, waiting func(), stop <-chan struct{}) (unlock func(), err error) {
 	file, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
@@ -41,10 +64,10 @@ func Lock(ctx context.Context, name string, waiting func()) (unlock func(), err 
 		timer := time.NewTimer(poll)
 		select {
 		case <-timer.C:
-		case <-ctx.Done():
+		case <-stop:
 			timer.Stop()
 			_ = file.Close()
-			return nil, context.Cause(ctx)
+			return nil, errStopped
 		}
 	}
 }

@@ -3,8 +3,10 @@ package flock_test
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/internal/flock"
 )
@@ -49,4 +51,21 @@ func TestWaitingForALockEndsWithTheContext(t *testing.T) {
 	if !errors.Is(err, why) {
 		t.Errorf("got %v", err)
 	}
+}
+
+func TestAShortLockIsNotWaitedForForEver(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "lock")
+	unlock, err := flock.LockWithin(name, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := flock.LockWithin(name, time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a lock that is held: %v", err)
+	}
+	unlock()
+	unlock, err = flock.LockWithin(name, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock()
 }

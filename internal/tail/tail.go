@@ -38,3 +38,13 @@ func (b *Buffer) String() string {
 	defer b.mu.Unlock()
 	return strings.ToValidUTF8(strings.TrimSpace(string(b.last)), "?")
 }
+
+// Of returns as much of a text's end as fits in a message, without surrounding white space.
+func Of(text string) string {
+	const most = 500
+	text = strings.TrimSpace(text)
+	if len(text) > most {
+		text = "..." + strings.ToValidUTF8(text[len(text)-most:], "")
+	}
+	return text
+}

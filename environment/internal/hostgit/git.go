@@ -24,6 +24,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/environment/internal/redact"
 	"github.com/agentenv-dev/agentenv/internal/archive"
+	"github.com/agentenv-dev/agentenv/internal/tail"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
@@ -131,10 +132,10 @@ func (g gitCommand) run(ctx context.Context, args ...string) (string, error) {
 	case err != nil && g.fetches:
 		return "", fmt.Errorf("%w: git %s: %w: %s", ErrFailed, args[0], err, fatalLine(stderr.String()))
 	case err != nil:
-		return "", fmt.Errorf("%w: git %s: %w: %s", ErrFailed, args[0], err, redact.LastLines(stderr.String()))
+		return "", fmt.Errorf("%w: git %s: %w: %s", ErrFailed, args[0], err, tail.Of(stderr.String()))
 	case g.complete && lacksObjects(stderr.String()):
 		return "", fmt.Errorf("%w: git %s: %s lacks objects, and they are not fetched (%s); fetch them, or copy the folder without gitignore",
-			ErrFailed, args[0], g.dir, redact.LastLines(stderr.String()))
+			ErrFailed, args[0], g.dir, tail.Of(stderr.String()))
 	}
 	return stdout.kept.String(), nil
 }
@@ -207,7 +208,7 @@ func fatalLine(stderr string) string {
 			return strings.TrimSpace(line)
 		}
 	}
-	return redact.LastLines(stderr)
+	return tail.Of(stderr)
 }
 
 // lacksObjects reports whether git could not read an object because it must not fetch it. Git

@@ -2,7 +2,6 @@
 package kept
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -165,14 +164,12 @@ func (s *Store) lock() (unlock func(), err error) {
 			changing.Unlock()
 		}
 	}()
-	ctx, cancel := context.WithTimeout(context.Background(), lockTimeout) //nolint:forbidigo // the lock is held for microseconds
-	defer cancel()
 	locks, err := statedir.Open("locks")
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = locks.Close() }() // nothing was written
-	release, err := flock.Lock(ctx, filepath.Join(locks.Name(), "records"), nil)
+	release, err := flock.LockWithin(filepath.Join(locks.Name(), "records"), lockTimeout)
 	if err != nil {
 		return nil, err
 	}

@@ -217,13 +217,3 @@ func (t *Tail) String() string {
 	}
 	return strings.ToValidUTF8(s[max(0, len(s)-maxTail):], "\uFFFD")
 }
-
-// LastLines returns as much of a text's end as fits in a message.
-func LastLines(s string) string {
-	const most = 500
-	s = strings.TrimSpace(s)
-	if len(s) > most {
-		s = "..." + strings.ToValidUTF8(s[len(s)-most:], "")
-	}
-	return s
-}

@@ -1,4 +1,4 @@
-package environment
+package script
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/agentenv-dev/agentenv/environment/internal/redact"
+	"github.com/agentenv-dev/agentenv/internal/tail"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -21,64 +22,55 @@ import (
 // killed, and its output can be read again. A durable command has no standard input. A second
 // command, the feed, sends it lines while this program lives.
 
-// queriesDir is the folder in App for the inputs of durable queries, and queriesFile lists the
-// prompts, one per line.
-const (
-	queriesDir  = "queries"
-	queriesFile = "queries.jsonl"
-)
+// QueriesDir is the folder in App for the inputs of durable queries.
+const QueriesDir = "queries"
 
-// durable reports whether a script outlives this program. A user's own script does not: it reads
+// Durable reports whether a script outlives this program. A user's own script does not: it reads
 // standard input, which ends with this program.
-func (e *Environment) durable(script string) bool {
-	return e.owner.kept && script == runnerscripts.ExecuteQuery &&
-		len(e.cfg.Scripts.ExecuteQuery) == 0 && e.prim.Capabilities().Durable
+func (h *Host) Durable(script string) bool {
+	return h.Kept && script == runnerscripts.ExecuteQuery &&
+		len(h.Own[script]) == 0 && h.Sandbox.Capabilities().Durable
 }
 
-// Durable reports whether a query can continue in the sandbox without this program, as
-// Query.Detach needs: the sandbox is kept and has durable commands, and the script is not the
-// user's own.
-func (e *Environment) Durable() bool { return e.durable(runnerscripts.ExecuteQuery) }
-
 // startDurable starts a script that outlives this program, and its feed.
-func (e *Environment) startDurable(ctx context.Context, args []string) (_ *durableProcess, err error) {
-	dir := path.Join(e.prim.Paths().App, queriesDir, uuid.NewString())
-	if err := e.prim.Mkdir(ctx, dir, 0o700); err != nil {
+func (h *Host) startDurable(ctx context.Context, args []string) (_ *durableProcess, err error) {
+	dir := path.Join(h.Sandbox.Paths().App, QueriesDir, uuid.NewString())
+	if err := h.Sandbox.Mkdir(ctx, dir, 0o700); err != nil {
 		return nil, err
 	}
-	proc, err := e.prim.Exec(ctx, primitives.Command{
-		Args: append(args[:len(args):len(args)], "--input", dir), Durable: true, Env: []string{"HOME=" + e.prim.Paths().Home},
+	proc, err := h.Sandbox.Exec(ctx, primitives.Command{
+		Args: append(args[:len(args):len(args)], "--input", dir), Durable: true, Env: []string{"HOME=" + h.Sandbox.Paths().Home},
 	})
 	if err != nil {
 		return nil, err
 	}
 	d := newDurable(ctx, proc)
 	d.input = dir
-	if d.feed, err = e.startFeed(ctx, args[0], dir); err != nil {
+	if d.feed, err = h.startFeed(ctx, args[0], dir); err != nil {
 		return nil, errors.Join(err, d.Close())
 	}
-	d.watching.Go(func() { d.watchFeed(context.WithoutCancel(ctx), e.hide) })
+	d.watching.Go(func() { d.watchFeed(context.WithoutCancel(ctx), h.Events.Hide) })
 	return d, nil
 }
 
 // startFeed starts the command that sends lines to a durable script. The first line is the
 // environment, so that it is never stored.
-func (e *Environment) startFeed(ctx context.Context, runner, dir string) (primitives.Process, error) {
-	env, err := json.Marshal(e.environ())
+func (h *Host) startFeed(ctx context.Context, runner, dir string) (primitives.Process, error) {
+	env, err := json.Marshal(h.environ())
 	if err != nil {
 		return nil, err
 	}
-	feed, err := e.prim.Exec(ctx, primitives.Command{
-		Args: []string{runner, "feed", dir}, Stdin: true, Env: []string{"HOME=" + e.prim.Paths().Home},
+	feed, err := h.Sandbox.Exec(ctx, primitives.Command{
+		Args: []string{runner, "feed", dir}, Stdin: true, Env: []string{"HOME=" + h.Sandbox.Paths().Home},
 	})
 	if err != nil {
 		return nil, err
 	}
 	if _, err := feed.Stdin().Write(append(env, '\n')); err != nil {
-		if exits(ctx, feed, primitives.DefaultGrace) {
-			said := &redact.Tail{Hide: e.hide}
+		if Exits(ctx, feed, primitives.DefaultGrace) {
+			said := &redact.Tail{Hide: h.Events.Hide}
 			_, _ = io.Copy(said, feed.Stderr())
-			err = fmt.Errorf("%w: %s", err, redact.LastLines(said.String()))
+			err = fmt.Errorf("%w: %s", err, tail.Of(said.String()))
 		}
 		return nil, errors.Join(fmt.Errorf("its input cannot be reached: %w", err), feed.Close())
 	}
@@ -117,7 +109,7 @@ func (d *durableProcess) watchFeed(ctx context.Context, hide redact.Redactor) {
 		return // the feed, the script or the sandbox was ended
 	}
 	d.mu.Lock()
-	d.unfed = fmt.Errorf("its input cannot be reached: %s", redact.LastLines(said.String()))
+	d.unfed = fmt.Errorf("its input cannot be reached: %s", tail.Of(said.String()))
 	d.mu.Unlock()
 	d.end()
 }
@@ -133,14 +125,14 @@ func (d *durableProcess) unreached() error {
 func endProcess(ctx context.Context, proc primitives.Process) {
 	for _, sig := range []primitives.Signal{primitives.SIGTERM, primitives.SIGKILL} {
 		// Signal fails if the process has ended or the sandbox is gone.
-		if proc.Signal(ctx, sig) != nil || exits(ctx, proc, primitives.DefaultGrace) {
+		if proc.Signal(ctx, sig) != nil || Exits(ctx, proc, primitives.DefaultGrace) {
 			return
 		}
 	}
 }
 
-// exits reports whether a process exits within the given time.
-func exits(ctx context.Context, proc primitives.Process, most time.Duration) bool {
+// Exits reports whether a process exits within the given time.
+func Exits(ctx context.Context, proc primitives.Process, most time.Duration) bool {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	_, err := proc.Wait(ctx)
@@ -173,4 +165,46 @@ func (d *durableProcess) Close() error {
 		d.err = errors.Join(d.err, d.Process.Close())
 	})
 	return d.err
+}
+
+// Reattach returns the durable execute-query with an ID, whose feeds connect at input, with its output from a position on.
+// It may have ended. The caller releases it.
+func (h *Host) Reattach(ctx context.Context, id, input string, from int64) (*Process, error) {
+	args, err := h.command(ctx, runnerscripts.ExecuteQuery)
+	if err != nil {
+		return nil, err
+	}
+	// ctx bounds only this call, not the process, as in start.
+	life, forget := context.WithCancel(context.WithoutCancel(ctx))
+	starting := context.AfterFunc(ctx, forget)
+	defer starting()
+	proc, err := primitives.Reattach(life, h.Sandbox, id, primitives.Offset{Stdout: from})
+	if err != nil {
+		forget()
+		return nil, err
+	}
+	d := newDurable(ctx, proc)
+	d.input = input
+	if d.feed, err = h.startFeed(life, args[0], input); err != nil {
+		d.leave()
+		err = errors.Join(err, d.Close())
+		forget()
+		return nil, err
+	}
+	p := follow(ctx, runnerscripts.ExecuteQuery, d, from, h.MaxLine, h.Events.Hide, forget)
+	p.Adopted = true
+	if err := h.adopt(p); err != nil {
+		p.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// Durable returns the ID of a durable script and the folder in which its feeds connect; ok is false for other scripts.
+func (p *Process) Durable() (id, input string, ok bool) {
+	d, ok := p.proc.(*durableProcess)
+	if !ok {
+		return "", "", false
+	}
+	return d.ID(), d.input, true
 }

@@ -1,4 +1,4 @@
-package environment
+package query
 
 import (
 	"bytes"
@@ -11,9 +11,16 @@ import (
 	"path"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/script"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
+
+// File is the file in the folder App in which a kept sandbox lists its prompts, one per line.
+const File = "queries.jsonl"
+
+// maxSize limits what is read of it: 16 MiB.
+const maxSize = 16 << 20
 
 // queryRecord says where a kept sandbox stores the events of a query. It does not hold the prompts.
 type queryRecord struct {
@@ -31,33 +38,33 @@ type queryRecord struct {
 }
 
 // notePrompt records that a durable process is about to get a prompt.
-func (r *queryRun) notePrompt(ctx context.Context, p *process) error {
-	d, ok := p.proc.(*durableProcess)
+func (r *run) notePrompt(ctx context.Context, p *script.Process) error {
+	id, input, ok := p.Durable()
 	if !ok {
 		return nil
 	}
-	return r.env.note(ctx, queryRecord{
-		Time: now(), QueryID: r.query.ID, Process: d.ID(), Input: d.input, Offset: p.taken, Index: r.index,
+	return r.q.note(ctx, queryRecord{
+		Time: now(), QueryID: r.query.ID, Process: id, Input: input, Offset: p.Taken, Index: r.index,
 	})
 }
 
 // noteEnd records that a program has seen the end of a query.
-func (e *Environment) noteEnd(ctx context.Context, p *process, id string) {
-	if _, ok := p.proc.(*durableProcess); !ok {
+func (q *Queries) noteEnd(ctx context.Context, p *script.Process, id string) {
+	if _, _, ok := p.Durable(); !ok {
 		return
 	}
 	// If it fails, the query counts as unattended once more.
-	if err := e.note(ctx, queryRecord{Time: now(), QueryID: id, Seen: true}); err != nil {
-		e.log.Debug("cannot write down that a query has ended", "error", err)
+	if err := q.note(ctx, queryRecord{Time: now(), QueryID: id, Seen: true}); err != nil {
+		q.events.Log.Debug("cannot write down that a query has ended", "error", err)
 	}
 }
 
-func (e *Environment) note(ctx context.Context, p queryRecord) error {
+func (q *Queries) note(ctx context.Context, p queryRecord) error {
 	line, err := json.Marshal(p)
 	if err != nil {
 		return err
 	}
-	err = e.prim.WriteFile(ctx, path.Join(e.prim.Paths().App, queriesFile), bytes.NewReader(append(line, '\n')),
+	err = q.Scripts.Sandbox.WriteFile(ctx, path.Join(q.Scripts.Sandbox.Paths().App, File), bytes.NewReader(append(line, '\n')),
 		primitives.WriteOptions{Mode: 0o600, Append: true})
 	if err != nil {
 		return fmt.Errorf("write down where the query's events are: %w", err)
@@ -66,27 +73,32 @@ func (e *Environment) note(ctx context.Context, p queryRecord) error {
 }
 
 // lastPrompt returns the record of the latest query.
-func (e *Environment) lastPrompt(ctx context.Context) (queryRecord, error) {
-	all, err := e.prompts(ctx)
+func (q *Queries) lastPrompt(ctx context.Context) (queryRecord, error) {
+	all, err := q.prompts(ctx)
 	if err != nil {
 		return queryRecord{}, err
 	}
 	if len(all) == 0 {
-		return queryRecord{}, ErrNoQuery
+		return queryRecord{}, ErrNone
 	}
 	return all[len(all)-1], nil
 }
 
 // prompts returns the records of all queries, oldest first.
-func (e *Environment) prompts(ctx context.Context) ([]queryRecord, error) {
-	name := path.Join(e.prim.Paths().App, queriesFile)
-	data, err := primitives.ReadFile(ctx, e.prim, name, maxRecord)
+func (q *Queries) prompts(ctx context.Context) ([]queryRecord, error) {
+	name := path.Join(q.Scripts.Sandbox.Paths().App, File)
+	data, err := primitives.ReadFile(ctx, q.Scripts.Sandbox, name, maxSize)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the list of queries: %w", err)
 	}
+	return readPrompts(data, name)
+}
+
+// readPrompts is prompts for the content of the file.
+func readPrompts(data []byte, name string) ([]queryRecord, error) {
 	var all []queryRecord
 	lines := runnerscripts.NewLineReader(bytes.NewReader(data), 0)
 	for {
@@ -133,12 +145,12 @@ type progress struct {
 }
 
 // progressOf returns how far a query is, according to the stored events.
-func (e *Environment) progressOf(ctx context.Context, at queryRecord) (progress, error) {
-	proc, err := primitives.Reattach(ctx, e.prim, at.Process, primitives.Offset{Stdout: at.Offset, NoFollow: true})
+func (q *Queries) progressOf(ctx context.Context, at queryRecord) (progress, error) {
+	proc, err := primitives.Reattach(ctx, q.Scripts.Sandbox, at.Process, primitives.Offset{Stdout: at.Offset, NoFollow: true})
 	if err != nil {
 		return progress{}, err
 	}
-	far, err := readProgress(proc.Stdout(), e.maxLine, at.QueryID)
+	far, err := readProgress(proc.Stdout(), q.Scripts.MaxLine, at.QueryID)
 	far.end += at.Offset
 	if err = errors.Join(err, proc.Close()); err != nil {
 		return progress{}, fmt.Errorf("read how far it is: %w", err)
@@ -176,7 +188,7 @@ func readProgress(r io.Reader, maxLine int, query string) (progress, error) {
 		case runnerscripts.TypePermissionRequest:
 			if req, err := runnerscripts.Payload[request](ev); err == nil {
 				note(req.ID, false)
-				if len(far.waiting) < maxOpen && held+len(ev.Payload) <= maxOpenBytes {
+				if len(far.waiting) < maxOpen && held+len(ev.Payload) <= MaxOpenBytes {
 					far.waiting[req.ID] = ev
 					held += len(ev.Payload)
 				}

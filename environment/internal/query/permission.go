@@ -1,4 +1,4 @@
-package environment
+package query
 
 import (
 	"bytes"
@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/script"
 	"github.com/agentenv-dev/agentenv/internal/eventlog"
 	"github.com/agentenv-dev/agentenv/internal/permission"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -16,44 +17,19 @@ import (
 )
 
 // maxOpen limits how many permission requests of a query may wait for an answer at once, and
-// maxOpenBytes limits the bytes of memory they take together. A single request may be of any
+// MaxOpenBytes limits the bytes of memory they take together. A single request may be of any
 // size.
 const (
 	maxOpen      = 64
-	maxOpenBytes = 64 << 20
+	MaxOpenBytes = 64 << 20
 )
 
 // The reasons why a permission request ended, for runnerscripts.PermissionResolved.
 const (
-	reasonAnswered  = "answered"
-	reasonTimeout   = "timeout"
-	reasonCancelled = "cancelled"
+	ReasonAnswered  = "answered"
+	ReasonTimeout   = "timeout"
+	ReasonCancelled = "cancelled"
 )
-
-// DefaultPermissionTimeout is how long a permission request waits for an answer if [Config] does
-// not say.
-const DefaultPermissionTimeout = permission.DefaultTimeout
-
-// PermissionRequest is an agent's request for permission.
-type PermissionRequest = runnerscripts.PermissionRequest
-
-// PermissionDecision is the answer; use Allow and Reject of the request to make one.
-type PermissionDecision = runnerscripts.PermissionDecision
-
-// AllowAll allows each request once, including those of Budget.Ask. It is for
-// Config.OnPermission, in a sandbox that confines the agent.
-func AllowAll(_ context.Context, req PermissionRequest) PermissionDecision { return req.Allow() }
-
-// RejectAll rejects each request. It is for Config.OnPermission.
-func RejectAll(_ context.Context, req PermissionRequest) PermissionDecision {
-	return req.Reject("This program rejects what needs permission.")
-}
-
-// AnswerLater leaves each request to [Environment.Respond]. It is for
-// Config.OnPermission.
-func AnswerLater(context.Context, PermissionRequest) PermissionDecision {
-	return PermissionDecision{}
-}
 
 // request is the part of a pending permission request that the host needs.
 type request struct {
@@ -72,14 +48,14 @@ type openRequest struct {
 }
 
 // taker receives the answer to a permission request.
-type taker func(ctx context.Context, id string, d PermissionDecision) error
+type taker func(ctx context.Context, id string, d runnerscripts.PermissionDecision) error
 
 // openRequests are the unresolved requests of a query, by ID.
 type openRequests map[string]*openRequest
 
 var (
 	errAsked   = errors.New("it waits for an answer already")
-	errTooMany = fmt.Errorf("%w: up to %d requests and %d MiB of them wait for an answer at once", primitives.ErrLimit, maxOpen, maxOpenBytes>>20)
+	errTooMany = fmt.Errorf("%w: up to %d requests and %d MiB of them wait for an answer at once", primitives.ErrLimit, maxOpen, MaxOpenBytes>>20)
 )
 
 // add adds a request if there is room for it.
@@ -91,7 +67,7 @@ func (o openRequests) add(r *openRequest) error {
 	for _, other := range o {
 		total += other.size
 	}
-	if len(o) > 0 && (len(o) >= maxOpen || total > maxOpenBytes) {
+	if len(o) > 0 && (len(o) >= maxOpen || total > MaxOpenBytes) {
 		return errTooMany
 	}
 	o[r.ID] = r
@@ -99,13 +75,13 @@ func (o openRequests) add(r *openRequest) error {
 }
 
 // answerLocked records the answer to a request and returns the taker that must get it. Only the
-// first answer counts. The caller holds Environment.mu.
-func (q *activeQuery) answerLocked(id string, d PermissionDecision, reason string) (taker, error) {
-	r := q.requests[id]
+// first answer counts. The caller holds Queries.mu.
+func (a *active) answerLocked(id string, d runnerscripts.PermissionDecision, reason string) (taker, error) {
+	r := a.requests[id]
 	if r == nil || r.answer != nil {
 		return nil, fmt.Errorf("%w: %q", ErrNotPending, id)
 	}
-	kind, err := permission.Check(PermissionRequest{ID: id, Options: r.Options}, d)
+	kind, err := permission.Check(runnerscripts.PermissionRequest{ID: id, Options: r.Options}, d)
 	if err != nil {
 		return nil, err
 	}
@@ -115,24 +91,15 @@ func (q *activeQuery) answerLocked(id string, d PermissionDecision, reason strin
 	return r.take, nil
 }
 
-// Respond answers a permission request of the running query by its ID. It is for programs whose
-// Config.OnPermission leaves the answer open, as [AnswerLater] does. Only the first answer
-// counts: for a request that was answered or withdrawn, or never existed, the error is
-// [ErrNotPending]. Without a running query it is [ErrNoQuery]. For an invalid decision, or one
-// that the request does not offer, it is fs.ErrInvalid, and the request stays pending for the
-// rest of Config.PermissionTimeout.
-//
-// ctx matters until the answer counts. Respond then queues the answer for the runner, even if
-// ctx is done meanwhile. If the runner does not read and its queue is full, Respond returns when
-// there is room, when the runner exits or when e is closed.
-func (e *Environment) Respond(ctx context.Context, id string, d PermissionDecision) error {
+// Respond answers a permission request of the running query by its ID, as environment.Respond describes.
+func (q *Queries) Respond(ctx context.Context, id string, d runnerscripts.PermissionDecision) error {
 	err := ctx.Err()
 	switch {
 	case id == "":
 		err = fmt.Errorf("%w: the id of the permission request is empty", fs.ErrInvalid)
 	case err == nil:
 		// Once the answer counts, the agent must get it, even if ctx is done.
-		err = e.respond(context.WithoutCancel(ctx), id, d, reasonAnswered)
+		err = q.respond(context.WithoutCancel(ctx), id, d, ReasonAnswered)
 	}
 	if err != nil {
 		return fmt.Errorf("respond: %w", err)
@@ -140,39 +107,39 @@ func (e *Environment) Respond(ctx context.Context, id string, d PermissionDecisi
 	return nil
 }
 
-func (e *Environment) respond(ctx context.Context, id string, d PermissionDecision, reason string) error {
-	e.mu.Lock()
-	var take taker
-	err := ErrNoQuery
-	switch {
-	case e.closed:
-		err = ErrClosed
-	case e.query != nil:
-		take, err = e.query.answerLocked(id, d, reason)
+func (q *Queries) respond(ctx context.Context, id string, d runnerscripts.PermissionDecision, reason string) error {
+	if q.Scripts.IsClosed() {
+		return script.ErrClosed
 	}
-	e.mu.Unlock()
+	q.mu.Lock()
+	var take taker
+	err := ErrNone
+	if q.query != nil {
+		take, err = q.query.answerLocked(id, d, reason)
+	}
+	q.mu.Unlock()
 	if err != nil {
 		return err
 	}
 	return take(ctx, id, d)
 }
 
-func (e *Environment) answer(ctx context.Context, id string, d PermissionDecision) error {
-	return e.control(ctx, runnerscripts.Control{Type: runnerscripts.ControlPermission, ID: id, Decision: &d})
+func (q *Queries) answer(ctx context.Context, id string, d runnerscripts.PermissionDecision) error {
+	return q.control(ctx, runnerscripts.Control{Type: runnerscripts.ControlPermission, ID: id, Decision: &d})
 }
 
 // admit reports a permission request and gets it answered; take receives the answer. If the
 // request cannot wait for an answer, admit reports a log event instead. If too many requests are
 // pending, admit rejects the request and returns when the agent has taken the rejection: it
 // stops reading an agent that does not read.
-func (r *queryRun) admit(ctx context.Context, ev runnerscripts.Event, take taker) {
+func (r *run) admit(ctx context.Context, ev runnerscripts.Event, take taker) {
 	head, err := runnerscripts.Payload[request](ev)
 	if err != nil || head.ID == "" {
 		r.report(ev) // no answer is expected
 		return
 	}
-	req := PermissionRequest{ID: head.ID, Options: head.Options}
-	policy := permission.Policy{On: r.env.cfg.OnPermission, Timeout: r.env.cfg.PermissionTimeout}
+	req := runnerscripts.PermissionRequest{ID: head.ID, Options: head.Options}
+	policy := r.q.Permissions
 	waiting, cancel := policy.Waiting(ctx)
 	open := &openRequest{request: head, size: sizeOf(ev.Payload), cancel: cancel, take: take}
 	added, err := r.open(open)
@@ -187,7 +154,7 @@ func (r *queryRun) admit(ctx context.Context, ev runnerscripts.Event, take taker
 		fallthrough
 	case err != nil:
 		cancel()
-		instead := r.env.event(runnerscripts.TypeLog, r.query.ID, warning(fmt.Sprintf("a permission request was left out: %v", err)))
+		instead := r.q.events.New(runnerscripts.TypeLog, r.query.ID, warning(fmt.Sprintf("a permission request was left out: %v", err)))
 		instead.Index = ev.Index // it comes once to each client that follows the query
 		r.report(instead)
 	case !added, policy.On == nil && r.watching:
@@ -196,13 +163,13 @@ func (r *queryRun) admit(ctx context.Context, ev runnerscripts.Event, take taker
 	case policy.On == nil:
 		r.report(ev)
 		r.warn(permission.UnsetWarning) // before the answer: if this program dies in between, the next one does both
-		r.decide(ctx, req, permission.Unset(req), reasonAnswered)
+		r.decide(ctx, req, permission.Unset(req), ReasonAnswered)
 	default:
 		if policy.Timeout >= 0 {
 			r.asks.Go(func() {
 				if d, ok := policy.Expire(waiting, req); ok {
-					r.env.log.Warn("permission request timed out and was rejected", eventlog.Query, r.query.ID, eventlog.Request, req.ID)
-					r.decide(ctx, req, d, reasonTimeout)
+					r.q.events.Log.Warn("permission request timed out and was rejected", eventlog.Query, r.query.ID, eventlog.Request, req.ID)
+					r.decide(ctx, req, d, ReasonTimeout)
 				}
 			})
 		}
@@ -214,9 +181,9 @@ func (r *queryRun) admit(ctx context.Context, ev runnerscripts.Event, take taker
 
 // open adds a permission request to the unresolved ones. A request that was settled before the
 // query was followed is not added; that is no error.
-func (r *queryRun) open(req *openRequest) (added bool, err error) {
-	r.env.mu.Lock()
-	defer r.env.mu.Unlock()
+func (r *run) open(req *openRequest) (added bool, err error) {
+	r.q.mu.Lock()
+	defer r.q.mu.Unlock()
 	if r.active.settled[req.ID] {
 		return false, nil
 	}
@@ -230,11 +197,11 @@ func sizeOf(payload []byte) int {
 	return len(payload) + value*bytes.Count(payload, []byte(","))
 }
 
-// callBack asks Config.OnPermission to decide about a request.
-func (r *queryRun) callBack(ctx, waiting context.Context, policy permission.Policy, req PermissionRequest, ev runnerscripts.Event) {
-	whole, err := runnerscripts.Payload[PermissionRequest](ev)
+// callBack asks OnPermission to decide about a request.
+func (r *run) callBack(ctx, waiting context.Context, policy permission.Policy, req runnerscripts.PermissionRequest, ev runnerscripts.Event) {
+	whole, err := runnerscripts.Payload[runnerscripts.PermissionRequest](ev)
 	if err != nil {
-		r.decide(ctx, req, req.Reject(fmt.Sprintf("The request is malformed: %v", err)), reasonAnswered)
+		r.decide(ctx, req, req.Reject(fmt.Sprintf("The request is malformed: %v", err)), ReasonAnswered)
 		return
 	}
 	d, ok, invalid := policy.Decide(waiting, whole)
@@ -244,21 +211,21 @@ func (r *queryRun) callBack(ctx, waiting context.Context, policy permission.Poli
 		})
 	}
 	if ok {
-		r.decide(ctx, req, d, reasonAnswered)
+		r.decide(ctx, req, d, ReasonAnswered)
 	}
 }
 
 // decide answers a pending request. ctx ends with the query, which also ends the wait for a
 // runner that takes no input.
-func (r *queryRun) decide(ctx context.Context, req PermissionRequest, d PermissionDecision, reason string) {
+func (r *run) decide(ctx context.Context, req runnerscripts.PermissionRequest, d runnerscripts.PermissionDecision, reason string) {
 	// If the answer does not arrive, the end of the query shows it.
-	_ = r.env.respond(ctx, req.ID, d, reason)
+	_ = r.q.respond(ctx, req.ID, d, reason)
 }
 
 // warn reports a log event of the host.
-func (r *queryRun) warn(message string) {
-	r.env.log.Warn(message, "query", r.query.ID)
-	r.report(r.env.event(runnerscripts.TypeLog, r.query.ID, warning(message)))
+func (r *run) warn(message string) {
+	r.q.events.Log.Warn(message, "query", r.query.ID)
+	r.report(r.q.events.New(runnerscripts.TypeLog, r.query.ID, warning(message)))
 }
 
 func warning(message string) runnerscripts.Log {
@@ -268,16 +235,16 @@ func warning(message string) runnerscripts.Log {
 // resolved reports the end of a permission request, once. Only this program allows requests, or
 // another program if the sandbox is shared. If the agent says that a request was allowed
 // otherwise, resolved reports the request as withdrawn.
-func (r *queryRun) resolved(ev runnerscripts.Event) {
+func (r *run) resolved(ev runnerscripts.Event) {
 	done, err := runnerscripts.Payload[runnerscripts.PermissionResolved](ev)
 	if err != nil {
 		r.report(ev)
 		return
 	}
-	r.env.mu.Lock()
+	r.q.mu.Lock()
 	before, open := r.active.settled[done.ID], r.active.requests[done.ID]
 	delete(r.active.requests, done.ID)
-	r.env.mu.Unlock()
+	r.q.mu.Unlock()
 	if open == nil {
 		if before {
 			r.report(ev)
@@ -289,22 +256,22 @@ func (r *queryRun) resolved(ev runnerscripts.Event) {
 	allowed := done.Kind.Allows() && !r.shared
 	switch {
 	case open.answer == nil && allowed:
-		done.Kind, done.Reason = "", reasonCancelled
+		done.Kind, done.Reason = "", ReasonCancelled
 	case open.answer != nil && allowed:
 		done = *open.answer
 	case open.answer != nil && done.Kind != "":
 		done.Reason = open.answer.Reason // the agent may have rejected a decision it cannot use
 	}
-	ev.Payload = r.env.event(ev.Type, "", done).Payload
+	ev.Payload = r.q.events.New(ev.Type, "", done).Payload
 	r.report(ev)
 }
 
 // settle reports the end of permission requests that the agent does not end itself: the answered
 // ones and, with all, also the pending ones. known means that the caller has these events
 // already, and settle reports none.
-func (r *queryRun) settle(all, known bool) {
+func (r *run) settle(all, known bool) {
 	var ends []runnerscripts.PermissionResolved
-	r.env.mu.Lock()
+	r.q.mu.Lock()
 	for _, id := range slices.Sorted(maps.Keys(r.active.requests)) {
 		open := r.active.requests[id]
 		switch {
@@ -312,13 +279,13 @@ func (r *queryRun) settle(all, known bool) {
 			ends = append(ends, *open.answer)
 		case all:
 			open.cancel()
-			ends = append(ends, runnerscripts.PermissionResolved{ID: id, Reason: reasonCancelled})
+			ends = append(ends, runnerscripts.PermissionResolved{ID: id, Reason: ReasonCancelled})
 		default:
 			continue
 		}
 		delete(r.active.requests, id)
 	}
-	r.env.mu.Unlock()
+	r.q.mu.Unlock()
 	for _, end := range ends {
 		r.noteAnswered(end.ID)
 	}
@@ -326,6 +293,6 @@ func (r *queryRun) settle(all, known bool) {
 		return
 	}
 	for _, end := range ends {
-		r.report(r.env.event(runnerscripts.TypePermissionResolved, r.query.ID, end))
+		r.report(r.q.events.New(runnerscripts.TypePermissionResolved, r.query.ID, end))
 	}
 }

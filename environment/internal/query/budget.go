@@ -1,4 +1,4 @@
-package environment
+package query
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/agentenv-dev/agentenv/gateway"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -14,10 +15,10 @@ const optionMore = "more"
 
 // askForMore asks the user, with a permission request, whether a used-up limit may be used once
 // more, and waits for the answer. The agent's model call waits too.
-func (r *queryRun) askForMore(ctx context.Context, limit *BudgetError) bool {
+func (r *run) askForMore(ctx context.Context, limit *gateway.BudgetError) bool {
 	id := "budget-" + uuid.NewString()
 	kind := make(chan runnerscripts.PermissionKind, 1)
-	take := func(_ context.Context, _ string, d PermissionDecision) error {
+	take := func(_ context.Context, _ string, d runnerscripts.PermissionDecision) error {
 		switch {
 		case d.Kind != "":
 			kind <- d.Kind
@@ -28,7 +29,7 @@ func (r *queryRun) askForMore(ctx context.Context, limit *BudgetError) bool {
 		}
 		return nil
 	}
-	ask := r.env.event(runnerscripts.TypePermissionRequest, r.query.ID, PermissionRequest{
+	ask := r.q.events.New(runnerscripts.TypePermissionRequest, r.query.ID, runnerscripts.PermissionRequest{
 		ID:       id,
 		ToolCall: runnerscripts.ToolCall{ToolCallID: id, Name: "budget", Kind: runnerscripts.ToolOther, Title: fmt.Sprintf("The %s's budget of %s is used up", limit.Scope, limit.Most)},
 		Options: []runnerscripts.PermissionOption{
@@ -40,7 +41,7 @@ func (r *queryRun) askForMore(ctx context.Context, limit *BudgetError) bool {
 	select {
 	case k := <-kind:
 		r.callInReporter(ctx, func() {
-			r.resolved(r.env.event(runnerscripts.TypePermissionResolved, r.query.ID, runnerscripts.PermissionResolved{ID: id, Kind: k, Reason: reasonAnswered}))
+			r.resolved(r.q.events.New(runnerscripts.TypePermissionResolved, r.query.ID, runnerscripts.PermissionResolved{ID: id, Kind: k, Reason: ReasonAnswered}))
 		})
 		return k.Allows()
 	case <-ctx.Done():

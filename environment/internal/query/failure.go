@@ -1,23 +1,25 @@
-package environment
+package query
 
 import (
 	"context"
 	"errors"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/configfile"
+	"github.com/agentenv-dev/agentenv/environment/internal/script"
 	"github.com/agentenv-dev/agentenv/gateway"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
 // failed reports the end of a failed query and returns its error.
-func (r *queryRun) failed(ctx context.Context, ev runnerscripts.Event, failed runnerscripts.QueryFailed) error {
+func (r *run) failed(ctx context.Context, ev runnerscripts.Event, failed runnerscripts.QueryFailed) error {
 	changed := r.measure(&failed.Usage)
 	cause := endedBy(ctx)
 	if cause != nil {
 		failed.Code, failed.Message, failed.HTTPStatus, changed = codeOf(cause), cause.Error(), 0, true
 	}
-	if r.env.explain(ctx, &failed, r.began) {
+	if r.explain(ctx, &failed) {
 		changed = true
 	} else {
 		r.warnOutOfMemory(ctx)
@@ -26,13 +28,13 @@ func (r *queryRun) failed(ctx context.Context, ev runnerscripts.Event, failed ru
 		ev = r.said(runnerscripts.TypeQueryFailed, failed)
 	}
 	r.end(ev)
-	return &QueryError{QueryID: r.query.ID, Failure: failed, Err: cause}
+	return &runnerscripts.QueryError{QueryID: r.query.ID, Failure: failed, Err: cause}
 }
 
 // endedBy returns why the budget or the gateway ended a query; nil if they did not.
 func endedBy(ctx context.Context) error {
 	cause := context.Cause(ctx)
-	limit, missing := (*BudgetError)(nil), (*NoMatchError)(nil)
+	limit, missing := (*gateway.BudgetError)(nil), (*gateway.NoMatchError)(nil)
 	if errors.As(cause, &limit) || errors.As(cause, &missing) || errors.Is(cause, gateway.ErrConfig) {
 		return cause
 	}
@@ -41,7 +43,7 @@ func endedBy(ctx context.Context) error {
 
 // codeOf returns the failure code of a query that the gateway ended.
 func codeOf(cause error) runnerscripts.FailureCode {
-	limit, ok := errors.AsType[*BudgetError](cause)
+	limit, ok := errors.AsType[*gateway.BudgetError](cause)
 	switch {
 	case !ok:
 		return runnerscripts.FailInvalidRequest
@@ -51,30 +53,35 @@ func codeOf(cause error) runnerscripts.FailureCode {
 	return runnerscripts.FailBudget
 }
 
-// died returns the error of a process whose output ended while the query was running.
-func (r *queryRun) died(ctx context.Context, p *process, result *runnerscripts.Result) error {
-	cause := errNotCompleted
-	r.untaken = !r.started
+// died returns the error of a process whose output ended while the query was running: errAgain if it cannot have seen the
+// prompt, and another process must get it.
+func (r *run) died(ctx context.Context, p *script.Process, fresh bool, result *runnerscripts.Result) error {
+	cause := ErrNotCompleted
+	began := r.active.state.phase == started
+	do, _ := r.q.change(r.active, func(s *state) action { return s.exit(fresh, ctx.Err() == nil) })
 	switch {
-	case !r.started:
-		cause = errNotStarted
+	case !began:
+		cause = ErrNotStarted
 	case result != nil && result.OK:
-		cause = errResultTooSoon
+		cause = ErrResultTooSoon
 	}
-	failure := p.failure(result, cause)
+	failure := p.Failure(result, cause)
 	ranOut := failure.Status != (primitives.ExitStatus{}) && failure.Status.Reason != primitives.ReasonLost
-	if !r.seen && (r.started || ranOut) {
-		r.env.noteEnd(context.WithoutCancel(ctx), p, r.query.ID)
+	if !r.seen && (began || ranOut) {
+		r.q.noteEnd(context.WithoutCancel(ctx), p, r.query.ID)
 	}
 	r.drop(p)
+	if do == again {
+		return errAgain
+	}
 	if err := context.Cause(ctx); err != nil {
 		failure.Err = errors.Join(err, failure.Err)
 	}
-	return r.env.diagnose(ctx, failure)
+	return r.q.Scripts.Diagnose(ctx, failure)
 }
 
 // fail ends a query that began and has no end of its own, and returns its error.
-func (r *queryRun) fail(ctx context.Context, err error) error {
+func (r *run) fail(ctx context.Context, err error) error {
 	failed := runnerscripts.QueryFailed{
 		Code: runnerscripts.FailAgent, Message: err.Error(),
 		DurationMS: time.Since(r.began).Milliseconds(),
@@ -82,13 +89,13 @@ func (r *queryRun) fail(ctx context.Context, err error) error {
 	r.measure(&failed.Usage)
 	if cause := endedBy(ctx); cause != nil {
 		failed.Code, failed.Message = codeOf(cause), cause.Error()
-		err = &QueryError{QueryID: r.query.ID, Failure: failed, Err: errors.Join(cause, err)}
+		err = &runnerscripts.QueryError{QueryID: r.query.ID, Failure: failed, Err: errors.Join(cause, err)}
 	} else if failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err); ok {
 		failed.Code, failed.HTTPStatus = failure.Code, failure.HTTPStatus
-	} else if errors.Is(err, ErrConfig) {
+	} else if errors.Is(err, configfile.ErrInvalid) {
 		failed.Code = runnerscripts.FailInvalidRequest
 	}
-	r.env.explain(ctx, &failed, r.began)
-	r.end(r.env.event(runnerscripts.TypeQueryFailed, r.query.ID, failed))
+	r.explain(ctx, &failed)
+	r.end(r.q.events.New(runnerscripts.TypeQueryFailed, r.query.ID, failed))
 	return err
 }

@@ -1,4 +1,4 @@
-package environment
+package script
 
 import (
 	"context"
@@ -24,26 +24,26 @@ const (
 	quietDelay = 250 * time.Millisecond
 	// maxQuietChecks is how often cutQuiet waits again for output that continues.
 	maxQuietChecks = 8
-	// queuedControls is how many lines may wait for a script that does not read.
-	queuedControls = 16
+	// QueuedControls is how many lines may wait for a script that does not read.
+	QueuedControls = 16
 )
 
-// process is one running script: it decodes what the script prints and keeps the end of its
+// Process is one running script: it decodes what the script prints and keeps the end of its
 // standard error. The caller that starts it must close it.
-type process struct {
-	script string
+type Process struct {
+	Script string // its name
 	proc   primitives.Process
 	out    *watchedReader // its standard output
-	// from is where out begins in the whole output. adopted means that an earlier program
+	// from is where out begins in the whole output. Adopted means that an earlier program
 	// started the script.
 	from    int64
-	adopted bool
-	// taken is where the last followed event ends in the whole output. Only the query that is
+	Adopted bool
+	// Taken is where the last followed event ends in the whole output. Only the query that is
 	// followed uses it, one at a time.
-	taken int64
+	Taken int64
 
 	// events delivers what the script prints. It is closed after the output has ended.
-	events chan printed
+	events chan Printed
 	// input queues lines for the script; nil is the end of its input.
 	input chan []byte
 	// discard, when closed, makes the reader drop events instead of waiting for a receiver.
@@ -68,11 +68,11 @@ type process struct {
 
 // follow takes over a started process, whose output is read from a position on. It uses only the
 // values of ctx: close ends the process.
-func follow(ctx context.Context, script string, proc primitives.Process, from int64, maxLine int, hide redact.Redactor, forget func()) *process {
-	p := &process{
-		script: script, proc: proc, forget: forget, out: &watchedReader{r: proc.Stdout()}, from: from, taken: from,
-		events:  make(chan printed),
-		input:   make(chan []byte, queuedControls),
+func follow(ctx context.Context, script string, proc primitives.Process, from int64, maxLine int, hide redact.Redactor, forget func()) *Process {
+	p := &Process{
+		Script: script, proc: proc, forget: forget, out: &watchedReader{r: proc.Stdout()}, from: from, Taken: from,
+		events:  make(chan Printed),
+		input:   make(chan []byte, QueuedControls),
 		discard: make(chan struct{}),
 		exited:  make(chan struct{}),
 		stop:    make(chan struct{}),
@@ -93,14 +93,14 @@ func follow(ctx context.Context, script string, proc primitives.Process, from in
 	return p
 }
 
-// printed is an event that a script has printed.
-type printed struct {
+// Printed is an event that a script has printed.
+type Printed struct {
 	runnerscripts.Event
-	end int64 // where its line ends in the whole output
+	End int64 // where its line ends in the whole output
 }
 
 // read decodes standard output to its end.
-func (p *process) read(maxLine int) {
+func (p *Process) read(maxLine int) {
 	defer close(p.events)
 	dec := runnerscripts.NewDecoder(p.out, maxLine)
 	for {
@@ -113,14 +113,14 @@ func (p *process) read(maxLine int) {
 			return
 		}
 		select {
-		case p.events <- printed{ev, p.from + dec.Offset()}:
+		case p.events <- Printed{ev, p.from + dec.Offset()}:
 		case <-p.discard:
 		}
 	}
 }
 
 // write writes lines to standard input. If the script does not take them, its end shows it.
-func (p *process) write() {
+func (p *Process) write() {
 	in := p.proc.Stdin()
 	defer func() { _ = in.Close() }() // end of input; on an error, the script's end shows it
 	for {
@@ -143,7 +143,7 @@ func (p *process) write() {
 // cutQuiet closes the output of an exited script once nothing more comes, even if an orphan of
 // the script still holds it open. If an orphan keeps printing, cutQuiet waits maxQuietChecks times:
 // what the script itself printed is read without waiting.
-func (p *process) cutQuiet(ended <-chan struct{}) {
+func (p *Process) cutQuiet(ended <-chan struct{}) {
 	select {
 	case <-p.exited:
 	case <-ended:
@@ -171,19 +171,19 @@ func (p *process) cutQuiet(ended <-chan struct{}) {
 	}
 }
 
-// send queues a line for the script. It fails if the script has exited, or if the queue is full
+// Send queues a line for the script. It fails if the script has exited, or if the queue is full
 // until ctx is done.
-func (p *process) send(ctx context.Context, v any) error {
+func (p *Process) Send(ctx context.Context, v any) error {
 	line, err := json.Marshal(v)
 	if err != nil {
-		return fmt.Errorf("%s: %w", p.script, err)
+		return fmt.Errorf("%s: %w", p.Script, err)
 	}
 	return p.queue(ctx, append(line, '\n'))
 }
 
-func (p *process) queue(ctx context.Context, line []byte) error {
+func (p *Process) queue(ctx context.Context, line []byte) error {
 	if p.isExited() {
-		return fmt.Errorf("%s: %w", p.script, errScriptExited)
+		return fmt.Errorf("%s: %w", p.Script, ErrExited)
 	}
 	select {
 	case <-p.stop:
@@ -199,7 +199,7 @@ func (p *process) queue(ctx context.Context, line []byte) error {
 	case p.input <- line:
 		return nil
 	case <-p.exited:
-		return fmt.Errorf("%s: %w", p.script, errScriptExited)
+		return fmt.Errorf("%s: %w", p.Script, ErrExited)
 	case <-p.stop:
 		return ErrClosed
 	case <-ctx.Done():
@@ -207,14 +207,14 @@ func (p *process) queue(ctx context.Context, line []byte) error {
 	}
 }
 
+// How a script breaks its protocol.
 var (
-	errScriptExited = errors.New("the script has exited")
-	errNoResult     = errors.New("the script ended without a result line; print {\"type\":\"result\",\"ok\":true} as the last line")
-	errStaysOpen    = errors.New("the script closed its output and did not exit")
+	ErrNoResult  = errors.New("the script ended without a result line; print {\"type\":\"result\",\"ok\":true} as the last line")
+	ErrStaysOpen = errors.New("the script closed its output and did not exit")
 )
 
 // isExited reports whether the script has exited.
-func (p *process) isExited() bool {
+func (p *Process) isExited() bool {
 	select {
 	case <-p.exited:
 		return true
@@ -223,14 +223,14 @@ func (p *process) isExited() bool {
 	}
 }
 
-// failure returns how a script ended, after its events have ended. cause is the error if neither
+// Failure returns how a script ended, after its events have ended. cause is the error if neither
 // its status nor its own result says more.
-func (p *process) failure(result *runnerscripts.Result, cause error) *ScriptError {
+func (p *Process) Failure(result *runnerscripts.Result, cause error) *runnerscripts.ScriptError {
 	broken := p.readErr != nil && !errors.Is(p.readErr, io.EOF)
 	ended := !broken && patience.Wait(p.exited, exitDelay) && patience.Wait(p.stderrEnd, quietDelay)
 	exited := p.isExited()
-	p.close()
-	e := &ScriptError{Script: p.script, Stderr: p.stderr.String()}
+	p.Close()
+	e := &runnerscripts.ScriptError{Script: p.Script, Stderr: p.stderr.String()}
 	if exited {
 		e.Status = p.status
 	}
@@ -248,7 +248,7 @@ func (p *process) failure(result *runnerscripts.Result, cause error) *ScriptErro
 	case broken:
 		e.Err = p.readErr
 	case !exited && !ended:
-		e.Err = errStaysOpen
+		e.Err = ErrStaysOpen
 	case p.waitErr != nil:
 		e.Err = p.waitErr
 	case p.status.Reason == primitives.ReasonLost:
@@ -261,8 +261,8 @@ func (p *process) failure(result *runnerscripts.Result, cause error) *ScriptErro
 	return e
 }
 
-// offer queues a line if the queue has room.
-func (p *process) offer(v any) bool {
+// Offer queues a line if the queue has room.
+func (p *Process) Offer(v any) bool {
 	line, err := json.Marshal(v)
 	if err != nil {
 		return false
@@ -270,7 +270,7 @@ func (p *process) offer(v any) bool {
 	return p.offerLine(append(line, '\n'))
 }
 
-func (p *process) offerLine(line []byte) bool {
+func (p *Process) offerLine(line []byte) bool {
 	select {
 	case p.input <- line:
 		return true
@@ -279,17 +279,17 @@ func (p *process) offerLine(line []byte) bool {
 	}
 }
 
-// shutdown asks the script to end, waits up to exitDelay, and closes it.
-func (p *process) shutdown() {
+// Shutdown asks the script to end, waits up to exitDelay, and closes it.
+func (p *Process) Shutdown() {
 	p.discardOnce.Do(func() { close(p.discard) })
-	if p.offer(runnerscripts.Control{Type: runnerscripts.ControlShutdown}) && p.offerLine(nil) {
+	if p.Offer(runnerscripts.Control{Type: runnerscripts.ControlShutdown}) && p.offerLine(nil) {
 		patience.Wait(p.exited, exitDelay)
 	}
-	p.close()
+	p.Close()
 }
 
-// close ends the script if it still runs, and returns when all tasks have ended.
-func (p *process) close() {
+// Close ends the script if it still runs, and returns when all tasks have ended.
+func (p *Process) Close() {
 	p.stopOnce.Do(func() {
 		p.discardOnce.Do(func() { close(p.discard) })
 		close(p.stop)
@@ -299,12 +299,12 @@ func (p *process) close() {
 	p.tasks.Wait()
 }
 
-// leave closes the process without ending a durable script.
-func (p *process) leave() {
+// Leave closes the process without ending a durable script.
+func (p *Process) Leave() {
 	if d, ok := p.proc.(*durableProcess); ok {
 		d.leave()
 	}
-	p.close()
+	p.Close()
 }
 
 // watchedReader reports whether a read is waiting for input.
@@ -325,3 +325,6 @@ func (w *watchedReader) Read(b []byte) (int, error) {
 func (w *watchedReader) state() (reads int64, waiting bool) {
 	return w.reads.Load(), w.waiting.Load()
 }
+
+// Events delivers what the script prints. It is closed after the output has ended.
+func (p *Process) Events() <-chan Printed { return p.events }
