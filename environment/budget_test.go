@@ -22,8 +22,8 @@ func TestABudgetEndsAQuery(t *testing.T) {
 	if used := env.Used(); used.TotalInput() == 0 || used.Requests == 0 || used.Time <= 0 || failed.Usage.TotalInput() == 0 || failed.Usage.CostUSD == 0 {
 		t.Errorf("the session has used %+v, the query %+v", used, failed.Usage)
 	}
-	if again := kept.Find(cfg.Sandbox.Type, env.ID()); again == nil || again.Used != env.Used() {
-		t.Errorf("what it has used is not remembered: %+v", again)
+	if again, err := kept.Find(cfg.Sandbox.Type, env.ID()); err != nil || again.Used != env.Used() {
+		t.Errorf("what it has used is not remembered: %+v, %v", again, err)
 	}
 	if got := listed(t, cfg.Sandbox, env.ID()); got.Usage != failed.Usage {
 		t.Errorf("the list says %+v; the query has used %+v", got, failed.Usage)

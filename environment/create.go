@@ -37,7 +37,7 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 		_, err := p.Terminate(context.WithoutCancel(ctx))
 		return errors.Join(err, p.Close())
 	}
-	own := owner{release: terminate, kept: cfg.Sandbox.Keep, log: cfg.recordOf(p, cfg.Sandbox.Keep)}
+	own := owner{release: terminate, kept: cfg.Sandbox.Keep, log: kept.NewLog(cfg.firstRecord(p, cfg.Sandbox.Keep))}
 	if cfg.Sandbox.Keep {
 		own.release = p.Close
 	}
@@ -86,13 +86,14 @@ func Attach(ctx context.Context, cfg Config, id string) (*Environment, error) {
 		return nil, explainUnknown(fmt.Errorf("attach to the sandbox: %w", cfg.Sandbox.settingError(err)), cfg.Sandbox.Type, id)
 	}
 	own := owner{release: p.Close, placed: true, kept: true}
-	if r := kept.Find(cfg.Sandbox.Type, p.ID()); r != nil {
-		own.used = r.Used
+	var before *kept.Record
+	if own.log, before = kept.Resume(cfg.firstRecord(p, true)); before != nil {
+		own.used = before.Used
 	}
+
 	if cfg, err = readRecord(ctx, p, cfg, &own); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
-	own.log = cfg.recordOf(p, true)
 	e, err := prepare(ctx, p, cfg, own)
 	if err != nil {
 		return nil, errors.Join(err, p.Close())

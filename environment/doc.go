@@ -35,14 +35,14 @@
 //
 //	config, sandbox, blocks      what is configured; kinds of sandboxes; their form in files
 //	agents, profiles, image      agents; profiles; images with agents
-//	create, environment, list    Create, Attach, Remove; New, Close; List, GC
+//	create, environment, list    Create, Attach, Remove; New, Pause, Close; List, GC
 //	source, workspace, changes   what the workspace starts with; its files; Changes, Patch, Apply
-//	baseline, leaveout           what changes are counted from, and which do not count
+//	difference                   what changes are counted from, and which do not count
 //	branch                       the commits of a sandbox as a branch of a repository of this machine
-//	run, query, permission       a prompt: one call, its events, its permission requests
+//	run, query                   a prompt: one call, its events, its permission requests
 //	session, record              the conversation and its transcript; what the next program needs
 //	gateway, secrets, logs       keys and hosts; what is redacted; what operators read
-//	fork, move, pool, errors     copies, Pause and Usage; another sandbox; many; error types
+//	fork, move, pool, errors     copies and Usage; another sandbox; many; error types
 //
 // What an Environment does with its sandbox is in packages below internal, none of which knows Environment: script runs the
 // runner scripts, query a prompt to its end, gate serves keys and hosts, kept remembers sandboxes on this machine,

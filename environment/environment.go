@@ -27,7 +27,7 @@ import (
 // called from several goroutines at once, except that one query runs at a time.
 type Environment struct {
 	prim    primitives.EnvironmentPrimitive
-	cfg     Config // never changes
+	cfg     Config // changes only while the environment is made
 	log     hclog.Logger
 	most    int64 // limit of the contents that WorkspaceFiles returns, in bytes
 	owner   owner
@@ -115,7 +115,7 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 		Events: script.Events{Session: cfg.SessionID, Log: e.log, Hide: redact.New(append(secretsOfConfig(cfg), opened.Secrets()...))},
 	})
 	e.queries = query.New(query.Config{
-		Scripts: e.scripts, Profile: cfg.Profile, Raw: cfg.Raw, Meter: meter, Gate: opened, Kept: own.log, Left: own.placed,
+		Scripts: e.scripts, Profile: cfg.Profile, Raw: cfg.Raw, Meter: meter, Gate: opened, Kept: own.log, Attached: own.placed,
 		Session: runnerscripts.Session{
 			Protocol: runnerscripts.Protocol, SessionID: cfg.SessionID, Agent: cfg.Agent, Paths: p.Paths(), Gateway: opened.At,
 		},

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -214,6 +215,46 @@ func TestAnInterruptLeavesTheQueryOfAnotherProgramAlone(t *testing.T) {
 	}
 }
 
+func TestAQueryThatTwoProgramsSeeIsCountedOnce(t *testing.T) {
+	box := sandbox(t)
+	env := create(t, Config{Sandbox: toKeep(box), Agent: scenario(t, waiting("go-on"))})
+	removeLater(t, env)
+	other := attach(t, env.ID(), box)
+	var following sync.WaitGroup
+	var said strings.Builder
+	var done runnerscripts.QueryCompleted
+	for ev, err := range env.ExecuteQuery(t.Context(), Query{Prompt: "a"}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if end, ok := ev.Value().(*runnerscripts.QueryCompleted); ok {
+			done = *end
+		}
+		if said.WriteString(ev.Text()); ev.Text() == "" || said.String() != "before" {
+			continue
+		}
+		begun := make(chan struct{})
+		following.Go(func() {
+			first := true
+			for _, err := range other.FollowQuery(t.Context(), 0) {
+				if err != nil {
+					t.Error(err)
+				}
+				if first {
+					close(begun)
+				}
+				first = false
+			}
+		})
+		<-begun
+		writeIn(t, env, "go-on", "")
+	}
+	following.Wait()
+	if got := listed(t, box, env.ID()).Usage; got != done.Usage || got.TotalInput() == 0 {
+		t.Errorf("the list says %+v, the query has used %+v", got, done.Usage)
+	}
+}
+
 // promptsOf returns the IDs of the prompts that a kept sandbox lists.
 func promptsOf(t *testing.T, env *Environment) []string {
 	t.Helper()
@@ -228,7 +269,12 @@ func promptsOf(t *testing.T, env *Environment) []string {
 			QueryID string `json:"query_id"`
 			Seen    bool   `json:"seen"`
 		}
-		if err := json.Unmarshal([]byte(line), &one); err == nil && !one.Seen {
+		if !strings.HasSuffix(line, "\n") {
+			continue // it is being written
+		}
+		if err := json.Unmarshal([]byte(line), &one); err != nil {
+			t.Errorf("%q: %v", line, err)
+		} else if !one.Seen {
 			ids = append(ids, one.QueryID)
 		}
 	}

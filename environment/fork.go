@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/kept"
 	"github.com/agentenv-dev/agentenv/environment/internal/query"
 	"github.com/agentenv-dev/agentenv/environment/internal/script"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -91,7 +92,7 @@ func (e *Environment) copyOn(ctx context.Context, p primitives.EnvironmentPrimit
 		folders: e.owner.folders, baseline: e.owner.baseline, unknown: e.owner.unknown,
 	}
 	if own.kept {
-		own.release, own.log = p.Close, cfg.recordOf(p, true)
+		own.release, own.log = p.Close, kept.NewLog(cfg.firstRecord(p, true))
 	}
 	c, err := prepare(ctx, p, cfg, own)
 	if err != nil {
@@ -109,6 +110,7 @@ func (e *Environment) copyOn(ctx context.Context, p primitives.EnvironmentPrimit
 			_, err = c.PrepareSession(ctx, start)
 		}
 		if err != nil {
+			kept.Forget(cfg.Sandbox.Type, c.ID()) // the caller ends it
 			return nil, errors.Join(err, c.gate.Close(), c.base.close())
 		}
 	}

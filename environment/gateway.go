@@ -120,7 +120,7 @@ func (e *Environment) SetAllowHosts(hosts []string) error {
 	e.mu.Unlock()
 	e.log.Info("allowed hosts changed", "hosts", hosts)
 	if e.owner.log != nil && e.owner.unknown == nil {
-		e.remember(e.owner.log.Store)
+		e.remember(e.owner.log.Change)
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package environment
 import (
 	"context"
 	"fmt"
-	"io/fs"
 	"slices"
 	"time"
 
@@ -188,9 +187,9 @@ func (s *SandboxInfo) describe(r *kept.Record) {
 // ended, and does not say whether it lives: Status is empty. For an unknown sandbox the error is
 // fs.ErrNotExist.
 func Remembered(typ, id string) (SandboxInfo, error) {
-	r := kept.Find(typ, id)
-	if r == nil {
-		return SandboxInfo{}, fmt.Errorf("%w: this machine remembers nothing of the %s sandbox %s", fs.ErrNotExist, typ, id)
+	r, err := kept.Find(typ, id)
+	if err != nil {
+		return SandboxInfo{}, err
 	}
 	s := SandboxInfo{ID: id, Type: typ}
 	s.describe(r)

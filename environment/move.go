@@ -203,6 +203,6 @@ func (e *Environment) takeOverRecord(ctx context.Context) error {
 	if err := e.leaveBaseline(ctx); err != nil {
 		return err
 	}
-	e.remember(e.owner.log.Store)
+	e.remember(e.owner.log.Change)
 	return nil
 }

@@ -92,9 +92,9 @@ func (e *Environment) ownNote() note {
 	return note{SessionID: e.cfg.SessionID, IgnoreChanges: e.cfg.IgnoreChanges}
 }
 
-// recordOf returns where this machine remembers a sandbox.
-func (c Config) recordOf(p primitives.EnvironmentPrimitive, isKept bool) *kept.Log {
-	return kept.NewLog(kept.Record{Type: c.Sandbox.Type, ID: p.ID(), Agent: c.Agent.Name, Kept: isKept})
+// firstRecord returns what this machine remembers of a new sandbox.
+func (c Config) firstRecord(p primitives.EnvironmentPrimitive, isKept bool) kept.Record {
+	return kept.Record{Type: c.Sandbox.Type, ID: p.ID(), Agent: c.Agent.Name, Kept: isKept}
 }
 
 // beginRecord stores what the next program needs, in the sandbox and on this machine. It replaces the record of an earlier
@@ -132,7 +132,7 @@ func (e *Environment) rememberAgent() {
 		return
 	}
 	e.owner.agentless, e.owner.before = false, nil
-	e.remember(e.owner.log.Store)
+	e.remember(e.owner.log.Change)
 }
 
 // readRecord fills in what cfg leaves open: from this machine's record if the sandbox's note

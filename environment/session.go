@@ -101,7 +101,7 @@ func (e *Environment) predecessor(ctx context.Context) (*runnerscripts.Transcrip
 	if working {
 		return nil, fmt.Errorf("%w: one of the agent %q; wait for its end with FollowQuery", ErrBusy, before.Name)
 	}
-	if err := e.queries.EndLeft(ctx); err != nil {
+	if err := e.queries.EndEarlierAgent(ctx); err != nil {
 		return nil, err
 	}
 	session := e.queries.Request()

@@ -50,7 +50,7 @@ type Config struct {
 	Logger hclog.Logger // may be nil
 }
 
-// Gate is an open gateway; the zero value is none. Its methods may be called from several goroutines at once.
+// Gate is an open gateway; the zero value is none. Its methods but Secrets may be called from several goroutines at once.
 type Gate struct {
 	// At is where processes in the sandbox reach it; nil for none.
 	At *runnerscripts.Gateway

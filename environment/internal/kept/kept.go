@@ -12,6 +12,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"time"
 
@@ -60,12 +61,15 @@ const (
 	most = 4096
 	// maxSize limits a file: 16 MiB.
 	maxSize = 16 << 20
-	// lockTimeout is how long another program may hold the records.
-	lockTimeout = 5 * time.Second
+	// locks is how many files lock the records of all sandboxes. A lock is held for some microseconds.
+	locks = 64
 )
 
-// changing holds the records against other goroutines, and a file of the folder of locks against other programs.
-var changing sync.Mutex
+// lockTimeout is how long a change waits for another program. Tests shorten it.
+var lockTimeout = time.Second
+
+// changing locks records for the goroutines of this program, as files do for all programs.
+var changing [locks]sync.Mutex
 
 // Store is the open folder of the records.
 type Store struct{ root *os.Root }
@@ -76,11 +80,7 @@ func Open() (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{root}
-	if err := s.takeOld(); err != nil {
-		return nil, errors.Join(err, root.Close())
-	}
-	return s, nil
+	return &Store{root}, nil
 }
 
 // Close closes the store.
@@ -127,53 +127,63 @@ func readPrivate(root *os.Root, name string) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, maxSize))
 }
 
-// change changes the record of a sandbox as one step. If there is none, it begins with first; without a first it stays so.
-func (s *Store) change(typ, id string, first *Record, f func(*Record)) error {
-	unlock, err := s.lock()
+// begin stores the record of a new sandbox, in place of whatever is there.
+func (s *Store) begin(r Record) error {
+	name := fileOf(r.Type, r.ID)
+	unlock, err := s.lock(name)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	r, err := s.Load(typ, id)
-	if err != nil {
+	if err := s.write(name, &r); err != nil {
 		return err
 	}
-	isNew := r == nil
-	if isNew {
-		if first == nil {
-			return nil
-		}
-		r = new(Record)
-		*r = *first
-	}
-	f(r)
-	if err := s.write(fileOf(typ, id), r); err != nil {
-		return err
-	}
-	if isNew {
-		return statedir.Prune(s.root, most, math.MaxInt64)
-	}
-	return nil
+	return statedir.Prune(s.root, most, math.MaxInt64)
 }
 
-// lock excludes other changes.
-func (s *Store) lock() (unlock func(), err error) {
-	changing.Lock()
-	defer func() {
-		if err != nil {
-			changing.Unlock()
+// change changes the record of a sandbox as one step. The error is fs.ErrNotExist if there is none.
+func (s *Store) change(typ, id string, f func(*Record)) error {
+	name := fileOf(typ, id)
+	unlock, err := s.lock(name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	r, err := s.read(name)
+	if err != nil {
+		return err
+	}
+	if r == nil {
+		return fmt.Errorf("%w: this machine remembers nothing of the %s sandbox %s", fs.ErrNotExist, typ, id)
+	}
+	f(r)
+	return s.write(name, r)
+}
+
+// lock excludes other changes of a record. Where files cannot be locked, it excludes those of this program.
+func (s *Store) lock(name string) (unlock func(), err error) {
+	n, err := strconv.ParseUint(name[:2], 16, 8)
+	if err != nil {
+		return nil, err
+	}
+	n %= locks
+	folder, err := statedir.Open("locks")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = folder.Close() }() // nothing was written
+	changing[n].Lock()
+	release, err := flock.LockWithin(filepath.Join(folder.Name(), fmt.Sprintf("records-%02x", n)), lockTimeout)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		changing[n].Unlock()
+		return nil, err
+	}
+	return func() {
+		if release != nil {
+			release()
 		}
-	}()
-	locks, err := statedir.Open("locks")
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = locks.Close() }() // nothing was written
-	release, err := flock.LockWithin(filepath.Join(locks.Name(), "records"), lockTimeout)
-	if err != nil {
-		return nil, err
-	}
-	return func() { release(); changing.Unlock() }, nil
+		changing[n].Unlock()
+	}, nil
 }
 
 // write replaces a file atomically.
@@ -197,46 +207,57 @@ func (s *Store) write(name string, r *Record) error {
 	return nil
 }
 
-// Remove forgets a sandbox that has ended.
-func (s *Store) Remove(typ, id string) error { return s.root.Remove(fileOf(typ, id)) }
+// remove removes the record of a sandbox. A change that is under way does not bring it back.
+func (s *Store) remove(typ, id string) error {
+	name := fileOf(typ, id)
+	unlock, err := s.lock(name)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return s.root.Remove(name)
+}
 
-// find returns the records that match, and their files.
-func (s *Store) find(match func(*Record) bool) (map[string]*Record, error) {
+// find returns the records that match.
+func (s *Store) find(match func(*Record) bool) ([]*Record, error) {
 	entries, err := fs.ReadDir(s.root.FS(), ".")
 	if err != nil {
 		return nil, err
 	}
-	found := map[string]*Record{}
+	var found []*Record
 	for _, entry := range entries {
 		if r, err := s.read(entry.Name()); err == nil && r != nil && match(r) {
-			found[entry.Name()] = r
+			found = append(found, r)
 		}
 	}
 	return found, nil
 }
 
-// Find returns the record of a sandbox; nil if there is none or if it cannot be read.
-func Find(typ, id string) *Record {
+// Find returns the record of a sandbox. The error is fs.ErrNotExist if there is none.
+func Find(typ, id string) (*Record, error) {
 	s, err := Open()
 	if err != nil {
-		return nil
+		return nil, err
 	}
 	defer func() { _ = s.Close() }() // it was only read
-	r, _ := s.Load(typ, id)
-	return r
+	r, err := s.Load(typ, id)
+	if err == nil && r == nil {
+		err = fmt.Errorf("%w: this machine remembers nothing of the %s sandbox %s", fs.ErrNotExist, typ, id)
+	}
+	return r, err
 }
 
-// Forget removes the record of a sandbox that has ended. A record that cannot be removed is forgotten later as the oldest
+// Forget removes the record of a sandbox that has ended. A record that cannot be removed is removed later as the oldest
 // one.
 func Forget(typ, id string) {
 	if s, err := Open(); err == nil {
-		_ = errors.Join(s.Remove(typ, id), s.Close())
+		_ = errors.Join(s.remove(typ, id), s.Close())
 	}
 }
 
 // MarkEnding records that a sandbox is about to end. If that fails, lists show it as running.
 func MarkEnding(typ, id string) {
 	if s, err := Open(); err == nil {
-		_ = errors.Join(s.change(typ, id, nil, func(r *Record) { r.Ending = time.Now().UTC() }), s.Close())
+		_ = errors.Join(s.change(typ, id, func(r *Record) { r.Ending = time.Now().UTC() }), s.Close())
 	}
 }

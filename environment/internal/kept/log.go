@@ -2,6 +2,7 @@ package kept
 
 import (
 	"errors"
+	"io/fs"
 	"sync"
 )
 
@@ -9,28 +10,46 @@ import (
 type Log struct {
 	first Record
 
-	mu    sync.Mutex
-	known bool // this program has stored the record: if it is missing, the sandbox was forgotten
+	mu     sync.Mutex
+	stored bool // there was a record: if it is missing, the sandbox was forgotten
 }
 
-// NewLog returns the log of a sandbox. If there is no record yet, it begins with first, which names the sandbox.
+// NewLog returns the log of a new sandbox, which has the record first.
 func NewLog(first Record) *Log { return &Log{first: first} }
+
+// Resume returns the log of a sandbox that may have a record, and that record; nil for none. Without one, the first change
+// stores first.
+func Resume(first Record) (*Log, *Record) {
+	r, err := Find(first.Type, first.ID)
+	return &Log{first: first, stored: !errors.Is(err, fs.ErrNotExist)}, r
+}
 
 // Begin stores the record of a new sandbox, in place of one of an earlier sandbox with the same ID.
 func (l *Log) Begin(f func(*Record)) error {
-	return l.store(true, func(r *Record) {
-		*r = l.first
-		f(r)
+	return l.open(func(s *Store) error {
+		r := l.first
+		f(&r)
+		return s.begin(r)
 	})
 }
 
-// Store changes the record. A sandbox that was forgotten meanwhile is not remembered again.
-func (l *Log) Store(f func(*Record)) error { return l.store(false, f) }
+// Change changes the record. If the sandbox was forgotten meanwhile, the error is fs.ErrNotExist: it is not remembered
+// again.
+func (l *Log) Change(f func(*Record)) error {
+	return l.open(func(s *Store) error {
+		if l.stored {
+			return s.change(l.first.Type, l.first.ID, f)
+		}
+		r := l.first
+		f(&r)
+		return s.begin(r)
+	})
+}
 
-// Note is Store for what is only missing in lists if it cannot be stored.
-func (l *Log) Note(f func(*Record)) { _ = l.Store(f) }
+// Note is Change for what lists show. If it cannot be stored, they do not show it.
+func (l *Log) Note(f func(*Record)) { _ = l.Change(f) }
 
-func (l *Log) store(begin bool, f func(*Record)) (err error) {
+func (l *Log) open(f func(*Store) error) (err error) {
 	if l == nil {
 		return nil
 	}
@@ -41,14 +60,10 @@ func (l *Log) store(begin bool, f func(*Record)) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	var first *Record
-	if begin || !l.known {
-		first = &l.first
-	}
-	if err := s.change(l.first.Type, l.first.ID, first, f); err != nil {
+	if err := f(s); err != nil {
 		return err
 	}
-	l.known = true
+	l.stored = true
 	return nil
 }
 
@@ -57,8 +72,9 @@ func (l *Log) Name() string {
 	if l == nil {
 		return ""
 	}
-	if r := Find(l.first.Type, l.first.ID); r != nil {
-		return r.Name
+	r, err := Find(l.first.Type, l.first.ID)
+	if err != nil {
+		return ""
 	}
-	return ""
+	return r.Name
 }

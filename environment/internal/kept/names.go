@@ -43,7 +43,7 @@ func (l *Log) SetName(ctx context.Context, name string, lives Lives) error {
 	if err := CheckNameFree(ctx, name, lives); err != nil {
 		return err
 	}
-	return l.Store(func(r *Record) { r.Name = name })
+	return l.Change(func(r *Record) { r.Name = name })
 }
 
 // CheckNameFree returns configfile.ErrInvalid if a live sandbox has the name.
@@ -57,9 +57,10 @@ func CheckNameFree(ctx context.Context, name string, lives Lives) (err error) {
 	if err != nil {
 		return err
 	}
-	for file, r := range found {
+	for _, r := range found {
 		if alive, err := lives(ctx, r.Type, r.ID); err == nil && !alive {
-			_ = s.root.Remove(file) // if it stays, it belongs to a sandbox that is gone
+			// It is gone, or on an engine that this program does not ask: then it loses its name alone.
+			_ = s.change(r.Type, r.ID, func(r *Record) { r.Name = "" })
 			continue
 		}
 		return fmt.Errorf("%w: name: the sandbox %s has the name %q; end it, or choose another name", configfile.ErrInvalid, r.ID, name)
@@ -69,8 +70,11 @@ func CheckNameFree(ctx context.Context, name string, lives Lives) (err error) {
 
 // IDOf returns the ID of the sandbox with a name; empty if this machine knows none of this type.
 func IDOf(typ, name string) string {
+	if name == "" {
+		return ""
+	}
 	s, err := Open()
-	if err != nil || name == "" {
+	if err != nil {
 		return ""
 	}
 	defer func() { _ = s.Close() }() // it was only read

@@ -57,8 +57,7 @@ func codeOf(cause error) runnerscripts.FailureCode {
 // prompt, and another process must get it.
 func (r *run) died(ctx context.Context, p *script.Process, fresh bool, result *runnerscripts.Result) error {
 	cause := ErrNotCompleted
-	began := r.active.state.phase == started
-	do, _ := r.q.change(r.active, func(s *state) action { return s.exit(fresh, ctx.Err() == nil) })
+	began := r.active.state.phase == running
 	switch {
 	case !began:
 		cause = ErrNotStarted
@@ -71,6 +70,7 @@ func (r *run) died(ctx context.Context, p *script.Process, fresh bool, result *r
 		r.q.noteEnd(context.WithoutCancel(ctx), p, r.query.ID)
 	}
 	r.drop(p)
+	do, _ := r.q.change(r.active, func(s *state) action { return s.exit(fresh, ctx.Err() == nil && !r.left) })
 	if do == again {
 		return errAgain
 	}

@@ -81,7 +81,7 @@ func (r *run) continueQuery(at queryRecord, far progress) {
 func (r *run) rejoin(ctx context.Context) (p *script.Process, has bool, err error) {
 	q := r.q
 	q.mu.Lock()
-	look := q.left
+	look := q.look
 	q.mu.Unlock()
 	if !look || !q.Durable() {
 		return nil, false, nil
@@ -102,7 +102,7 @@ func (r *run) rejoin(ctx context.Context) (p *script.Process, has bool, err erro
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.left = false
+	q.look = false
 	q.agent = p
 	return p, has, nil
 }
@@ -214,7 +214,7 @@ func (r *run) leaveAgent() {
 	r.q.Kept.Note(func(k *kept.Record) { k.By, k.Waiting = owner.Identity{}, nil })
 	r.q.mu.Lock()
 	p := r.q.agent
-	r.q.left = true
+	r.q.look = true
 	r.q.mu.Unlock()
 	if p != nil {
 		r.q.leave(p)

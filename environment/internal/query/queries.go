@@ -56,8 +56,8 @@ type Config struct {
 	OutOfMemory func(ctx context.Context, since time.Time) bool
 	// Grace is the grace period of an interrupt, and Margin how much longer the runner may take.
 	Grace, Margin time.Duration
-	// Left means that an agent of an earlier program may run in the sandbox.
-	Left bool
+	// Attached means that an agent of an earlier program may run in the sandbox.
+	Attached bool
 }
 
 // Query is one prompt, as environment.Query describes it.
@@ -77,7 +77,7 @@ type Queries struct {
 
 	mu    sync.Mutex
 	agent *script.Process // the execute-query that takes the next prompt
-	left  bool            // an agent of an earlier program may run in the sandbox
+	look  bool            // an agent of an earlier program may run in the sandbox
 	query *active         // nil if none runs
 	model string          // set by SetModel; empty: the configured one
 	mode  string          // set by SetMode, likewise
@@ -95,10 +95,10 @@ type active struct {
 
 // New returns the queries of an environment. The caller ends them with Close.
 func New(cfg Config) *Queries {
-	return &Queries{Config: cfg, events: cfg.Scripts.Events, busy: make(chan struct{}, 1), left: cfg.Left}
+	return &Queries{Config: cfg, events: cfg.Scripts.Events, busy: make(chan struct{}, 1), look: cfg.Attached}
 }
 
-// Close leaves or ends the agent. The scripts were closed before.
+// Close leaves or ends the agent. The caller has closed the host of the scripts.
 func (q *Queries) Close() {
 	q.mu.Lock()
 	agent, detached := q.agent, q.query != nil && q.query.state.detach
@@ -180,11 +180,11 @@ func (q *Queries) forget(p *script.Process) {
 	}
 }
 
-// EndLeft ends the agent of an earlier program, if one is left in the sandbox.
-func (q *Queries) EndLeft(ctx context.Context) error {
+// EndEarlierAgent ends the agent of an earlier program, if one is left in the sandbox.
+func (q *Queries) EndEarlierAgent(ctx context.Context) error {
 	q.mu.Lock()
-	look := q.left
-	q.left = false
+	look := q.look
+	q.look = false
 	q.mu.Unlock()
 	if !look || !q.Durable() {
 		return nil

@@ -94,7 +94,7 @@ func (r *run) run(ctx context.Context) error {
 }
 
 // isOver reports whether the end of the query was reported.
-func (r *run) isOver() bool { return r.active.state.phase == over }
+func (r *run) isOver() bool { return r.active.state.phase == ended }
 
 // ask sends the prompt to an agent and follows the query to its end.
 func (r *run) ask(ctx context.Context) error {
@@ -115,6 +115,9 @@ func (r *run) ask(ctx context.Context) error {
 		}
 		if err = r.follow(ctx, p, fresh); !errors.Is(err, errAgain) {
 			return err
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
 		}
 	}
 }
@@ -143,12 +146,13 @@ func (r *run) follow(ctx context.Context, p *script.Process, fresh bool) error {
 		}
 		return action == goOn
 	}
+	abandon := func(s *state) action { return s.abandon(endedBy(ctx) == nil) }
 	do(func(s *state) action {
 		r.active.proc = p
-		return s.give()
+		return s.accept()
 	})
 	for {
-		if r.left && do((*state).leave) {
+		if r.left && do(abandon) {
 			return nil
 		}
 		select {
@@ -158,7 +162,7 @@ func (r *run) follow(ctx context.Context, p *script.Process, fresh bool) error {
 			r.refused(text)
 		case <-done:
 			done = nil
-			if do(func(s *state) action { return s.abandon(endedBy(ctx) == nil) }) {
+			if do(abandon) {
 				return context.Cause(ctx)
 			}
 		case <-stop:
@@ -277,8 +281,14 @@ func (r *run) noteEnd() {
 	if r.q.Scripts.IsClosed() && !r.q.Scripts.Kept {
 		return // the sandbox has ended too
 	}
-	r.q.Kept.Note(func(a *kept.Record) {
-		a.Ended, a.Waiting, a.Usage, a.Used = now(), nil, a.Usage.Add(r.usage), r.q.Meter.Used()
+	r.q.Kept.Note(func(k *kept.Record) {
+		if k.Ended.IsZero() { // otherwise another program that followed the query has added it
+			k.Usage = k.Usage.Add(r.usage)
+		}
+		if !r.watching {
+			k.Used = r.q.Meter.Used()
+		}
+		k.Ended, k.Waiting = now(), nil
 	})
 }
 

@@ -13,13 +13,11 @@ import (
 func (s *state) do(word string) string {
 	var a action
 	switch word {
-	case "give":
-		a = s.give()
+	case "accept":
+		a = s.accept()
 	case "interrupt":
 		a = s.interrupt()
 	case "leave":
-		a = s.leave()
-	case "cancel":
 		a = s.abandon(true)
 	case "budget":
 		a = s.abandon(false)
@@ -35,7 +33,7 @@ func (s *state) do(word string) string {
 		a = s.exit(false, true)
 	case "exit fresh":
 		a = s.exit(true, true)
-	case "exit cancelled":
+	case "exit abandoned":
 		a = s.exit(false, false)
 	default:
 		panic(word)
@@ -48,25 +46,22 @@ func TestAQueryStopsOnceAndBeginsOnce(t *testing.T) {
 		detach bool
 		calls  string // each is followed by its action, if any
 	}{
-		"a query runs":                                   {false, "give, start, say, complete"},
-		"an interrupt while it runs":                     {false, "give, start, interrupt INTERRUPT, complete"},
-		"an interrupt before the agent has begun":        {false, "give, interrupt INTERRUPT, start, complete"},
-		"an interrupt before any process has the prompt": {false, "interrupt, give INTERRUPT, start, complete"},
-		"a second interrupt":                             {false, "interrupt, interrupt, give INTERRUPT, interrupt, start, interrupt, complete"},
-		"an interrupt after the end":                     {false, "give, start, complete, interrupt"},
-		"the caller leaves":                              {false, "give, start, leave INTERRUPT, say, leave, complete"},
-		"the context ends":                               {false, "give, start, cancel INTERRUPT, complete"},
-		"the budget ends it":                             {false, "give, start, budget INTERRUPT, fail"},
-		"the caller leaves a detached query":             {true, "give, start, leave GO ON"},
-		"the context of a detached query ends":           {true, "give, start, cancel GO ON"},
-		"the budget ends a detached query":               {true, "give, start, budget INTERRUPT, fail"},
-		"a detached query is interrupted":                {true, "give, start, interrupt INTERRUPT, complete"},
-		"its old agent had ended":                        {false, "give, exit AGAIN, give, start, complete"},
-		"its old agent had ended, after an interrupt":    {false, "give, interrupt INTERRUPT, exit AGAIN, give INTERRUPT, start, complete"},
-		"its fresh agent ends at once":                   {false, "give, exit fresh DIED"},
-		"its agent ends while it runs":                   {false, "give, start, exit DIED"},
-		"its old agent had ended, and nobody waits":      {false, "give, leave INTERRUPT, exit DIED"},
-		"its old agent had ended, and the context, too":  {false, "give, cancel INTERRUPT, exit cancelled DIED"},
+		"a query runs":                                   {false, "accept, start, say, complete"},
+		"an interrupt while it runs":                     {false, "accept, start, interrupt INTERRUPT, complete"},
+		"an interrupt before the agent has started":      {false, "accept, interrupt INTERRUPT, start, complete"},
+		"an interrupt before any process has the prompt": {false, "interrupt, accept INTERRUPT, start, complete"},
+		"a second interrupt":                             {false, "interrupt, interrupt, accept INTERRUPT, interrupt, start, interrupt, complete"},
+		"an interrupt after the end":                     {false, "accept, start, complete, interrupt"},
+		"the caller leaves":                              {false, "accept, start, leave INTERRUPT, say, leave, complete"},
+		"the budget ends it":                             {false, "accept, start, budget INTERRUPT, fail"},
+		"the caller leaves a detached query":             {true, "accept, start, leave GO ON"},
+		"the budget ends a detached query":               {true, "accept, start, budget INTERRUPT, fail"},
+		"a detached query is interrupted":                {true, "accept, start, interrupt INTERRUPT, complete"},
+		"its old agent had exited":                       {false, "accept, exit AGAIN, accept, start, complete"},
+		"its old agent had exited, after an interrupt":   {false, "accept, interrupt INTERRUPT, exit AGAIN, accept INTERRUPT, start, complete"},
+		"its fresh agent exits at once":                  {false, "accept, exit fresh DIED"},
+		"its agent exits while it runs":                  {false, "accept, start, exit DIED"},
+		"its old agent had exited, and nobody waits":     {false, "accept, leave INTERRUPT, exit abandoned DIED"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := state{detach: c.detach}
@@ -86,9 +81,9 @@ func TestAQueryStopsOnceAndBeginsOnce(t *testing.T) {
 	}
 }
 
-// In any order of calls each process is told at most once, only if somebody asked, and only while it has the prompt.
-func TestInAnyOrderAnAgentIsToldOnceToStop(t *testing.T) {
-	calls := []string{"give", "interrupt", "leave", "cancel", "budget", "start", "complete", "say", "exit", "exit fresh"}
+// In any order of calls each process gets at most one interrupt, only for an interrupted query whose prompt it has.
+func TestInAnyOrderAProcessGetsOneInterrupt(t *testing.T) {
+	calls := []string{"accept", "interrupt", "leave", "budget", "start", "complete", "say", "exit", "exit fresh"}
 	for seed := range uint64(2000) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		s := state{detach: seed%3 == 0}
@@ -98,9 +93,9 @@ func TestInAnyOrderAnAgentIsToldOnceToStop(t *testing.T) {
 			call := calls[random.IntN(len(calls))]
 			said := s.do(call)
 			done = append(done, call, said)
-			asked = asked || call == "interrupt" || call == "budget" || !s.detach && (call == "leave" || call == "cancel")
+			asked = asked || call == "interrupt" || call == "budget" || !s.detach && call == "leave"
 			switch call {
-			case "give":
+			case "accept":
 				has, told = true, 0
 			case "start":
 				begun = begun || has
@@ -110,11 +105,11 @@ func TestInAnyOrderAnAgentIsToldOnceToStop(t *testing.T) {
 			}
 			switch {
 			case told > 1, said == "INTERRUPT" && (!asked || !has):
-				t.Fatalf("seed %d: told too often or too early: %q", seed, done)
+				t.Fatalf("seed %d: an interrupt too many or too early: %q", seed, done)
 			case said == "AGAIN" && begun:
-				t.Fatalf("seed %d: a prompt begins twice: %q", seed, done)
-			case asked && has && told == 0 && s.phase != over && said != "AGAIN" && s.phase != unsent:
-				t.Fatalf("seed %d: the agent was not told: %q", seed, done)
+				t.Fatalf("seed %d: a prompt starts twice: %q", seed, done)
+			case asked && has && told == 0 && s.phase != ended && said != "AGAIN" && s.phase != pending:
+				t.Fatalf("seed %d: no interrupt: %q", seed, done)
 			}
 			if said == "AGAIN" {
 				has = false

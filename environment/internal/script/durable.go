@@ -174,7 +174,7 @@ func (h *Host) Reattach(ctx context.Context, id, input string, from int64) (*Pro
 	if err != nil {
 		return nil, err
 	}
-	// ctx bounds only this call, not the process, as in start.
+	// ctx bounds only this call, not the process, as in Start.
 	life, forget := context.WithCancel(context.WithoutCancel(ctx))
 	starting := context.AfterFunc(ctx, forget)
 	defer starting()
