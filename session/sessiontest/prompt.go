@@ -1,0 +1,241 @@
+package sessiontest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session"
+)
+
+func promptAnswer(r *run) {
+	s := r.start(steps{say("hello {{prompt}}")})
+	t := r.prompt(s, "world")
+	if done := r.complete(t); done.StopReason != runnerscripts.StopEndTurn {
+		r.Errorf("it stopped because of %q", done.StopReason)
+	}
+	events := r.events(t)
+	if said(events) != "hello world" {
+		r.Errorf("the agent said %q", said(events))
+	}
+	first, last := events[0], events[len(events)-1]
+	if first.Type != runnerscripts.TypeQueryQueued || first.QueryID != t.ID() || last.Type != runnerscripts.TypeQueryCompleted || last.QueryID != t.ID() {
+		r.Errorf("the events are from %s of %s to %s of %s, want those of %s", first.Type, first.QueryID, last.Type, last.QueryID, t.ID())
+	}
+}
+
+func promptOrder(r *run) {
+	s := r.start(steps{say("{{prompt}} after [{{history}}]")})
+	var turns []Turn
+	for i := range 5 {
+		turns = append(turns, r.prompt(s, fmt.Sprint("p", i)))
+	}
+	var before []string
+	for i, t := range turns {
+		r.complete(t)
+		want := fmt.Sprintf("p%d after [%s]", i, strings.Join(before, "\n"))
+		if got := said(r.events(t)); got != want {
+			r.Errorf("the agent said %q, want %q", got, want)
+		}
+		before = append(before, fmt.Sprint("p", i))
+	}
+}
+
+func promptEmpty(r *run) {
+	s := r.start(steps{say("x")})
+	t, err := s.Prompt(r.Context(), "")
+	r.want("an empty prompt", err, fs.ErrInvalid)
+	if t != nil {
+		r.Error("there is a turn")
+	}
+	if n := len(r.log(s)); n != 0 {
+		r.Errorf("it left %d events", n)
+	}
+}
+
+func promptFull(r *run) {
+	cfg := r.config(steps{forever()})
+	cfg.MaxQueue = 2
+	s := r.create(cfg)
+	r.prompt(s, "runs")
+	r.await(s, runnerscripts.TypeQueryStarted)
+	r.prompt(s, "waits")
+	r.prompt(s, "waits, too")
+	_, err := s.Prompt(r.Context(), "one too many")
+	r.want("a third that waits", err, session.ErrBusy)
+	if n := len(r.state(s).Queued); n != 2 {
+		r.Errorf("%d prompts are queued", n)
+	}
+}
+
+func promptBusy(r *run) {
+	cfg := r.config(steps{forever()}, steps{say("later")})
+	cfg.RejectBusy = true
+	s := r.create(cfg)
+	first := r.prompt(s, "runs")
+	_, err := s.Prompt(r.Context(), "meanwhile")
+	if r.want("a prompt beside another", err, session.ErrBusy); r.Failed() {
+		return
+	}
+	r.await(s, runnerscripts.TypeQueryStarted)
+	r.must(s.Interrupt(r.Context()))
+	r.complete(first)
+	if got := r.converse(s, "then"); got != "later" {
+		r.Errorf("afterwards the agent said %q", got)
+	}
+}
+
+func promptContext(r *run) {
+	s := r.start(steps{say("done")})
+	ctx, cancel := context.WithCancel(r.Context())
+	t, err := s.Prompt(ctx, "go")
+	r.must(err)
+	cancel()
+	r.complete(t)
+	if got := said(r.events(t)); got != "done" {
+		r.Errorf("the agent said %q", got)
+	}
+	cancelled, cancel := context.WithCancel(r.Context())
+	cancel()
+	_, err = s.Prompt(cancelled, "too late")
+	r.want("a prompt whose context is done", err, context.Canceled)
+	if n := count(r.log(s), runnerscripts.TypeQueryQueued); n != 1 {
+		r.Errorf("%d prompts were accepted, want 1", n)
+	}
+}
+
+func turnAgain(r *run) {
+	s := r.start(steps{say("one")}, steps{say("two")})
+	t := r.prompt(s, "a")
+	r.complete(t)
+	live := r.events(t)
+	r.converse(s, "b")
+	if again := r.events(t); !slices.EqualFunc(live, again, func(a, b runnerscripts.Event) bool { return a.Seq == b.Seq && a.Type == b.Type }) {
+		r.Errorf("read again it has %d events, at first %d", len(again), len(live))
+	}
+}
+
+func turnOwn(r *run) {
+	s := r.start(steps{say("one")}, steps{say("two")})
+	a, b := r.prompt(s, "a"), r.prompt(s, "b")
+	r.complete(b)
+	for _, t := range []Turn{a, b} {
+		for _, ev := range r.events(t) {
+			if ev.QueryID != "" && ev.QueryID != t.ID() {
+				r.Errorf("the query %s has the event %d of %s", t.ID(), ev.Seq, ev.QueryID)
+			}
+		}
+	}
+	if got := said(r.events(a)) + " " + said(r.events(b)); got != "one two" {
+		r.Errorf("they said %q", got)
+	}
+}
+
+func turnFailed(r *run) {
+	s := r.start(steps{{Fail: &runnerscripts.ScriptFailure{Code: runnerscripts.FailAPI, Message: "overloaded", HTTPStatus: 529}}}, steps{say("better")})
+	t := r.prompt(s, "go")
+	_, err := t.Wait(r.Context())
+	failed, ok := errors.AsType[*session.QueryError](err)
+	if !ok || failed.QueryID != t.ID() || failed.Failure.Code != runnerscripts.FailAPI || failed.Failure.HTTPStatus != 529 || !strings.Contains(err.Error(), "overloaded") {
+		r.Errorf("error %v, want a QueryError of %s", err, t.ID())
+	}
+	events := r.events(t)
+	if last := events[len(events)-1]; last.Type != runnerscripts.TypeQueryFailed {
+		r.Errorf("the last event is %s", last.Type)
+	}
+	if got := r.converse(s, "again"); got != "better" {
+		r.Errorf("afterwards the agent said %q", got)
+	}
+}
+
+func turnWait(r *run) {
+	s := r.start(steps{ask(write("asked", "")), say("done")})
+	t := r.prompt(s, "go")
+	req := r.asked(s)
+	cause := errors.New("enough")
+	ctx, cancel := context.WithCancelCause(r.Context())
+	cancel(cause)
+	_, err := t.Wait(ctx)
+	r.want("a caller that has gone", err, cause)
+	for _, err := range t.Events(r.Context()) {
+		r.must(err)
+		break
+	}
+	r.must(s.Respond(r.Context(), req.ID, req.Allow()))
+	r.complete(t)
+}
+
+func interruptRunning(r *run) {
+	s := r.start(steps{forever()}, steps{say("next")})
+	t := r.prompt(s, "go")
+	r.await(s, runnerscripts.TypeQueryStarted)
+	r.must(s.Interrupt(r.Context()))
+	r.must(s.Interrupt(r.Context()))
+	if done := r.complete(t); done.StopReason != runnerscripts.StopCancelled {
+		r.Errorf("it stopped because of %q", done.StopReason)
+	}
+	if got := r.converse(s, "on"); got != "next" {
+		r.Errorf("the agent said %q", got)
+	}
+}
+
+func interruptQueued(r *run) {
+	s := r.start(steps{forever()}, steps{say("third")})
+	first, second, third := r.prompt(s, "1"), r.prompt(s, "2"), r.prompt(s, "3")
+	r.await(s, runnerscripts.TypeQueryStarted)
+	r.must(second.Interrupt(r.Context()))
+	if done := r.complete(second); done.StopReason != runnerscripts.StopCancelled {
+		r.Errorf("the withdrawn one stopped because of %q", done.StopReason)
+	}
+	if count(r.events(second), runnerscripts.TypeQueryStarted) != 0 {
+		r.Error("the withdrawn one was started")
+	}
+	if q := r.state(s).Query; q == nil || q.ID != first.ID() {
+		r.Errorf("%+v runs, want the first", q)
+	}
+	r.must(first.Interrupt(r.Context()))
+	r.complete(first)
+	r.complete(third)
+	if got := said(r.events(third)); got != "third" {
+		r.Errorf("the third said %q", got)
+	}
+	r.must(third.Interrupt(r.Context())) // it has ended
+}
+
+func interruptIdle(r *run) {
+	s := r.start(steps{say("x")})
+	r.must(s.Interrupt(r.Context()))
+	if got := r.converse(s, "go"); got != "x" {
+		r.Errorf("the agent said %q", got)
+	}
+	before := len(r.log(s))
+	r.must(s.Interrupt(r.Context()))
+	if after := len(r.log(s)); after != before {
+		r.Errorf("an interrupt of nothing left %d events", after-before)
+	}
+}
+
+func optionsNone(r *run) {
+	s := r.start(steps{say("x")})
+	r.want("no option", s.SetOptions(r.Context(), session.Options{}), fs.ErrInvalid)
+}
+
+func optionsLater(r *run) {
+	s := r.start(steps{say("as {{model}}")})
+	r.converse(s, "first")
+	r.must(s.SetOptions(r.Context(), session.Options{Model: "m2"}))
+	if got := r.converse(s, "second"); got != "as m2" {
+		r.Errorf("the agent said %q", got)
+	}
+	r.must(s.TerminateEnvironment(r.Context()))
+	if got := r.converse(s, "third"); got != "as m2" {
+		r.Errorf("in a new sandbox the agent said %q", got)
+	}
+	if got := r.state(s).Options.Model; got != "m2" {
+		r.Errorf("the state says %q", got)
+	}
+}
