@@ -14,8 +14,8 @@ import (
 // run is one rule that is checked.
 type run struct {
 	*testing.T
-	harness Harness
-	host    Host
+	env  environment.Config
+	host Host
 }
 
 // steps are what the agent does with one prompt.
@@ -50,7 +50,7 @@ func (r *run) config(turns ...steps) session.Config {
 	if err != nil {
 		r.Fatal(err)
 	}
-	cfg := session.Config{Environment: r.harness.Environment(r.T)}
+	cfg := session.Config{Environment: r.env}
 	cfg.Environment.Agent = environment.Agent{Name: "script", Config: data}
 	cfg.Environment.OnPermission = environment.AnswerLater
 	return cfg

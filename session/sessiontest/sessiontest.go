@@ -60,7 +60,7 @@ type Host interface {
 type Harness struct {
 	// Open returns a host without sessions for one test, and cleans up with t.Cleanup.
 	Open func(t *testing.T) Host
-	// Environment is the sandbox and runner of all sessions; the suite sets the agent. Each call is for one test.
+	// Environment is the sandbox and runner of the sessions of one test; the suite sets the agent. Run calls it before Open.
 	Environment func(t *testing.T) environment.Config
 }
 
@@ -70,7 +70,8 @@ func Run(t *testing.T, h Harness) {
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			c.check(&run{T: t, harness: h, host: h.Open(t)})
+			env := h.Environment(t) // first, so that its folder is removed after the host has ended
+			c.check(&run{T: t, env: env, host: h.Open(t)})
 		})
 	}
 }
