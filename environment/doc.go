@@ -44,8 +44,8 @@
 //	gateway, secrets, logs       keys and hosts; what is redacted; what operators read
 //	fork, move, pool, errors     copies and Usage; another sandbox; many; error types
 //
-// What an Environment does with its sandbox is in packages below internal, none of which knows Environment: script runs the
-// runner scripts, query a prompt to its end, gate serves keys and hosts, kept remembers sandboxes on this machine,
-// configfile reads YAML and profiles, hostgit runs git, secrets decides what is redacted and redact does it. Package
+// The packages below internal do the work and do not import this one: script runs the runner scripts, query runs a prompt
+// to its end, gate serves the gateway in a sandbox, kept stores what this machine knows of sandboxes, configfile reads YAML
+// and profiles, hostgit runs git, secrets finds the secrets of a configuration and redact redacts them. Package
 // internal/workspace of the module compares and patches.
 package environment

@@ -250,14 +250,12 @@ type known struct {
 }
 
 // loadKnown returns what this machine knows of a sandbox; nil for nothing.
-func loadKnown(typ, id string) (_ *known, err error) {
-	records, err := kept.Open()
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, records.Close()) }()
-	r, err := records.Load(typ, id)
-	if err != nil || r == nil || r.Made == nil {
+func loadKnown(typ, id string) (*known, error) {
+	r, err := kept.Find(typ, id)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err != nil || r.Made == nil:
 		return nil, err
 	}
 	k := new(known)

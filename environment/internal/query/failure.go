@@ -67,7 +67,7 @@ func (r *run) died(ctx context.Context, p *script.Process, fresh bool, result *r
 	failure := p.Failure(result, cause)
 	ranOut := failure.Status != (primitives.ExitStatus{}) && failure.Status.Reason != primitives.ReasonLost
 	if !r.seen && (began || ranOut) {
-		r.q.noteEnd(context.WithoutCancel(ctx), p, r.query.ID)
+		r.q.noteSeen(context.WithoutCancel(ctx), p, r.query.ID)
 	}
 	r.drop(p)
 	do, _ := r.q.change(r.active, func(s *state) action { return s.exit(fresh, ctx.Err() == nil && !r.left) })

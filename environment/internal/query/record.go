@@ -48,8 +48,8 @@ func (r *run) notePrompt(ctx context.Context, p *script.Process) error {
 	})
 }
 
-// noteEnd records that a program has seen the end of a query.
-func (q *Queries) noteEnd(ctx context.Context, p *script.Process, id string) {
+// noteSeen records in the sandbox that a program has seen the end of a query.
+func (q *Queries) noteSeen(ctx context.Context, p *script.Process, id string) {
 	if _, _, ok := p.Durable(); !ok {
 		return
 	}

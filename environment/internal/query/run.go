@@ -295,7 +295,7 @@ func (r *run) noteEnd() {
 // finishQuery returns the error of a query that has ended, and drops a broken agent.
 func (r *run) finishQuery(ctx context.Context, p *script.Process, err error) error {
 	if !r.seen {
-		r.q.noteEnd(context.WithoutCancel(ctx), p, r.query.ID)
+		r.q.noteSeen(context.WithoutCancel(ctx), p, r.query.ID)
 	}
 	var failed *runnerscripts.QueryError
 	if err != nil && (!errors.As(err, &failed) || failed.Failure.Code == runnerscripts.FailAgent) {
