@@ -88,7 +88,8 @@ type Process interface {
 	// Stdout and Stderr return readers of the command's output. A reader returns io.EOF when
 	// every process that holds the stream has closed it. Closing a reader early gives the
 	// writers a broken pipe. Output written before the command exited can be read after Wait
-	// has returned.
+	// has returned. A command that writes more than its streams hold waits for its reader: they
+	// hold at least 4096 bytes each, and usually more.
 	Stdout() io.ReadCloser
 	Stderr() io.ReadCloser
 

@@ -3,6 +3,7 @@ package primitivestest
 import (
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -52,10 +53,16 @@ func descriptorRules() []rule {
 	}
 }
 
+// strays lets one case at a time have a stray: no sandbox can keep a descriptor from a command that
+// another case opens while the command is started.
+var strays sync.Mutex
+
 // openStray opens a descriptor in this program that a child inherits, until the end of the
 // case.
 func openStray(t testingT) {
 	t.Helper()
+	strays.Lock()
+	t.Cleanup(strays.Unlock)
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		t.Fatalf("opening a descriptor: %v", err)
