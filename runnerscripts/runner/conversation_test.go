@@ -291,7 +291,7 @@ func TestControlLineThatMakesNoSenseIsAnErrorEvent(t *testing.T) {
 		`nonsense`: rs.FailInvalidRequest, `{"type":"dance"}`: rs.FailInvalidRequest, `{"type":"prompt"}`: rs.FailInvalidRequest,
 		`{"type":"prompt","txt":"a"}`: rs.FailInvalidRequest, `{"type":"credential","id":"a","value":"s3cret"}`: rs.FailUnsupported,
 	} {
-		if err := p.in.WriteLine([]byte(line)); err != nil {
+		if _, err := io.WriteString(p.stdin, line+"\n"); err != nil {
 			t.Fatal(err)
 		}
 		if e := payload[rs.ErrorInfo](t, p.until(rs.TypeError)); e.Code != code || e.Message == "" || strings.Contains(e.Message, "s3cret") {
@@ -387,8 +387,8 @@ func TestMaxTurnsEndsTheQuery(t *testing.T) {
 
 func TestAPromptIsWithdrawnBeforeItComes(t *testing.T) {
 	p := start(t, rs.ExecuteQuery)
-	p.send(rs.Control{Type: rs.ControlWithdraw, ID: "first"})
-	p.send(rs.QueryRequest{Session: newSandbox(t).session(), Prompt: "go", PromptID: "first"})
+	p.send(rs.Control{Type: rs.ControlWithdraw, ID: "first"},
+		rs.QueryRequest{Session: newSandbox(t).session(), Prompt: "go", PromptID: "first"})
 	p.end(exitFailed)
 	if len(of(p.seen, rs.TypeQueryStarted)) != 0 {
 		t.Errorf("it ran: %s", types(p.seen))
@@ -396,8 +396,8 @@ func TestAPromptIsWithdrawnBeforeItComes(t *testing.T) {
 
 	p = converse(t, newSandbox(t), "go")
 	p.until(rs.TypeQueryCompleted)
-	p.send(rs.Control{Type: rs.ControlWithdraw, ID: "second"})
-	p.send(rs.Control{Type: rs.ControlPrompt, ID: "second", Text: "was on its way"})
+	p.send(rs.Control{Type: rs.ControlWithdraw, ID: "second"},
+		rs.Control{Type: rs.ControlPrompt, ID: "second", Text: "was on its way"})
 	if res := p.end(exitOK); !res.OK || len(of(p.seen, rs.TypeQueryStarted)) != 1 {
 		t.Errorf("result %+v after %s", res.Error, types(p.seen))
 	}

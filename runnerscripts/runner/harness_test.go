@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/agentenv-dev/agentenv/internal/tail"
 	"github.com/agentenv-dev/agentenv/primitives"
 	rs "github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
@@ -93,10 +94,9 @@ type process struct {
 	t      *testing.T
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
-	in     *rs.Encoder
 	out    *rs.Decoder
 	stdout io.Closer
-	stderr bytes.Buffer
+	stderr tail.Buffer
 	seen   []rs.Event
 	status chan int
 }
@@ -142,7 +142,7 @@ func startCommand(t *testing.T, cmd *exec.Cmd) *process {
 	if err := r.SetReadDeadline(time.Now().Add(tooLong)); err != nil {
 		t.Fatal(err)
 	}
-	p.stdin, p.in, p.out, p.stdout = stdin, rs.NewEncoder(stdin), rs.NewDecoder(r, 0), r
+	p.stdin, p.out, p.stdout = stdin, rs.NewDecoder(r, 0), r
 	p.status = make(chan int, 1)
 	var wait sync.WaitGroup
 	wait.Go(func() {
@@ -166,9 +166,16 @@ func converse(t *testing.T, s *sandbox, prompt string) *process {
 	return p
 }
 
-func (p *process) send(v any) {
+// send sends lines in one write: the first one may end the process.
+func (p *process) send(lines ...any) {
 	p.t.Helper()
-	if err := p.in.Encode(v); err != nil {
+	var b bytes.Buffer
+	for _, v := range lines {
+		if err := rs.NewEncoder(&b).Encode(v); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+	if _, err := p.stdin.Write(b.Bytes()); err != nil {
 		p.t.Fatalf("sending: %v, stderr %s", err, &p.stderr)
 	}
 }
