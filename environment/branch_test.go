@@ -124,6 +124,34 @@ func TestTheCommitsOfASandboxComeBackAsABranch(t *testing.T) {
 	})
 }
 
+// What is not committed may be fetched again, and again after more changes. A commit of the user's
+// own on the branch is never built upon.
+func TestWhatIsNotCommittedMovesABranchForward(t *testing.T) {
+	noFilesLeft(t)
+	dir := repository(t)
+	env := inHistory(t, sandbox(t), dir)
+	at := env.Primitive().Paths().Workspace
+	tree{"one": "1"}.replace(t, at)
+	first := fetched(t, env, dir, "work", 1)
+	if again := fetched(t, env, dir, "work", 1); again.Commit != first.Commit {
+		t.Errorf("without a change the branch moved from %s to %s", first.Commit, again.Commit)
+	}
+	tree{"one": "2"}.replace(t, at)
+	fetched(t, env, dir, "work", 2)
+	tree{"two": "2"}.replace(t, at)
+	fetched(t, env, dir, "work", 3)
+	if got := host(t, dir, "rev-parse", "work~2") + host(t, dir, "show", "work:one", "work~2:one"); got != first.Commit+"21" {
+		t.Errorf("the branch has %s", got)
+	}
+	other := filepath.Join(t.TempDir(), "tree")
+	host(t, dir, "worktree", "add", "-q", other, "work")
+	commit(t, other, "of the user", tree{"mine": "1"})
+	host(t, dir, "worktree", "remove", other)
+	if _, err := env.FetchBranch(t.Context(), dir, "work"); !errors.Is(err, ErrBranch) {
+		t.Errorf("on the user's commit: error %v, want ErrBranch", err)
+	}
+}
+
 // What the agent goes on with moves the branch forward.
 func TestABranchMovesForward(t *testing.T) {
 	noFilesLeft(t)

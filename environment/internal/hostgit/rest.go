@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"strings"
 )
 
 // File is a file of a work tree in a sandbox.
@@ -171,19 +172,28 @@ func (r *Receiver) stage(ctx context.Context, files []File) error {
 	return err
 }
 
-// commit commits the index, unless it is that of the parent.
+// commit commits the index, unless it is that of the parent. Commits that earlier calls have made for
+// the branch, on the same parent with the same message, stay below.
 func (r *Receiver) commit(ctx context.Context, parent, message string) error {
 	tree, err := r.own.run(ctx, "write-tree")
 	if err != nil {
 		return err
 	}
+	top, err := r.earlier(ctx, parent, message)
+	if err != nil {
+		return err
+	}
 	args := []string{"commit-tree", "-m", message, line(tree)}
-	if parent != "" {
-		old, err := r.own.run(ctx, "rev-parse", parent+"^{tree}")
-		if err != nil || old == tree {
+	if top != "" {
+		old, err := r.own.run(ctx, "rev-parse", top+"^{tree}")
+		if err != nil {
 			return err
 		}
-		args = append(args, "-p", parent)
+		if old == tree {
+			_, err = r.own.run(ctx, "update-ref", received, top)
+			return err
+		}
+		args = append(args, "-p", top)
 	}
 	name, email, err := r.repo.identity(ctx)
 	if err != nil {
@@ -197,4 +207,33 @@ func (r *Receiver) commit(ctx context.Context, parent, message string) error {
 	}
 	_, err = r.own.run(ctx, "update-ref", received, line(commit))
 	return err
+}
+
+// earlier returns the last commit of the branch if it and those before it, down to the parent, have
+// the message; else it returns the parent.
+func (r *Receiver) earlier(ctx context.Context, parent, message string) (string, error) {
+	tip, err := r.repo.commitOf(ctx, r.branch)
+	if err != nil || tip == "" {
+		return parent, err
+	}
+	args := []string{"log", "--format=%P%x00%B%x00", tip}
+	if parent != "" {
+		args = append(args, "^"+parent)
+	}
+	log, err := r.own.run(ctx, args...)
+	if err != nil {
+		return "", err
+	}
+	fields := strings.Split(log, "\x00")
+	var below string
+	for i := 0; i+1 < len(fields); i += 2 {
+		below = strings.TrimSpace(fields[i])
+		if strings.TrimSpace(fields[i+1]) != message {
+			return parent, nil
+		}
+	}
+	if below != parent {
+		return parent, nil // also of several parents
+	}
+	return tip, nil
 }
