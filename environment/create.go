@@ -65,11 +65,12 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 //
 // An empty SessionID means that of the sandbox. An Agent without a name means the agent that the
 // sandbox was created with, or a later one that was prepared in it. This machine stores both for
-// the user that created the sandbox; nothing in the sandbox can change them. On another machine,
-// for another user, or if the note in the sandbox names another session, Attach takes only
-// SessionID and IgnoreChanges, from that note. Then without an Agent the scripts return
-// [ErrConfig], and Changes returns errors.ErrUnsupported, as for a sandbox that was created
-// without Keep.
+// the user that created the sandbox, with what the sandbox may reach; nothing in the sandbox can
+// change them. On another machine, for another user, or if the sandbox has lost the note of its
+// session or names another one there, Attach takes only SessionID and IgnoreChanges from that note.
+// Then without an Agent the scripts return [ErrConfig], and Changes returns errors.ErrUnsupported,
+// as for a sandbox that was created without Keep. Attach fails if the record of this machine is
+// damaged.
 func Attach(ctx context.Context, cfg Config, id string) (*Environment, error) {
 	cfg = cfg.withRedactingLogger()
 	provider, err := cfg.Sandbox.provider(cfg)
@@ -86,11 +87,6 @@ func Attach(ctx context.Context, cfg Config, id string) (*Environment, error) {
 		return nil, explainUnknown(fmt.Errorf("attach to the sandbox: %w", cfg.Sandbox.settingError(err)), cfg.Sandbox.Type, id)
 	}
 	own := owner{release: p.Close, placed: true, kept: true}
-	var before *kept.Record
-	if own.log, before = kept.Resume(cfg.firstRecord(p, true)); before != nil {
-		own.used = before.Used
-	}
-
 	if cfg, err = readRecord(ctx, p, cfg, &own); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}

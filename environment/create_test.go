@@ -130,7 +130,7 @@ func TestTheBeginningOfAWorkspaceIsReadWhenItIsAskedFor(t *testing.T) {
 func TestRemoveEndsASandboxWhateverItsRecordSays(t *testing.T) {
 	box := sandbox(t)
 	id, app := keptSandbox(t, Config{Sandbox: box})
-	if err := os.WriteFile(filepath.Join(app, recordFile), []byte("broken"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(app, noteFile), []byte("broken"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := Attach(t.Context(), Config{Sandbox: box}, id); err == nil || !strings.Contains(err.Error(), "Remove") {

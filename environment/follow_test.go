@@ -333,7 +333,7 @@ func noSecretInFiles(t *testing.T, env *Environment, secret string) {
 		if !info.Mode.IsRegular() {
 			continue
 		}
-		content, err := primitives.ReadFile(t.Context(), env.Primitive(), path.Join(root, info.Path), maxRecord)
+		content, err := primitives.ReadFile(t.Context(), env.Primitive(), path.Join(root, info.Path), maxNote)
 		if err != nil || bytes.Contains(content, []byte(secret)) {
 			t.Errorf("%s contains the secret, or %v", info.Path, err)
 		}

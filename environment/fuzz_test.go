@@ -97,7 +97,7 @@ func FuzzRecord(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, record, began []byte) {
-		for name, content := range map[string][]byte{recordFile: record, baselineFile: began} {
+		for name, content := range map[string][]byte{noteFile: record, baselineFile: began} {
 			if err := p.WriteFile(t.Context(), path.Join(p.Paths().App, name), bytes.NewReader(content), private()); err != nil {
 				t.Fatal(err)
 			}

@@ -31,9 +31,9 @@ type note struct {
 }
 
 const (
-	recordFile   = "environment.json"
+	noteFile     = "environment.json"
 	baselineFile = "baseline.tar"
-	maxRecord    = 16 << 20
+	maxNote      = 16 << 20
 	// maxPadding limits what follows the end of an archive.
 	maxPadding = 1 << 20
 )
@@ -82,7 +82,7 @@ func (e *Environment) writeNote(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := e.prim.WriteFile(ctx, path.Join(e.prim.Paths().App, recordFile), bytes.NewReader(data), private()); err != nil {
+	if err := e.prim.WriteFile(ctx, path.Join(e.prim.Paths().App, noteFile), bytes.NewReader(data), private()); err != nil {
 		return fmt.Errorf("leave a record in the sandbox: %w", err)
 	}
 	return nil
@@ -137,58 +137,103 @@ func (e *Environment) rememberAgent() {
 
 // readRecord fills in what cfg leaves open: from this machine's record if the sandbox's note
 // names the same session, else only from the note. It sets own.unknown if the record cannot be
-// used.
+// used. What limits the sandbox counts in any case: the sandbox can change its note.
 func readRecord(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config, own *owner) (Config, error) {
-	name := path.Join(p.Paths().App, recordFile)
-	data, err := primitives.ReadFile(ctx, p, name, maxRecord)
-	if errors.Is(err, fs.ErrNotExist) {
-		return cfg, nil
-	}
+	k, err := own.recall(cfg.firstRecord(p, true))
 	if err != nil {
-		return cfg, fmt.Errorf("read the sandbox's record: %w", err)
+		return cfg, err
 	}
-	var n note
-	if err = json.Unmarshal(data, &n); err == nil && !sessionPattern.MatchString(n.SessionID) {
-		err = errors.New("its session_id cannot be that of a session")
-	}
-	if err != nil {
-		return cfg, fmt.Errorf("the record of what the sandbox was made with is damaged: %w; delete %s in it, or end the sandbox with Remove", err, name)
-	}
-	k, err := loadKnown(cfg.Sandbox.Type, p.ID())
-	switch {
-	case err != nil:
-		own.unknown = fmt.Errorf("what this machine remembers of the sandbox cannot be used: %w", err)
-	case k == nil:
-		own.unknown = errors.New("this machine does not remember the sandbox, which another machine or user has made")
-	case k.SessionID != n.SessionID:
-		own.unknown = errors.New("the sandbox is not the one that this machine remembers, or its record was changed in it")
-	default:
-		n, own.baseline, own.agentless, own.folders, own.gateway = k.note, k.Baseline, k.Agent.Name == "", k.Folders, k.Gateway
+	if k != nil {
 		if k.Network == "none" { // otherwise nothing depends on it
 			cfg.Sandbox.Network = k.Network
 		}
 		if cfg.Sandbox.AllowHosts == nil {
 			cfg.Sandbox.AllowHosts = k.AllowHosts
 		}
-		if cfg.Agent.Name == "" {
-			env := cfg.Agent.Env
-			cfg.Agent = k.Agent
-			cfg.Agent.Env = env
-			if k.Profile != nil && reflect.ValueOf(cfg.Profile).IsZero() {
-				cfg.Profile = *k.Profile
-			}
-		}
-		if k.Agent.Name != "" && k.Agent.Name != cfg.Agent.Name {
-			own.before = &k.Agent
-		}
 	}
-	if cfg.SessionID == "" {
-		cfg.SessionID = n.SessionID
+	n, err := readNote(ctx, p)
+	switch {
+	case err != nil:
+		return cfg, err
+	case own.unknown != nil:
+	case n == nil && k == nil: // no environment has made the sandbox
+	case k == nil:
+		own.unknown = errors.New("this machine does not remember the sandbox, which another machine or user has made")
+	case n == nil, k.SessionID != n.SessionID:
+		own.unknown = errors.New("the sandbox is not the one that this machine remembers, or the note of its session was changed in it")
+	default:
+		n, cfg = &k.note, own.use(k, cfg)
 	}
-	if cfg.IgnoreChanges == nil {
-		cfg.IgnoreChanges = n.IgnoreChanges
+	if n != nil {
+		cfg.SessionID = cmp.Or(cfg.SessionID, n.SessionID)
+		if cfg.IgnoreChanges == nil {
+			cfg.IgnoreChanges = n.IgnoreChanges
+		}
 	}
 	return cfg, nil
+}
+
+// readNote reads the note in a sandbox; nil if there is none.
+func readNote(ctx context.Context, p primitives.EnvironmentPrimitive) (*note, error) {
+	name := path.Join(p.Paths().App, noteFile)
+	data, err := primitives.ReadFile(ctx, p, name, maxNote)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the note in the sandbox: %w", err)
+	}
+	n := new(note)
+	if err = json.Unmarshal(data, n); err == nil && !sessionPattern.MatchString(n.SessionID) {
+		err = errors.New("its session_id cannot be that of a session")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("the note of the session in the sandbox is damaged: %w; delete %s in it and name its agent, or end the sandbox with Remove", err, name)
+	}
+	return n, nil
+}
+
+// recall reads this machine's record of a sandbox; nil if there is none. It sets o.unknown if
+// records cannot be read at all.
+func (o *owner) recall(first kept.Record) (*known, error) {
+	var r *kept.Record
+	var err error
+	o.log, r, err = kept.Resume(first)
+	k := new(known)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil
+	case err == nil:
+		o.used = r.Used
+		if r.Made == nil {
+			return nil, nil
+		}
+		if err = json.Unmarshal(r.Made, k); err == nil {
+			return k, nil
+		}
+		err = fmt.Errorf("its entry \"made\" %w: %w", kept.ErrDamaged, err)
+	case !errors.Is(err, kept.ErrDamaged):
+		o.unknown = fmt.Errorf("what this machine remembers of the sandbox cannot be used: %w", err)
+		return nil, nil
+	}
+	return nil, fmt.Errorf("what this machine remembers of the sandbox, such as the network that it may reach, cannot be read: %w; end the sandbox with Remove", err)
+}
+
+// use takes from the record of the same sandbox what cfg leaves open.
+func (o *owner) use(k *known, cfg Config) Config {
+	o.baseline, o.agentless, o.folders, o.gateway = k.Baseline, k.Agent.Name == "", k.Folders, k.Gateway
+	if cfg.Agent.Name == "" {
+		env := cfg.Agent.Env
+		cfg.Agent = k.Agent
+		cfg.Agent.Env = env
+		if k.Profile != nil && reflect.ValueOf(cfg.Profile).IsZero() {
+			cfg.Profile = *k.Profile
+		}
+	}
+	if k.Agent.Name != "" && k.Agent.Name != cfg.Agent.Name {
+		o.before = &k.Agent
+	}
+	return cfg
 }
 
 // checkAgent returns an error if a script of envrunner would run without an agent. It ignores
@@ -247,20 +292,4 @@ type known struct {
 	// Network and AllowHosts say what the sandbox may reach.
 	Network    string   `json:"network,omitempty"`
 	AllowHosts []string `json:"allow_hosts,omitzero"`
-}
-
-// loadKnown returns what this machine knows of a sandbox; nil for nothing.
-func loadKnown(typ, id string) (*known, error) {
-	r, err := kept.Find(typ, id)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil, nil
-	case err != nil || r.Made == nil:
-		return nil, err
-	}
-	k := new(known)
-	if err := json.Unmarshal(r.Made, k); err != nil {
-		return nil, fmt.Errorf("its record is damaged: %w", err)
-	}
-	return k, nil
 }

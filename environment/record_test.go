@@ -2,13 +2,16 @@ package environment
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/kept"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -24,7 +27,7 @@ const hostileRecord = `{"session_id":"SESSION","agent":{"name":"script","command
 func tamper(t *testing.T, env *Environment, session, proof string) {
 	t.Helper()
 	text := strings.NewReplacer("SESSION", session, "PROOF", proof).Replace(hostileRecord)
-	name := env.Primitive().Paths().App + "/" + recordFile
+	name := env.Primitive().Paths().App + "/" + noteFile
 	if err := env.Primitive().WriteFile(t.Context(), name, strings.NewReader(text), private()); err != nil {
 		t.Fatal(err)
 	}
@@ -162,12 +165,54 @@ func TestARecordThatCannotBeOfASessionIsDamaged(t *testing.T) {
 	box := sandbox(t)
 	id, app := keptSandbox(t, Config{Sandbox: box})
 	for _, session := range []string{"", "../../etc", "a b", "-x", strings.Repeat("x", 200)} {
-		if err := os.WriteFile(filepath.Join(app, recordFile), []byte(`{"session_id":"`+session+`"}`), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(app, noteFile), []byte(`{"session_id":"`+session+`"}`), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := Attach(t.Context(), Config{Sandbox: box}, id); err == nil || !strings.Contains(err.Error(), "damaged") {
 			t.Errorf("%q: %v", session, err)
 		}
+	}
+}
+
+// remembered stores what this machine remembers of a sandbox, and returns what it takes from that when it attaches.
+func remembered(t *testing.T, p primitives.EnvironmentPrimitive, made any) (Config, owner, error) {
+	t.Helper()
+	data, err := json.Marshal(made)
+	if err == nil {
+		err = kept.NewLog(kept.Record{Type: "local", ID: p.ID()}).Begin(func(r *kept.Record) { r.Made, r.Used.Requests = data, 7 })
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var own owner
+	cfg, err := readRecord(t.Context(), p, Config{Sandbox: Sandbox{Type: "local"}}, &own)
+	return cfg, own, err
+}
+
+// A process in the sandbox cannot widen what the sandbox may reach, or use, by what it does to the note of its session.
+func TestWhatASandboxMayReachDoesNotDependOnItsNote(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	p := create(t, Config{Scripts: Scripts{SetupSession: fine()}}).Primitive()
+	made := known{note: note{SessionID: "mine"}, Agent: Agent{Name: "script"}, Network: "none", AllowHosts: []string{"example.com"}}
+	file := filepath.Join(p.Paths().App, noteFile)
+	for content, sees := range map[string]string{`{"session_id":"mine"}`: "script", `{"session_id":"another"}`: "", "": ""} {
+		err := os.WriteFile(file, []byte(content), 0o600)
+		if content == "" {
+			err = os.Remove(file)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg, own, err := remembered(t, p, made)
+		if err != nil || cfg.Agent.Name != sees || (own.unknown == nil) != (sees != "") {
+			t.Errorf("%q: agent %q, unknown: %v, error %v", content, cfg.Agent.Name, own.unknown, err)
+		}
+		if cfg.Sandbox.Network != "none" || !slices.Equal(cfg.Sandbox.AllowHosts, made.AllowHosts) || own.used.Requests != 7 {
+			t.Errorf("%q: network %q, hosts %q, used %+v", content, cfg.Sandbox.Network, cfg.Sandbox.AllowHosts, own.used)
+		}
+	}
+	if _, _, err := remembered(t, p, "no object"); err == nil || !strings.Contains(err.Error(), "cannot be read") {
+		t.Errorf("a damaged record: %v", err)
 	}
 }
 

@@ -56,6 +56,9 @@ type Waiting struct {
 	Since time.Time `json:"since"`
 }
 
+// ErrDamaged means that a record cannot be read. Its text names the file.
+var ErrDamaged = errors.New("is damaged")
+
 const (
 	// most is how many sandboxes are remembered; the oldest is forgotten first.
 	most = 4096
@@ -102,7 +105,7 @@ func (s *Store) read(name string) (*Record, error) {
 	}
 	r := new(Record)
 	if err := json.Unmarshal(data, r); err != nil {
-		return nil, fmt.Errorf("%s is damaged: %w", filepath.Join(s.root.Name(), name), err)
+		return nil, fmt.Errorf("%s %w: %w", filepath.Join(s.root.Name(), name), ErrDamaged, err)
 	}
 	return r, nil
 }

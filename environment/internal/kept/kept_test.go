@@ -108,7 +108,10 @@ func TestChangesAreNotUndoneByOthers(t *testing.T) {
 	folder(t)
 	const each = 25
 	one := remembered(t, "local", "a", "claude")
-	other, _ := Resume(Record{Type: "local", ID: "a"})
+	other, _, err := Resume(Record{Type: "local", ID: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
 	var all sync.WaitGroup
 	for range each {
 		all.Go(func() { one.Note(func(r *Record) { r.Usage.InputTokens++ }) })
@@ -154,7 +157,10 @@ func TestAChangeWaitsForThatOfAnotherProgram(t *testing.T) {
 func TestWhatHasEndedIsNotRememberedAgain(t *testing.T) {
 	folder(t)
 	l := remembered(t, "local", "a", "claude")
-	attached, _ := Resume(Record{Type: "local", ID: "a", Kept: true})
+	attached, _, err := Resume(Record{Type: "local", ID: "a", Kept: true})
+	if err != nil {
+		t.Fatal(err)
+	}
 	Forget("local", "a")
 	for _, l := range []*Log{l, attached} {
 		if err := l.Change(func(r *Record) { r.Agent = "claude" }); !errors.Is(err, fs.ErrNotExist) {
@@ -166,7 +172,10 @@ func TestWhatHasEndedIsNotRememberedAgain(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	// But what this machine has not known yet is remembered from its first note.
-	found, before := Resume(Record{Type: "local", ID: "b", Kept: true})
+	found, before, err := Resume(Record{Type: "local", ID: "b", Kept: true})
+	if !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("an unknown sandbox: %v, want ErrNotExist", err)
+	}
 	found.Note(func(r *Record) { r.Agent = "codex" })
 	if r, err := load(t, "local", "b"); before != nil || err != nil || r == nil || !r.Kept || r.Agent != "codex" {
 		t.Errorf("%+v, %v; before %+v", r, err, before)
@@ -179,7 +188,7 @@ func TestADamagedRecordIsReplacedByThatOfANewSandbox(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, fileOf("local", "a")), []byte(`{"type":"loc`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Change(func(*Record) {}); err == nil || !strings.Contains(err.Error(), "damaged") {
+	if err := l.Change(func(*Record) {}); !errors.Is(err, ErrDamaged) {
 		t.Errorf("a change of a damaged record: %v", err)
 	}
 	remembered(t, "local", "a", "codex")

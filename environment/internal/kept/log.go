@@ -17,11 +17,11 @@ type Log struct {
 // NewLog returns the log of a new sandbox, which has the record first.
 func NewLog(first Record) *Log { return &Log{first: first} }
 
-// Resume returns the log of a sandbox that may have a record, and that record; nil for none. Without one, the first change
-// stores first.
-func Resume(first Record) (*Log, *Record) {
+// Resume returns the log of a sandbox that may have a record, and that record. Its error is that of [Find]; without a
+// record, the first change stores first.
+func Resume(first Record) (*Log, *Record, error) {
 	r, err := Find(first.Type, first.ID)
-	return &Log{first: first, stored: !errors.Is(err, fs.ErrNotExist)}, r
+	return &Log{first: first, stored: !errors.Is(err, fs.ErrNotExist)}, r, err
 }
 
 // Begin stores the record of a new sandbox, in place of one of an earlier sandbox with the same ID.
