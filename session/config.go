@@ -85,6 +85,8 @@ type Config struct {
 	// WatchWorkspace reports changes in the workspace as file events, which can come
 	// after the end of the query that made them; see [Turn.Events]. Nil reports none.
 	WatchWorkspace *environment.FilesOptions
+
+	forked func(*AgentSession) error // takes the sessions that are forked from this one; nil for none
 }
 
 // withDefaults returns the configuration with zero values replaced by their defaults.

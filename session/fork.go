@@ -17,7 +17,8 @@ import (
 
 // Fork creates n sessions with the current conversation and workspace of this session. Each has
 // its own ID, the events up to here under the same numbers, and store.Record.Parent set to this
-// session. They are open and share the store and the configuration; the caller must Close each.
+// session. They are open and share the store and the configuration; the caller must Close each, or
+// its [Host] does.
 // This session continues with its sandbox.
 //
 // If there is a sandbox, each session gets a copy of it; see environment.Environment.Fork. If
@@ -151,6 +152,11 @@ func (s *AgentSession) branchOff(ctx context.Context, last uint64, sb sandbox) (
 	c, err := openBranch(ctx, cfg, s.create, &branch{parent: s.id, sandbox: sb, pruned: pruned})
 	if err != nil {
 		return nil, errors.Join(err, s.store.Delete(context.WithoutCancel(ctx), cfg.ID))
+	}
+	if cfg.forked != nil {
+		if err := cfg.forked(c); err != nil {
+			return nil, errors.Join(err, c.Destroy(context.WithoutCancel(ctx)))
+		}
 	}
 	return c, nil
 }

@@ -23,8 +23,8 @@ type HostConfig struct {
 	Idle time.Duration
 }
 
-// Host keeps the sessions in use open. The lease in the store ensures that a session belongs to
-// one host. The methods may be called from several goroutines.
+// Host keeps the sessions in use open, also those that are forked from them. The lease in the store
+// ensures that a session belongs to one host. The methods may be called from several goroutines.
 type Host struct {
 	cfg  HostConfig
 	stop chan struct{}
@@ -54,23 +54,28 @@ func NewHost(cfg HostConfig) (*Host, error) {
 
 // Create starts a new session in the host's store.
 func (h *Host) Create(ctx context.Context, cfg Config) (*AgentSession, error) {
-	cfg.Store, cfg.ID = h.cfg.Store, ""
+	cfg.Store, cfg.ID, cfg.forked = h.cfg.Store, "", h.adopt
 	s, err := Open(ctx, cfg)
 	if err != nil {
 		return nil, err
 	}
+	if err := h.adopt(s); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// adopt adds an open session.
+func (h *Host) adopt(s *AgentSession) error {
 	e := &hosted{ready: make(chan struct{}), session: s}
 	close(e.ready)
 	h.mu.Lock()
-	closed := h.closed
-	if !closed {
-		h.open[s.ID()] = e
+	defer h.mu.Unlock()
+	if h.closed {
+		return errHostClosed
 	}
-	h.mu.Unlock()
-	if closed {
-		return nil, errors.Join(errHostClosed, s.Close())
-	}
-	return s, nil
+	h.open[s.ID()] = e
+	return nil
 }
 
 // Open returns the session with this ID. If it is not open, or was closed, Open opens it with
@@ -112,7 +117,7 @@ func (h *Host) Open(ctx context.Context, id string) (*AgentSession, error) {
 
 func (h *Host) load(ctx context.Context, id string, e *hosted) {
 	cfg := h.cfg.Session
-	cfg.Store, cfg.ID = h.cfg.Store, id
+	cfg.Store, cfg.ID, cfg.forked = h.cfg.Store, id, h.adopt
 	e.session, e.err = Open(ctx, cfg)
 	if e.err != nil {
 		h.forget(id, e)
@@ -132,6 +137,23 @@ func (h *Host) forget(id string, e *hosted) {
 	if h.open[id] == e {
 		delete(h.open, id)
 	}
+}
+
+// State returns the state of the session with this ID. It does not open the session; see [ReadState].
+func (h *Host) State(ctx context.Context, id string) (State, error) {
+	h.mu.Lock()
+	e := h.open[id]
+	h.mu.Unlock()
+	if e != nil {
+		select {
+		case <-e.ready:
+			if e.err == nil {
+				return e.session.State(ctx)
+			}
+		default: // it is being opened
+		}
+	}
+	return ReadState(ctx, h.cfg.Store, id)
 }
 
 // List returns the matching records of the store, of open sessions and others.

@@ -134,3 +134,38 @@ func BenchmarkOpenSessions(b *testing.B) {
 		}
 	}
 }
+
+func TestAHostHasTheForksOfItsSessions(t *testing.T) {
+	t.Parallel()
+	h := host(t, HostConfig{Store: store.NewMemory()})
+	s, err := h.Create(t.Context(), scripted(t, memory()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	converse(t, s, "one")
+	forks, err := s.Fork(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := forks[0].Fork(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range append(forks, again...) {
+		if opened, err := h.Open(t.Context(), f.ID()); opened != f {
+			t.Errorf("the host opened a fork again: %v", err)
+		}
+	}
+	if err := h.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := again[0].State(t.Context()); err != nil {
+		t.Errorf("its state: %v", err)
+	}
+	if _, err := again[0].Prompt(t.Context(), "x"); !errors.Is(err, ErrClosed) {
+		t.Errorf("a prompt after Shutdown: %v", err)
+	}
+	if _, err := s.Fork(t.Context(), 1); !errors.Is(err, ErrClosed) {
+		t.Errorf("a fork after Shutdown: %v", err)
+	}
+}

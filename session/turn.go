@@ -86,6 +86,9 @@ func (s *AgentSession) accept(ctx context.Context, t *Turn) error {
 // ID returns the query's id: Event.QueryID of its events.
 func (t *Turn) ID() string { return t.id }
 
+// Seq returns the Seq of the query's first event.
+func (t *Turn) Seq() uint64 { return t.seq }
+
 // Events returns the events from the acceptance of the prompt to the end of its query: the
 // query's own events and events without a query, such as the sandbox's, but no events of other
 // queries. The last event is query_completed or query_failed. The sequence yields an error, and
