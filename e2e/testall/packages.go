@@ -25,7 +25,7 @@ type packages struct{ quick, source, contracts, agents, floods []string }
 var double = regexp.MustCompile(`internal/test/(testdocker|testagents|testssh|testmodal)$`)
 
 // slow matches the packages whose tests need more than a moment although they import no double.
-var slow = regexp.MustCompile(`^(internal/test/.*|internal/archive|primitives/guest|primitives/local|primitives/primitivestest|session/sessiontest|` +
+var slow = regexp.MustCompile(`^(internal/test/.*|internal/archive|primitives/guest|primitives/local|primitives/primitivestest|session/sessiontest|session/remote|server|` +
 	`runnerscripts/runner|runnerscripts/runner/internal/drivertest|examples/unshared)$`)
 
 // sourced matches the packages whose tests look for the source that they were built from.

@@ -1,0 +1,195 @@
+package server
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"mime"
+	"net/http"
+	"net/url"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/agentenv-dev/agentenv/internal/sessionapi"
+)
+
+// schemas of types whose JSON form jsonschema cannot see.
+func schemas() *jsonschema.ForOptions {
+	return &jsonschema.ForOptions{TypeSchemas: map[reflect.Type]*jsonschema.Schema{
+		reflect.TypeFor[json.RawMessage]():     {},
+		reflect.TypeFor[[]byte]():              {Types: []string{"null", "string"}, ContentEncoding: "base64"},
+		reflect.TypeFor[sessionapi.Duration](): {Type: "string", Description: "such as 1m30s", Pattern: `^-?[0-9]`},
+		reflect.TypeFor[time.Duration]():       {Type: "integer", Description: "nanoseconds"},
+		reflect.TypeFor[time.Time]():           {Type: "string", Format: "date-time"},
+	}}
+}
+
+// body decodes bodies of one type. Its schema is the one in the description of the interface.
+type body[T any] struct{ resolved *jsonschema.Resolved }
+
+func newBody[T any]() (body[T], error) {
+	schema, err := jsonschema.For[T](schemas())
+	if err != nil {
+		return body[T]{}, err
+	}
+	resolved, err := schema.Resolve(nil)
+	return body[T]{resolved}, err
+}
+
+// decode decodes JSON strictly: unknown keys, duplicate keys and values of another type are errors that say where. No body
+// is an empty object.
+func (b body[T]) decode(data []byte) (v T, err error) {
+	if len(data) == 0 {
+		data = []byte("{}")
+	}
+	if err := onlyOne(data); err != nil {
+		return v, invalid(err)
+	}
+	var instance any
+	if err := json.Unmarshal(data, &instance); err != nil {
+		return v, invalid(err)
+	}
+	if err := b.resolved.Validate(instance); err != nil {
+		return v, invalid(err)
+	}
+	if err := json.Unmarshal(data, &v); err != nil {
+		return v, invalid(err)
+	}
+	return v, nil
+}
+
+func invalid(err error) error { return fmt.Errorf("%w: the body: %w", fs.ErrInvalid, err) }
+
+// readBody reads the body of a request, which must be JSON.
+func readBody(r *http.Request) ([]byte, error) {
+	data, err := io.ReadAll(r.Body)
+	if err != nil || len(data) == 0 {
+		return data, err
+	}
+	kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil || kind != "application/json" {
+		return nil, fmt.Errorf("%w: the body must be of the type application/json", fs.ErrInvalid)
+	}
+	return data, nil
+}
+
+// onlyOne returns an error unless data is one JSON value without duplicate keys: encoding/json would take the last one.
+func onlyOne(data []byte) error {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	if err := unique(dec, ""); err != nil {
+		return err
+	}
+	if dec.More() {
+		return errors.New("there is more than one value")
+	}
+	return nil
+}
+
+func unique(dec *json.Decoder, at string) error {
+	token, err := dec.Token()
+	if err != nil {
+		return err
+	}
+	delim, ok := token.(json.Delim)
+	if !ok {
+		return nil
+	}
+	seen := make(map[string]bool)
+	for dec.More() {
+		below := at
+		if delim == '{' {
+			token, err := dec.Token()
+			if err != nil {
+				return err
+			}
+			key, _ := token.(string)
+			if below = strings.TrimPrefix(at+"."+key, "."); seen[key] {
+				return fmt.Errorf("the key %q stands twice; keep one", below)
+			}
+			seen[key] = true
+		}
+		if err := unique(dec, below); err != nil {
+			return err
+		}
+	}
+	_, err = dec.Token() // the closing delimiter
+	return err
+}
+
+// query is the query of an address. It remembers its first error.
+type query struct {
+	values url.Values
+	err    error
+}
+
+// newQuery returns the query of a request, which may have the named keys only.
+func newQuery(r *http.Request, names []string) *query {
+	q := new(query)
+	if q.values, q.err = url.ParseQuery(r.URL.RawQuery); q.err != nil {
+		q.err = fmt.Errorf("%w: the query: %w", fs.ErrInvalid, q.err)
+	}
+	for name := range q.values {
+		if !slices.Contains(names, name) {
+			q.fail(name, "there is no such key; there are: %s", strings.Join(names, ", "))
+		}
+	}
+	return q
+}
+
+func (q *query) fail(name, format string, args ...any) {
+	if q.err == nil {
+		q.err = fmt.Errorf("%w: the query: %s: %s", fs.ErrInvalid, name, fmt.Sprintf(format, args...))
+	}
+}
+
+// text returns a value that may be there once.
+func (q *query) text(name string) string {
+	if len(q.values[name]) > 1 {
+		q.fail(name, "it stands more than once")
+	}
+	return q.values.Get(name)
+}
+
+// number returns a number that is not negative; zero for none.
+func (q *query) number(name string) uint64 {
+	text := q.text(name)
+	if text == "" {
+		return 0
+	}
+	n, err := strconv.ParseUint(text, 10, 63)
+	if err != nil {
+		q.fail(name, "%q is no number", text)
+	}
+	return n
+}
+
+// flag returns whether a value is true.
+func (q *query) flag(name string) bool {
+	text := q.text(name)
+	set, err := strconv.ParseBool(text)
+	if err != nil && text != "" {
+		q.fail(name, "%q is neither true nor false", text)
+	}
+	return set
+}
+
+// instant returns a time; the zero time for none.
+func (q *query) instant(name string) time.Time {
+	text := q.text(name)
+	if text == "" {
+		return time.Time{}
+	}
+	t, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		q.fail(name, "%q is no time as in RFC 3339", text)
+	}
+	return t
+}

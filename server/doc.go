@@ -1,0 +1,15 @@
+// Package server serves sessions over HTTP: package session/remote is its client, 'envctl serve' a program around it, and
+// docs/server.md describes the interface for clients in other languages.
+//
+//	host, err := session.NewHost(session.HostConfig{Store: st, Session: server.Sessions(logger)})
+//	...
+//	srv, err := server.New(server.Config{Host: host, Token: token, Logger: logger})
+//	...
+//	err = srv.Serve(ctx, listener) // until ctx is done
+//	err = errors.Join(err, host.Shutdown(context.WithoutCancel(ctx)))
+//
+// Where to look: server.go has the server and what every request passes; routes.go lists the routes, which sessions.go and
+// workspace.go answer; events.go streams; decode.go reads bodies and openapi.go describes them, both by the same schemas;
+// once.go makes each
+// change once; defaults.go completes configurations.
+package server

@@ -1,0 +1,6 @@
+package server
+
+import "time"
+
+// SetHeartbeat shortens the time between heartbeats.
+func (s *Server) SetHeartbeat(d time.Duration) { s.heartbeat = d }

@@ -1,0 +1,233 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/netip"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/sessionapi"
+	"github.com/agentenv-dev/agentenv/session"
+)
+
+// Limits of requests. A file that is written has none but that of the sandbox.
+const (
+	maxBody       = 16 << 20 // bytes; a prompt can be a whole file
+	maxHeader     = 64 << 10 // bytes
+	headerTimeout = 10 * time.Second
+	idleTimeout   = 2 * time.Minute
+	// drainTimeout is how long a server that stops waits for the requests that it has.
+	drainTimeout = 10 * time.Second
+)
+
+// Config says what to serve. Only Host is required.
+type Config struct {
+	// Host has the sessions. The caller shuts it down after the server.
+	Host *session.Host
+	// Token is what clients must send as a bearer token. Without one the server answers requests to a loopback address only,
+	// and whoever may connect may do everything that this program may.
+	Token string
+	// Defaults is what the configuration of a new session has where its client leaves something out, as far as a
+	// configuration file can hold it. Settings of its sandbox and agent count only for a session with the same ones.
+	Defaults environment.Config
+	// Configure changes the configuration of a new session, or refuses it with an error. Nil takes it as it is. The server
+	// sets OnPermission and Logger.
+	Configure func(ctx context.Context, cfg *session.Config) error
+	// Logger receives diagnostics; nil discards them.
+	Logger hclog.Logger
+}
+
+// Server is an http.Handler that serves sessions. Its methods may be called from several goroutines at once.
+type Server struct {
+	cfg    Config
+	log    hclog.Logger
+	token  [sha256.Size]byte
+	mux    *http.ServeMux
+	origin http.CrossOriginProtection
+	once   once
+
+	heartbeat time.Duration // between comments in a stream without events; tests shorten it
+	draining  chan struct{} // closed when streams are to end
+	drain     sync.Once
+}
+
+// New returns a server.
+func New(cfg Config) (*Server, error) {
+	if cfg.Host == nil {
+		return nil, fmt.Errorf("new server: %w: it needs a Host", fs.ErrInvalid)
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = hclog.NewNullLogger()
+	}
+	s := &Server{
+		cfg: cfg, log: cfg.Logger.Named("server"), token: sha256.Sum256([]byte(cfg.Token)),
+		mux: http.NewServeMux(), heartbeat: sessionapi.Heartbeat, draining: make(chan struct{}),
+	}
+	routes, err := s.routes()
+	if err != nil {
+		return nil, fmt.Errorf("new server: %w", err)
+	}
+	for _, r := range routes {
+		s.mux.Handle(r.method+" "+r.path, r.handler)
+	}
+	return s, nil
+}
+
+// Sessions returns the settings of session.HostConfig that a host of a server needs: permission requests wait for clients.
+func Sessions(log hclog.Logger) session.Config {
+	return session.Config{Environment: environment.Config{OnPermission: environment.AnswerLater, Logger: log}}
+}
+
+// Serve serves connections from l until ctx is done. Then it tells the clients that follow events to connect again later,
+// waits up to 10 seconds for other requests, and returns nil. It closes l.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	srv := &http.Server{
+		Handler: s, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
+		ErrorLog:    s.log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
+		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
+	}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+	var err error
+	select {
+	case err = <-served:
+		s.endStreams()
+	case <-ctx.Done():
+		s.endStreams()
+		patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+		if err = srv.Shutdown(patience); err != nil {
+			err = srv.Close()
+		}
+		cancel()
+		<-served
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+// endStreams ends the streams of events.
+func (s *Server) endStreams() { s.drain.Do(func() { close(s.draining) }) }
+
+// ServeHTTP implements http.Handler.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	defer func() {
+		cause := recover()
+		if cause == nil {
+			return
+		}
+		if cause == http.ErrAbortHandler { //nolint:errorlint // a value that panics carry, not an error chain
+			panic(cause)
+		}
+		s.log.Error("a request panicked", "method", r.Method, "path", r.URL.Path, "cause", cause, "stack", string(debug.Stack()))
+		s.fail(w, r, sessionapi.ErrInternal)
+	}()
+	header := w.Header()
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("Cache-Control", "no-store")
+	if err := s.admit(r); err != nil {
+		if errors.Is(err, sessionapi.ErrUnauthorized) {
+			header.Set("WWW-Authenticate", "Bearer")
+		}
+		s.fail(w, r, err)
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, limitOf(r))
+	if h, pattern := s.mux.Handler(r); pattern == "" {
+		s.notFound(w, r, h)
+		return
+	}
+	s.mux.ServeHTTP(w, r)
+}
+
+// limitOf returns how many bytes a body may have.
+func limitOf(r *http.Request) int64 {
+	if r.Method == http.MethodPut {
+		return 1 << 62
+	}
+	return maxBody
+}
+
+// notFound answers a request that no route takes in the form of the other errors. The answer of the mux says which methods
+// the path has.
+func (s *Server) notFound(w http.ResponseWriter, r *http.Request, mux http.Handler) {
+	answer := &recorded{header: make(http.Header)}
+	mux.ServeHTTP(answer, r)
+	if allow := answer.header.Get("Allow"); allow != "" {
+		w.Header().Set("Allow", allow)
+		s.answerError(w, http.StatusMethodNotAllowed, sessionapi.Error{Code: "unsupported", Message: fmt.Sprintf("%s %s: only %s", r.Method, r.URL.Path, allow)})
+		return
+	}
+	s.answerError(w, http.StatusNotFound, sessionapi.Error{Code: "not_found", Message: fmt.Sprintf("%s: there is no such path; %s/openapi.json lists them", r.URL.Path, sessionapi.Prefix)})
+}
+
+// admit checks who asks. A page of another origin may not, nor one whose name was made to point here (DNS rebinding): without
+// a token only the address of this machine tells them apart.
+func (s *Server) admit(r *http.Request) error {
+	if err := s.origin.Check(r); err != nil {
+		return fmt.Errorf("%w: a page of another origin may not use this server: %w", fs.ErrPermission, err)
+	}
+	if s.cfg.Token == "" {
+		if !loopback(r.Host) {
+			return fmt.Errorf("%w: without a token the server answers to a loopback address only, not to %q", fs.ErrPermission, r.Host)
+		}
+		return nil
+	}
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	sum := sha256.Sum256([]byte(token))
+	if !strings.EqualFold(scheme, "Bearer") || subtle.ConstantTimeCompare(sum[:], s.token[:]) != 1 {
+		return fmt.Errorf("%w: send it in the header Authorization: Bearer", sessionapi.ErrUnauthorized)
+	}
+	return nil
+}
+
+// loopback reports whether a Host header names this machine.
+func loopback(host string) bool {
+	name, _, err := net.SplitHostPort(host)
+	if err != nil {
+		name = host
+	}
+	name = strings.Trim(name, "[]")
+	addr, err := netip.ParseAddr(name)
+	return strings.EqualFold(name, "localhost") || err == nil && addr.IsLoopback()
+}
+
+// fail answers a request with an error.
+func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	status, said := s.describe(r, err)
+	s.answerError(w, status, said)
+}
+
+// describe returns what a client gets to know of an error. What is none of its business goes to the log, under a number.
+func (s *Server) describe(r *http.Request, err error) (int, sessionapi.Error) {
+	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		return http.StatusRequestEntityTooLarge, sessionapi.Error{Code: "limit", Message: fmt.Sprintf("the body is larger than %d MiB", tooLarge.Limit>>20)}
+	}
+	code, known := sessionapi.CodeOf(err)
+	if known && !errors.Is(err, sessionapi.ErrInternal) {
+		s.log.Debug("a request failed", "method", r.Method, "path", r.URL.Path, "code", code.Name, "error", err)
+		return code.Status, sessionapi.Error{Code: code.Name, Message: err.Error()}
+	}
+	number := rand.Text()[:8]
+	s.log.Error("a request failed", "method", r.Method, "path", r.URL.Path, "number", number, "error", err)
+	return http.StatusInternalServerError, sessionapi.Error{Code: "internal", Message: fmt.Sprintf("%s %s failed; the server's log says why, at %s", r.Method, r.URL.Path, number)}
+}
+
+func (s *Server) answerError(w http.ResponseWriter, status int, e sessionapi.Error) {
+	s.answer(w, status, sessionapi.ErrorBody{Error: sessionapi.Error{Code: e.Code, Message: cmp.Or(e.Message, e.Code)}})
+}

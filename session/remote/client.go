@@ -1,0 +1,165 @@
+package remote
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/sessionapi"
+	"github.com/agentenv-dev/agentenv/session"
+	"github.com/agentenv-dev/agentenv/session/store"
+)
+
+// The errors of a server, besides those of package session.
+var (
+	// ErrUnauthorized: the token is missing, wrong or expired.
+	ErrUnauthorized = sessionapi.ErrUnauthorized
+	// ErrInternal: the server failed. Its log has the number that the message names.
+	ErrInternal = sessionapi.ErrInternal
+	// ErrUnreachable: there was no connection to the server for Config.Patience.
+	ErrUnreachable = errors.New("the server cannot be reached")
+)
+
+// DefaultPatience is the default of Config.Patience.
+const DefaultPatience = time.Minute
+
+// Config says which server to use. Only URL is required.
+type Config struct {
+	// URL is the address of the server, such as "http://127.0.0.1:8377".
+	URL string
+	// Token is what the server knows this client by; empty for a server that asks for none.
+	Token string
+	// HTTP makes the requests. Nil means a client with the defaults of net/http.
+	HTTP *http.Client
+	// Patience is how long a call tries again while there is no connection to a server that has answered before, and how
+	// long events may have a gap while there is none. Zero means DefaultPatience, a negative value not at all.
+	Patience time.Duration
+}
+
+// Client opens sessions of a server, as session.Host does those of a program. Its methods may be called from several
+// goroutines at once.
+type Client struct {
+	base     string
+	token    string
+	http     *http.Client
+	patience time.Duration
+	reached  atomic.Bool // the server has answered once
+}
+
+// New returns a client. It does not connect. An address that is none is fs.ErrInvalid.
+func New(cfg Config) (*Client, error) {
+	u, err := url.Parse(cfg.URL)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "" {
+		return nil, fmt.Errorf("server %q: %w: give an address such as http://127.0.0.1:8377", cfg.URL, fs.ErrInvalid)
+	}
+	c := &Client{base: strings.TrimSuffix(u.String(), "/"), token: cfg.Token, http: cfg.HTTP, patience: cfg.Patience}
+	if c.http == nil {
+		c.http = &http.Client{Transport: http.DefaultTransport}
+	}
+	if c.patience == 0 {
+		c.patience = DefaultPatience
+	}
+	return c, nil
+}
+
+// Create starts a new session. Paths in cfg are of the server's machine, and keys of model APIs are the server's. What cannot
+// travel is fs.ErrInvalid: a Store, an ID, and functions. Permission requests wait for [Session.Respond].
+func (c *Client) Create(ctx context.Context, cfg session.Config) (*Session, error) {
+	body, err := newSession(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("create a session on the server: %w", err)
+	}
+	var created sessionapi.Created
+	if err := c.change(ctx, http.MethodPost, sessionapi.Prefix+"/sessions", body, &created); err != nil {
+		return nil, err
+	}
+	return &Session{c, created.ID}, nil
+}
+
+// newSession returns a configuration as the server gets it.
+func newSession(cfg session.Config) (sessionapi.NewSession, error) {
+	env := cfg.Environment
+	switch {
+	case cfg.Store != nil, cfg.ID != "", cfg.Create != nil:
+		return sessionapi.NewSession{}, fmt.Errorf("%w: Store, ID and Create are the server's; leave them out", fs.ErrInvalid)
+	case env.OnPermission != nil:
+		return sessionapi.NewSession{}, fmt.Errorf("%w: Environment.OnPermission is a function of this program; answer with Respond", fs.ErrInvalid)
+	case env.Logger != nil, env.Progress != nil:
+		return sessionapi.NewSession{}, fmt.Errorf("%w: Environment.Logger and Progress are of this program; read the session's events", fs.ErrInvalid)
+	}
+	for i, src := range env.Workspace {
+		if src.Tar != nil && src.Tar.Reader != nil {
+			return sessionapi.NewSession{}, fmt.Errorf("%w: Environment.Workspace[%d]: a reader cannot be sent; write the files with WriteFile", fs.ErrInvalid, i)
+		}
+	}
+	config, err := json.Marshal(env)
+	if err != nil {
+		return sessionapi.NewSession{}, err
+	}
+	return sessionapi.NewSession{
+		Config: config, PermissionTimeout: sessionapi.Duration(env.PermissionTimeout), Metadata: cfg.Metadata,
+		RejectBusy: cfg.RejectBusy, MaxQueue: cfg.MaxQueue,
+		HealthInterval: sessionapi.Duration(cfg.HealthInterval), IdleTimeout: sessionapi.Duration(cfg.IdleTimeout),
+		NoFiles: cfg.NoFiles, MaxQuerySize: cfg.MaxQuerySize, MaxSessionSize: cfg.MaxSessionSize,
+		CheckpointInterval: sessionapi.Duration(cfg.CheckpointInterval), KeepPeriodic: cfg.KeepPeriodic,
+		WatchWorkspace: (*sessionapi.FilesOptions)(cfg.WatchWorkspace),
+	}, nil
+}
+
+// Open returns the session with this ID. The server opens it when it must. An unknown ID is store.ErrNotFound.
+func (c *Client) Open(ctx context.Context, id string) (*Session, error) {
+	s := &Session{c, id}
+	if _, err := s.State(ctx); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// Unload closes the session with this ID if the server has it open; see session.AgentSession.Close. It stays stored.
+func (c *Client) Unload(ctx context.Context, id string) error {
+	return c.change(ctx, http.MethodPost, sessionapi.SessionPath(id, "unload"), nil, nil)
+}
+
+// List returns the matching records, latest first, as store.Store.List does.
+func (c *Client) List(ctx context.Context, f store.Filter) iter.Seq2[store.Record, error] {
+	return func(yield func(store.Record, error) bool) {
+		var list sessionapi.Sessions
+		if err := c.get(ctx, sessionapi.Prefix+"/sessions", sessionapi.FilterQuery(f), &list); err != nil {
+			yield(store.Record{}, err)
+			return
+		}
+		for _, s := range list.Sessions {
+			var err error
+			if s.Error != nil {
+				err = s.Error.Err()
+			}
+			if !yield(s.Record, err) {
+				return
+			}
+		}
+	}
+}
+
+// filesQuery returns options as the query of an address. Without a key "ignore" the server ignores its defaults.
+func filesQuery(o environment.FilesOptions) url.Values {
+	q := url.Values{}
+	if o.MaxContent != 0 {
+		q.Set("max_content", fmt.Sprint(o.MaxContent))
+	}
+	for _, pattern := range o.Ignore {
+		q.Add("ignore", pattern)
+	}
+	if o.Ignore != nil && len(o.Ignore) == 0 {
+		q.Set("ignore", "")
+	}
+	return q
+}

@@ -1,0 +1,201 @@
+package remote
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/sessionapi"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session"
+	"github.com/agentenv-dev/agentenv/session/store"
+)
+
+// Session is a session on a server. Its methods do what those of session.AgentSession do, and may be called from several
+// goroutines at once. It holds nothing: the server closes sessions that nobody uses, and opens them again.
+type Session struct {
+	client *Client
+	id     string
+}
+
+// ID returns the session's ID.
+func (s *Session) ID() string { return s.id }
+
+func (s *Session) path(below ...string) string { return sessionapi.SessionPath(s.id, below...) }
+
+// State returns the state of the session.
+func (s *Session) State(ctx context.Context) (session.State, error) {
+	var state session.State
+	err := s.client.get(ctx, s.path(), nil, &state)
+	return state, err
+}
+
+// Interrupt stops the running query.
+func (s *Session) Interrupt(ctx context.Context) error {
+	return s.client.change(ctx, http.MethodPost, s.path("interrupt"), nil, nil)
+}
+
+// Respond answers a permission request.
+func (s *Session) Respond(ctx context.Context, id string, d runnerscripts.PermissionDecision) error {
+	return s.client.change(ctx, http.MethodPost, s.path("permissions", id), d, nil)
+}
+
+// SetOptions changes the model or the permission mode.
+func (s *Session) SetOptions(ctx context.Context, o session.Options) error {
+	return s.client.change(ctx, http.MethodPatch, s.path("options"), o, nil)
+}
+
+// Files returns the files of the workspace.
+func (s *Session) Files(ctx context.Context, opts environment.FilesOptions) ([]environment.WorkspaceFile, error) {
+	var list sessionapi.Files
+	err := s.client.get(ctx, s.path("files"), filesQuery(opts), &list)
+	return list.Files, err
+}
+
+// OpenFile reads a file of the sandbox. The caller closes the reader. A connection that breaks after the first mebibyte is an
+// error of its Read.
+func (s *Session) OpenFile(ctx context.Context, name string) (io.ReadCloser, error) {
+	return s.download(ctx, s.path("file"), url.Values{"path": {name}})
+}
+
+// atOnce is how many bytes of a body are read at once, and again if the connection breaks meanwhile.
+const atOnce = 1 << 20
+
+// download begins to read a body.
+func (s *Session) download(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
+	var d downloaded
+	err := s.client.retry(ctx, func() error {
+		res, err := s.client.send(ctx, request{method: http.MethodGet, path: path, query: query})
+		if err != nil {
+			return err
+		}
+		begin, err := io.ReadAll(io.LimitReader(res.Body, atOnce))
+		if err != nil {
+			return &broken{errors.Join(err, res.Body.Close())}
+		}
+		d = downloaded{io.MultiReader(bytes.NewReader(begin), res.Body), res.Body}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// downloaded is a body whose beginning was read.
+type downloaded struct {
+	io.Reader
+	io.Closer
+}
+
+// WriteFile writes a file of the sandbox. It is not sent again if the connection breaks.
+func (s *Session) WriteFile(ctx context.Context, name string, r io.Reader, opts primitives.WriteOptions) error {
+	q := url.Values{"path": {name}}
+	for key, set := range map[string]bool{"append": opts.Append, "exclusive": opts.Exclusive} {
+		if set {
+			q.Set(key, "true")
+		}
+	}
+	if opts.Mode != 0 {
+		q.Set("mode", "0"+strconv.FormatUint(uint64(opts.Mode.Perm()), 8))
+	}
+	if opts.IfRevision != "" {
+		q.Set("if_revision", opts.IfRevision)
+	}
+	req, err := s.client.request(ctx, http.MethodPut, s.path("file"), q, r)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/octet-stream")
+	res, err := s.client.do(req)
+	if err != nil {
+		return err
+	}
+	return res.Body.Close()
+}
+
+// Sync takes a checkpoint now and returns it.
+func (s *Session) Sync(ctx context.Context) (session.Checkpoint, error) {
+	var c session.Checkpoint
+	err := s.client.change(ctx, http.MethodPost, s.path("checkpoints"), nil, &c)
+	return c, err
+}
+
+// Changes returns what has changed in the workspace from one checkpoint to another.
+func (s *Session) Changes(ctx context.Context, from, to int) ([]environment.Change, error) {
+	var list sessionapi.Changes
+	err := s.client.get(ctx, s.path("changes"), span(from, to), &list)
+	return list.Changes, err
+}
+
+// Patch writes the changes from one checkpoint to another as a patch for "git apply".
+func (s *Session) Patch(ctx context.Context, w io.Writer, from, to int) error {
+	body, err := s.download(ctx, s.path("patch"), span(from, to))
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(w, body)
+	if err = errors.Join(err, body.Close()); err != nil {
+		return fmt.Errorf("the patch from the server is cut off: %w", err)
+	}
+	return nil
+}
+
+func span(from, to int) url.Values {
+	return url.Values{"from": {strconv.Itoa(from)}, "to": {strconv.Itoa(to)}}
+}
+
+// Rewind returns the conversation and the workspace to a checkpoint.
+func (s *Session) Rewind(ctx context.Context, number int) error {
+	return s.client.change(ctx, http.MethodPost, s.path("rewind"), sessionapi.Rewind{Checkpoint: number}, nil)
+}
+
+// Fork creates n sessions with the current conversation and workspace of this session.
+func (s *Session) Fork(ctx context.Context, n int) ([]*Session, error) {
+	return s.fork(ctx, sessionapi.Fork{N: n})
+}
+
+// ForkFrom is like Fork, but the new sessions start from a checkpoint.
+func (s *Session) ForkFrom(ctx context.Context, number, n int) ([]*Session, error) {
+	return s.fork(ctx, sessionapi.Fork{N: n, Checkpoint: &number})
+}
+
+func (s *Session) fork(ctx context.Context, body sessionapi.Fork) ([]*Session, error) {
+	var made sessionapi.Forks
+	if err := s.client.change(ctx, http.MethodPost, s.path("fork"), body, &made); err != nil {
+		return nil, err
+	}
+	var forks []*Session
+	for _, id := range made.IDs {
+		forks = append(forks, &Session{s.client, id})
+	}
+	return forks, nil
+}
+
+// Transcript returns the agent's own history of the conversation.
+func (s *Session) Transcript(ctx context.Context) (runnerscripts.Transcript, error) {
+	var t runnerscripts.Transcript
+	err := s.client.get(ctx, s.path("transcript"), nil, &t)
+	return t, err
+}
+
+// TerminateEnvironment ends the sandbox. The next prompt makes a new one.
+func (s *Session) TerminateEnvironment(ctx context.Context) error {
+	return s.client.change(ctx, http.MethodDelete, s.path("environment"), nil, nil)
+}
+
+// Destroy ends the sandbox and removes the session. It may be called more than once.
+func (s *Session) Destroy(ctx context.Context) error {
+	err := s.client.change(ctx, http.MethodDelete, s.path(), nil, nil)
+	if errors.Is(err, store.ErrNotFound) {
+		return nil
+	}
+	return err
+}

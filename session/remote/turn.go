@@ -1,0 +1,90 @@
+package remote
+
+import (
+	"context"
+	"iter"
+	"net/http"
+
+	"github.com/agentenv-dev/agentenv/internal/sessionapi"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session"
+)
+
+// Turn is an accepted prompt and its query, as session.Turn.
+type Turn struct {
+	session *Session
+	query   sessionapi.Accepted
+}
+
+// Prompt sends a prompt to the agent. It returns when the prompt is accepted; see session.AgentSession.Prompt.
+func (s *Session) Prompt(ctx context.Context, text string) (*Turn, error) {
+	t := &Turn{session: s}
+	if err := s.client.change(ctx, http.MethodPost, s.path("prompts"), sessionapi.Prompt{Text: text}, &t.query); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// Turns returns the running and queued queries, in order.
+func (s *Session) Turns(ctx context.Context) ([]*Turn, error) {
+	state, err := s.State(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var turns []*Turn
+	if q := state.Query; q != nil {
+		turns = append(turns, &Turn{s, sessionapi.Accepted{ID: q.ID, Seq: q.Seq}})
+	}
+	for _, q := range state.Queued {
+		turns = append(turns, &Turn{s, sessionapi.Accepted{ID: q.ID, Seq: q.Seq}})
+	}
+	return turns, nil
+}
+
+// ID returns the query's ID.
+func (t *Turn) ID() string { return t.query.ID }
+
+// Events returns the events from the acceptance of the prompt to the end of its query; see session.Turn.Events.
+func (t *Turn) Events(ctx context.Context) iter.Seq2[runnerscripts.Event, error] {
+	return func(yield func(runnerscripts.Event, error) bool) {
+		for ev, err := range t.session.Events(ctx, t.query.Seq) {
+			if err == nil && ev.QueryID != "" && ev.QueryID != t.query.ID {
+				continue
+			}
+			if !yield(ev, err) || err == nil && t.ends(ev) {
+				return
+			}
+		}
+	}
+}
+
+// ends reports whether an event is the last one of the query.
+func (t *Turn) ends(ev runnerscripts.Event) bool {
+	return ev.QueryID == t.query.ID && (ev.Type == runnerscripts.TypeQueryCompleted || ev.Type == runnerscripts.TypeQueryFailed)
+}
+
+// Wait waits for the end of the query and returns its result. A query that did not complete is a [*session.QueryError]. If
+// ctx is done first, Wait returns the context's cause, and the query continues. If the session is closed before the query has
+// ended, the error is session.ErrClosed.
+func (t *Turn) Wait(ctx context.Context) (runnerscripts.QueryCompleted, error) {
+	for ev, err := range t.Events(ctx) {
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return runnerscripts.QueryCompleted{}, context.Cause(ctx)
+		case err != nil:
+			return runnerscripts.QueryCompleted{}, err
+		case !t.ends(ev):
+		case ev.Type == runnerscripts.TypeQueryFailed:
+			failed, err := runnerscripts.Payload[runnerscripts.QueryFailed](ev)
+			return runnerscripts.QueryCompleted{}, &session.QueryError{QueryID: t.query.ID, Failure: failed, Err: err}
+		default:
+			return runnerscripts.Payload[runnerscripts.QueryCompleted](ev)
+		}
+	}
+	return runnerscripts.QueryCompleted{}, session.ErrClosed
+}
+
+// Interrupt stops this query, or withdraws its prompt if it is still queued.
+func (t *Turn) Interrupt(ctx context.Context) error {
+	return t.session.client.change(ctx, http.MethodPost, t.session.path("prompts", t.query.ID, "interrupt"), nil, nil)
+}
