@@ -49,6 +49,9 @@ failed, also one that another program began, 2 if its configuration makes no sen
   envctl attach --json 3f2a | jq -r .type`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.app.server != "" {
+				return f.runServed(cmd, args[0], args[1:])
+			}
 			return f.run(cmd.Context(), args[0], args[1:])
 		},
 	}

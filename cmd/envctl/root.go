@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"time"
 
@@ -32,6 +33,7 @@ type app struct {
 	in        io.Reader
 	out, err  *term.Output
 	status    *term.Status
+	server    string          // the address of the server to use; empty for this machine
 	forceExit <-chan struct{} // closed when an interrupted run must not wait any more; may be nil
 }
 
@@ -163,17 +165,18 @@ An ID may be cut short, as long as it fits only one sandbox.`,
 				a.status.Off()
 			}
 			a.status.Set(takesLong(cmd.CommandPath()), time.Now())
-			return refuseEmpty(cmd, args)
+			return errors.Join(a.refuseServer(cmd), refuseEmpty(cmd, args))
 		},
 	}
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.Flags().Bool("version", false, "print the version") // without -v, which commands have for --verbose
+	root.PersistentFlags().StringVar(&a.server, "server", os.Getenv("AGENTENV_SERVER"), "address of an 'envctl serve' that has the sessions (default $AGENTENV_SERVER; none: this machine)")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%w; %s", err, flagMeant(cmd, err))
 	})
 	root.AddCommand(
 		a.newRunCmd(), a.newACPCmd(), a.newAttachCmd(), a.newAnswerCmd(), a.newCreateCmd(), a.newExecCmd(), a.newCopyCmd(), a.newPortCmd(), a.newListCmd(), a.newWatchCmd(),
-		a.newDiffCmd(), a.newFetchCmd(), a.newMoveCmd(), a.newTranscriptCmd(), a.newLogsCmd(), a.newSessionsCmd(), a.newLogCmd(), a.newRewindCmd(), a.newForkCmd(), a.newCompareCmd(), a.newStatsCmd(), a.newRemoveCmd(), a.newGCCmd(),
+		a.newDiffCmd(), a.newFetchCmd(), a.newMoveCmd(), a.newServeCmd(), a.newTranscriptCmd(), a.newLogsCmd(), a.newSessionsCmd(), a.newLogCmd(), a.newRewindCmd(), a.newForkCmd(), a.newCompareCmd(), a.newStatsCmd(), a.newRemoveCmd(), a.newGCCmd(),
 		a.newAgentsCmd(), a.newProfilesCmd(), a.newImageCmd(), a.newCredentialsCmd(), a.newDoctorCmd(), a.newVersionCmd(),
 	)
 	checkArgs(root.Commands())

@@ -75,7 +75,10 @@ a "seq" that counts from 1 without a gap. The exit status is 1 if a query failed
   envctl run --agent claude --permission allow --git https://example.com/repo.git "Explain this code"`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, prompts []string) error {
-			if cmd.Flags().Changed("in") {
+			switch {
+			case f.app.server != "":
+				return f.runServed(cmd, prompts)
+			case cmd.Flags().Changed("in"):
 				return f.runIn(cmd, prompts)
 			}
 			return f.run(cmd.Context(), prompts)
@@ -179,7 +182,7 @@ func (f *runFlags) run(ctx context.Context, prompts []string) (err error) {
 	if stored {
 		f.stored = s.ID()
 	}
-	err = w.prompts(ctx, &sessionLog{s: s, store: st, next: 1}, prompts)
+	err = w.prompts(ctx, logOf(s, st), prompts)
 	err = errors.Join(err, w.show.finish())
 	if state, _ := s.State(ctx); state.Environment.Status != session.EnvironmentReady && f.keep {
 		made.Store(nil) // the agent could not be started, and the sandbox has ended
@@ -303,7 +306,7 @@ func (a *app) prompt(arg string) (string, error) {
 
 // interrupt interrupts the running query and waits for its end. At a second interrupt it returns
 // at once, and the query ends with the session, which may take hurryTimeout.
-func (a *app) interrupt(ctx context.Context, s *session.AgentSession, turn *session.Turn) {
+func (a *app) interrupt(ctx context.Context, s conversation, turn query) {
 	why := interruption(ctx)
 	ctx, stop := a.unhurried(ctx)
 	defer stop()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/sessionstore"
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
 	"github.com/agentenv-dev/agentenv/session/store"
 	"github.com/agentenv-dev/agentenv/session/store/sqlite"
@@ -73,6 +75,13 @@ on it, "failed" if its last query failed, else "idle".`,
 			}
 			var list []listedSession
 			var size string
+			if a.server != "" {
+				served, err := a.servedSessions(cmd.Context(), filter, status)
+				if err != nil {
+					return err
+				}
+				return a.printSessions(served, asJSON)
+			}
 			err := a.withSessions(cmd.Context(), func(s *sqlite.Store) (err error) {
 				if list, err = listSessions(cmd.Context(), s, filter, status); err == nil {
 					size, _, err = storeSize(cmd.Context(), s)
@@ -82,19 +91,10 @@ on it, "failed" if its last query failed, else "idle".`,
 			if err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
-			if asJSON {
-				return printLines(a, list)
+			if err := a.printSessions(list, asJSON); err != nil || asJSON {
+				return err
 			}
-			rows := [][]term.Span{term.Plains("ID", "STATUS", "AGENT", "SANDBOX", "EVENTS", "AGE", "TITLE")}
-			for _, r := range list {
-				if r.Status == damagedStatus { // what else there is is unknown
-					rows = append(rows, term.Plains(r.ID, r.Status, "-", "-", "-", "-", "-"))
-					continue
-				}
-				rows = append(rows, term.Plains(a.shortSession(r.ID), r.status(), firstOf(r.Agent, "-"),
-					firstOf(r.Sandbox.Type, "-"), fmt.Sprint(r.LastSeq), age(r.UpdatedAt), firstOf(r.Title, "-")))
-			}
-			return errors.Join(a.out.Table(rows...), a.printSize(size))
+			return a.printSize(size)
 		},
 	}
 	fl := cmd.Flags()
@@ -105,6 +105,23 @@ on it, "failed" if its last query failed, else "idle".`,
 	_ = cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(agentNames(), cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("status", cobra.FixedCompletions(statuses, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
+}
+
+// printSessions prints sessions as a table, or as JSON lines.
+func (a *app) printSessions(list []listedSession, asJSON bool) error {
+	if asJSON {
+		return printLines(a, list)
+	}
+	rows := [][]term.Span{term.Plains("ID", "STATUS", "AGENT", "SANDBOX", "EVENTS", "AGE", "TITLE")}
+	for _, r := range list {
+		if r.Status == damagedStatus { // what else there is is unknown
+			rows = append(rows, term.Plains(r.ID, r.Status, "-", "-", "-", "-", "-"))
+			continue
+		}
+		rows = append(rows, term.Plains(a.shortSession(r.ID), r.status(), firstOf(r.Agent, "-"),
+			firstOf(r.Sandbox.Type, "-"), fmt.Sprint(r.LastSeq), age(r.UpdatedAt), firstOf(r.Title, "-")))
+	}
+	return a.out.Table(rows...)
 }
 
 // shortSession returns a session ID for display: on a terminal only its first part.
@@ -171,23 +188,35 @@ in them for people.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
-			return a.withSession(ctx, args[0], func(s *sqlite.Store, r store.Record) error {
-				show := a.newTranscriptPrinter(!text)
-				for ev, err := range s.Events(ctx, r.ID, 1) {
-					if err != nil {
-						return err
-					}
-					if err := show.event(ev); err != nil {
-						return err
-					}
+			if a.server != "" {
+				s, err := a.servedSession(ctx, args[0])
+				if err != nil {
+					return err
 				}
-				return show.finish()
+				return a.export(upToNow(ctx, s, 1), text)
+			}
+			return a.withSession(ctx, args[0], func(s *sqlite.Store, r store.Record) error {
+				return a.export(s.Events(ctx, r.ID, 1), text)
 			})
 		},
 	}
 	cmd.Flags().BoolVar(&text, "text", false, "print the conversation as text")
 	cmd.ValidArgsFunction = a.completeSessions(1)
 	return cmd
+}
+
+// export prints the events of a session.
+func (a *app) export(events iter.Seq2[runnerscripts.Event, error], text bool) error {
+	show := a.newTranscriptPrinter(!text)
+	for ev, err := range events {
+		if err != nil {
+			return err
+		}
+		if err := show.event(ev); err != nil {
+			return err
+		}
+	}
+	return show.finish()
 }
 
 func (a *app) newSessionsRemoveCmd() *cobra.Command {
@@ -203,6 +232,8 @@ whose sandbox is still there, is not removed: 'envctl rm' ends a sandbox.`,
 			switch byAge := cmd.Flags().Changed("older-than"); {
 			case byAge && (len(ids) > 0 || older < 0):
 				return usagef("--older-than chooses the sessions by their age; give it alone, as in --older-than 720h")
+			case byAge && a.server != "":
+				return usagef("--older-than is for the sessions of this machine; name those of the server")
 			case byAge:
 				return a.removeOlder(cmd.Context(), older)
 			case len(ids) == 0:
@@ -210,7 +241,11 @@ whose sandbox is still there, is not removed: 'envctl rm' ends a sandbox.`,
 			}
 			var errs []error
 			for _, id := range ids {
-				errs = append(errs, a.removeNamed(cmd.Context(), id))
+				if a.server != "" {
+					errs = append(errs, a.removeServed(cmd.Context(), id))
+				} else {
+					errs = append(errs, a.removeNamed(cmd.Context(), id))
+				}
 			}
 			return errors.Join(errs...)
 		},

@@ -118,7 +118,7 @@ func (t *target) overrideStored(stored *environment.Config, given environment.Co
 // or the last one.
 func (w *view) resumeSession(ctx context.Context, state session.State, cfg session.Config, prompts []string) (err error) {
 	if len(prompts) == 0 && state.Query == nil && len(state.Queued) == 0 {
-		return w.last(ctx, cfg.Store, state)
+		return w.last(ctx, allOf(ctx, cfg.Store, state.ID), state)
 	}
 	var made atomic.Pointer[environment.Environment]
 	cfg.Create = func(ctx context.Context, cfg environment.Config) (*environment.Environment, error) {
@@ -136,11 +136,13 @@ func (w *view) resumeSession(ctx context.Context, state session.State, cfg sessi
 	defer func() { err = errors.Join(err, w.app.closeSession(ctx, s, made.Load())) }()
 	turns := s.Turns()
 	if len(turns) == 0 && len(prompts) == 0 {
-		return w.last(ctx, cfg.Store, state)
+		return w.last(ctx, allOf(ctx, cfg.Store, state.ID), state)
 	}
-	log, err := logOnward(ctx, s, cfg.Store) // without what Open says of a query that was lost
+	log := logOf(s, cfg.Store)
 	if len(turns) > 0 {
-		log, err = logFrom(ctx, s, cfg.Store, turns[0])
+		err = log.from(ctx, turns[0])
+	} else {
+		err = log.onward(ctx) // without what Open says of a query that was lost
 	}
 	if err != nil {
 		return err
@@ -174,7 +176,7 @@ func (a *app) closeSession(ctx context.Context, s *session.AgentSession, env *en
 // lookAt prints the events of the last query in a sandbox that is not kept. The query belongs to the
 // program that began it.
 func (w *view) lookAt(ctx context.Context, st store.Store, state session.State, at location) error {
-	err := w.last(ctx, st, state)
+	err := w.last(ctx, allOf(ctx, st, state.ID), state)
 	switch {
 	case err != nil || state.Query == nil:
 	case at.inUse:
@@ -185,16 +187,21 @@ func (w *view) lookAt(ctx context.Context, st store.Store, state session.State, 
 	return err
 }
 
+// allOf returns the events of a stored session.
+func allOf(ctx context.Context, st store.Store, id string) func() iter.Seq2[runnerscripts.Event, error] {
+	return func() iter.Seq2[runnerscripts.Event, error] { return st.Events(ctx, id, 1) }
+}
+
 // last prints the events of a session's last query; after 'envctl rewind', of the checkpoint's
 // query.
-func (w *view) last(ctx context.Context, st store.Store, state session.State) error {
+func (w *view) last(ctx context.Context, events func() iter.Seq2[runnerscripts.Event, error], state session.State) error {
 	id, rewound := "", false
 	for _, c := range state.Checkpoints {
 		if c.Number == state.Checkpoint {
 			id, rewound = c.QueryID, c.Number != len(state.Checkpoints)
 		}
 	}
-	for ev, err := range st.Events(ctx, state.ID, 1) {
+	for ev, err := range events() {
 		if err != nil {
 			return err
 		}
@@ -205,7 +212,7 @@ func (w *view) last(ctx context.Context, st store.Store, state session.State) er
 	if id == "" {
 		return usagef("no query has been begun in the session %s that could be shown; give a prompt", w.app.shortSession(state.ID))
 	}
-	return w.print(ctx, ofQuery(st.Events(ctx, state.ID, 1), id))
+	return w.print(ctx, ofQuery(events(), id))
 }
 
 // ofQuery returns the events from a query's first to its last, without those of other queries,

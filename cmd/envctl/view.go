@@ -23,17 +23,22 @@ type view struct {
 	answer *answerer // nil leaves requests to another program
 	// withoutEnv says that the agent of the prompts has no variables.
 	withoutEnv bool
+	// respond sends the answer to a request to a server; nil if OnPermission returns it.
+	respond func(ctx context.Context, request string, d runnerscripts.PermissionDecision) error
 	// unnumbered says that another program numbers the events.
 	unnumbered bool
 	seq        uint64 // of the last event that was numbered here
 
 	mu    sync.Mutex
 	asked map[string]chan struct{} // by request; closed when its event is printed
+	// asking withdraws the questions whose answers go to a server, and answering are their goroutines.
+	asking    map[string]context.CancelFunc
+	answering sync.WaitGroup
 }
 
 func (a *app) newView(answer *answerer, show printer) *view {
 	answer.printer = show
-	return &view{app: a, show: show, answer: answer, asked: map[string]chan struct{}{}}
+	return &view{app: a, show: show, answer: answer, asked: map[string]chan struct{}{}, asking: map[string]context.CancelFunc{}}
 }
 
 // decide answers a permission request, or leaves it to another program. A question to the user
@@ -79,12 +84,36 @@ func (v *view) resolved(request string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	delete(v.asked, request)
+	if withdraw := v.asking[request]; withdraw != nil {
+		withdraw()
+	}
+}
+
+// ask answers a request of a session on a server, until it is resolved.
+func (v *view) ask(ctx context.Context, req runnerscripts.PermissionRequest) {
+	if v.respond == nil {
+		return
+	}
+	ctx, withdraw := context.WithCancel(ctx)
+	v.mu.Lock()
+	v.asking[req.ID] = withdraw
+	v.mu.Unlock()
+	v.answering.Go(func() {
+		defer withdraw()
+		d := v.answer.decide(ctx, req)
+		if ctx.Err() != nil {
+			return
+		}
+		if err := v.respond(ctx, req.ID, d); err != nil && ctx.Err() == nil && !errors.Is(err, session.ErrNotPending) {
+			fmt.Fprintf(v.app.err, "warn: the answer did not reach the agent: %v\n", err)
+		}
+	})
 }
 
 // prompts runs prompts one after the other and prints their events.
 func (v *view) prompts(ctx context.Context, log *sessionLog, prompts []string) error {
 	for _, prompt := range prompts {
-		turn, err := log.s.Prompt(ctx, prompt)
+		turn, err := log.prompt(ctx, prompt)
 		if err == nil {
 			err = v.turn(ctx, log, turn)
 		}
@@ -97,7 +126,7 @@ func (v *view) prompts(ctx context.Context, log *sessionLog, prompts []string) e
 
 // turn prints a query to its end. It interrupts the query when ctx is done, or when its events
 // cannot be printed.
-func (v *view) turn(ctx context.Context, log *sessionLog, turn *session.Turn) error {
+func (v *view) turn(ctx context.Context, log *sessionLog, turn query) error {
 	patient, stop := v.app.unhurried(ctx)
 	defer stop()
 	interrupted := make(chan struct{})
@@ -143,6 +172,7 @@ func (v *view) print(ctx context.Context, events iter.Seq2[runnerscripts.Event, 
 			switch p := ev.Value().(type) {
 			case *runnerscripts.PermissionRequest:
 				v.requested(p.ID)
+				v.ask(ctx, *p)
 			case *runnerscripts.PermissionResolved:
 				v.resolved(p.ID)
 			case *runnerscripts.QueryFailed:
@@ -158,30 +188,60 @@ func ends(ev runnerscripts.Event, query string) bool {
 	return ev.QueryID == query && (ev.Type == runnerscripts.TypeQueryCompleted || ev.Type == runnerscripts.TypeQueryFailed)
 }
 
+// conversation is an open session, of this program or of a server.
+type conversation interface {
+	ID() string
+	State(ctx context.Context) (session.State, error)
+	Events(ctx context.Context, from uint64) iter.Seq2[runnerscripts.Event, error]
+	Interrupt(ctx context.Context) error
+}
+
+// query is a prompt of a conversation.
+type query interface {
+	ID() string
+	Events(ctx context.Context) iter.Seq2[runnerscripts.Event, error]
+	Wait(ctx context.Context) (runnerscripts.QueryCompleted, error)
+	Interrupt(ctx context.Context) error
+}
+
 // sessionLog reads the log of an open session once, in its order.
 type sessionLog struct {
-	s     *session.AgentSession
-	store store.Store
-	next  uint64 // Seq of the next event
+	s      conversation
+	prompt func(ctx context.Context, text string) (query, error)
+	stored func(ctx context.Context, from uint64) iter.Seq2[runnerscripts.Event, error] // up to now
+	next   uint64                                                                       // Seq of the next event
 }
 
-// logFrom returns the log of a session from a query's first event on.
-func logFrom(ctx context.Context, s *session.AgentSession, st store.Store, turn *session.Turn) (*sessionLog, error) {
-	for ev, err := range turn.Events(ctx) {
-		return &sessionLog{s: s, store: st, next: ev.Seq}, err
+// logOf returns the log of a session of this program.
+func logOf(s *session.AgentSession, st store.Store) *sessionLog {
+	return &sessionLog{
+		s: s, next: 1,
+		prompt: func(ctx context.Context, text string) (query, error) { return s.Prompt(ctx, text) },
+		stored: func(ctx context.Context, from uint64) iter.Seq2[runnerscripts.Event, error] {
+			return st.Events(ctx, s.ID(), from)
+		},
 	}
-	return nil, fmt.Errorf("the query %s has no events", turn.ID())
 }
 
-// logOnward returns the log of a session from now on.
-func logOnward(ctx context.Context, s *session.AgentSession, st store.Store) (*sessionLog, error) {
-	now, err := s.State(ctx)
-	return &sessionLog{s: s, store: st, next: now.LastSeq + 1}, err
+// from begins with a query's first event.
+func (l *sessionLog) from(ctx context.Context, turn query) error {
+	for ev, err := range turn.Events(ctx) {
+		l.next = ev.Seq
+		return err
+	}
+	return fmt.Errorf("the query %s has no events", turn.ID())
+}
+
+// onward begins with what happens from now on.
+func (l *sessionLog) onward(ctx context.Context) error {
+	now, err := l.s.State(ctx)
+	l.next = now.LastSeq + 1
+	return err
 }
 
 // turn returns the events until the query has ended and its checkpoint is stored, also those
 // that are of no query, followed by the query's error if it failed.
-func (l *sessionLog) turn(ctx context.Context, turn *session.Turn) iter.Seq2[runnerscripts.Event, error] {
+func (l *sessionLog) turn(ctx context.Context, turn query) iter.Seq2[runnerscripts.Event, error] {
 	return func(yield func(runnerscripts.Event, error) bool) {
 		pass := func(ev runnerscripts.Event, err error) bool {
 			if err == nil {
@@ -198,7 +258,7 @@ func (l *sessionLog) turn(ctx context.Context, turn *session.Turn) iter.Seq2[run
 			}
 		}
 		_, failed := turn.Wait(ctx)
-		for ev, err := range l.store.Events(ctx, l.s.ID(), l.next) {
+		for ev, err := range l.stored(ctx, l.next) {
 			if err == nil && ev.QueryID != "" && ev.QueryID != turn.ID() && ev.Type != runnerscripts.TypeQueryQueued {
 				break // the next query has begun, and its turn reads that
 			}

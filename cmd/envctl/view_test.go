@@ -97,8 +97,8 @@ func TestQueriesThatEndedMeanwhileAreAllPrinted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	log, err := logFrom(t.Context(), s, st, turns[0])
-	if err != nil {
+	log := logOf(s, st)
+	if err := log.from(t.Context(), turns[0]); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
+	"github.com/agentenv-dev/agentenv/internal/sessionstore"
+	"github.com/agentenv-dev/agentenv/internal/statedir"
+	"github.com/agentenv-dev/agentenv/server"
+	"github.com/agentenv-dev/agentenv/session"
+)
+
+// serveFlags are the flags of serve.
+type serveFlags struct {
+	target
+	listen, tokenFile, cert, key string
+	idle                         time.Duration
+}
+
+func (a *app) newServeCmd() *cobra.Command {
+	f := &serveFlags{target: target{app: a}}
+	cmd := &cobra.Command{
+		Use:   "serve [flags]",
+		Short: "Serve the sessions of this machine over HTTP",
+		Long: `Serve the sessions of this machine over HTTP, until it is interrupted. 'envctl --server URL'
+uses them from elsewhere, as do programs by package session/remote and by what
+URL/v1/openapi.json describes.
+
+Whoever has the token may do what you may do here: run commands, in sandboxes of any kind. It is
+in the file of --token-file. Without that a new one is made at each start; envctl of the same
+user on this machine finds it by itself, and elsewhere AGENTENV_TOKEN gives it.
+
+What a session's configuration leaves out is that of --config and --sandbox here. API keys in the
+environment of serve stay here, outside the sandboxes. At the end clients are told, sessions are
+closed and sandboxes that are not kept end.`,
+		Example: `  envctl serve
+  envctl serve --sandbox docker --config agents.yaml
+  envctl serve --listen 10.0.0.5:8377 --token-file token --tls-cert cert.pem --tls-key key.pem
+  envctl --server http://127.0.0.1:8377 run --agent claude "Explain this"`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context()) },
+	}
+	f.target.flags(cmd)
+	fl := cmd.Flags()
+	fl.StringVar(&f.listen, "listen", "127.0.0.1:8377", "address to listen on, HOST:PORT; port 0 takes a free one")
+	fl.StringVar(&f.tokenFile, "token-file", "", "file with the token that clients must send; only you may be able to read it")
+	fl.StringVar(&f.cert, "tls-cert", "", "file with the certificate, for https")
+	fl.StringVar(&f.key, "tls-key", "", "file with the key of the certificate")
+	fl.DurationVar(&f.idle, "idle", 30*time.Minute, "close a session, and end its sandbox if that is not kept, when nobody has used it for so long; 0 for never")
+	return cmd
+}
+
+func (f *serveFlags) run(ctx context.Context) (err error) {
+	cfg, err := f.load(ctx)
+	if err != nil {
+		return err
+	}
+	log := cfg.Logger
+	cfg.Logger = nil
+	cfg.Sandbox.Type = firstOf(cfg.Sandbox.Type, defaultType)
+	if f.idle < 0 {
+		return usagef("--idle: %s is negative; give a positive time, or 0 for never", f.idle)
+	}
+	token, remove, err := f.token()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, remove()) }()
+	l, url, err := f.open(ctx)
+	if err != nil {
+		return err
+	}
+	st, err := sessionstore.Open(ctx)
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	defer func() { err = errors.Join(err, st.Close()) }()
+	host, err := session.NewHost(session.HostConfig{Store: st, Session: server.Sessions(log), Idle: f.idle})
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	srv, err := server.New(server.Config{Host: host, Token: token, Defaults: cfg, Logger: log})
+	if err != nil {
+		return errors.Join(err, l.Close(), host.Shutdown(ctx))
+	}
+	f.app.status.Off()
+	if err := f.say(url); err != nil {
+		return errors.Join(err, l.Close(), host.Shutdown(ctx))
+	}
+	err = srv.Serve(ctx, l)
+	ending, stop := f.app.unhurried(ctx)
+	defer stop()
+	return errors.Join(err, host.Shutdown(ending))
+}
+
+// say prints the address, and how to use it.
+func (f *serveFlags) say(url string) error {
+	_ = f.app.err.Println(term.Dim("serving; try 'envctl --server " + url + " run \"Say hello\"'; Ctrl-C ends it"))
+	_, err := fmt.Fprintln(f.app.out, url)
+	return err
+}
+
+// open begins to listen.
+func (f *serveFlags) open(ctx context.Context) (l net.Listener, url string, err error) {
+	var pair tls.Certificate
+	switch {
+	case (f.cert == "") != (f.key == ""):
+		return nil, "", usagef("--tls-cert and --tls-key belong together; give both")
+	case f.cert != "":
+		if pair, err = tls.LoadX509KeyPair(f.cert, f.key); err != nil {
+			return nil, "", usagef("--tls-cert: %w", err)
+		}
+	}
+	host, _, err := net.SplitHostPort(f.listen)
+	if err != nil {
+		return nil, "", usagef("--listen: %q is no address; give HOST:PORT, such as 127.0.0.1:8377", f.listen)
+	}
+	if addr, perr := netip.ParseAddr(host); f.cert == "" && host != "localhost" && (perr != nil || !addr.IsLoopback()) {
+		_ = f.app.err.Println(term.Plain("warn: without --tls-cert others on the network can read the token and what the agents do"))
+	}
+	if l, err = new(net.ListenConfig).Listen(ctx, "tcp", f.listen); err != nil {
+		return nil, "", fmt.Errorf("listen on %s: %w; another server may run there: --listen chooses another address", f.listen, err)
+	}
+	url = "http://" + l.Addr().String()
+	if f.cert != "" {
+		l = tls.NewListener(l, &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}})
+		url = "https://" + l.Addr().String()
+	}
+	return l, url, nil
+}
+
+// The file in which this machine's server leaves a token for this user, in a folder of the state folder.
+const tokenFolder, tokenFile = "server", "token"
+
+// maxToken limits a token, in bytes.
+const maxToken = 4 << 10
+
+// token returns the token of the server: that of --token-file, or a new one that other commands of this user find until remove
+// is called.
+func (f *serveFlags) token() (token string, remove func() error, err error) {
+	if f.tokenFile != "" {
+		data, err := statedir.ReadPrivate(f.tokenFile, maxToken)
+		if err != nil {
+			return "", nil, usagef("--token-file: %w", err)
+		}
+		if token = strings.TrimSpace(string(data)); len(token) < 16 {
+			return "", nil, usagef("--token-file: %s has a token of %d bytes; make one of at least 16, as with 'openssl rand -hex 32'", f.tokenFile, len(token))
+		}
+		return token, func() error { return nil }, nil
+	}
+	folder, err := statedir.Open(tokenFolder)
+	if err != nil {
+		return "", nil, err
+	}
+	defer func() { err = errors.Join(err, folder.Close()) }()
+	token = rand.Text()
+	if err := folder.Remove(tokenFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", nil, err
+	}
+	if err := folder.WriteFile(tokenFile, []byte(token+"\n"), 0o600); err != nil {
+		return "", nil, err
+	}
+	file := filepath.Join(folder.Name(), tokenFile)
+	return token, func() error {
+		if now, err := os.ReadFile(file); err != nil || string(now) != token+"\n" {
+			return nil // a later server's
+		}
+		return os.Remove(file)
+	}, nil
+}

@@ -1,0 +1,325 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"net/netip"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
+	"github.com/agentenv-dev/agentenv/environment"
+	outputfile "github.com/agentenv-dev/agentenv/internal/output"
+	"github.com/agentenv-dev/agentenv/internal/statedir"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session"
+	"github.com/agentenv-dev/agentenv/session/remote"
+	"github.com/agentenv-dev/agentenv/session/store"
+)
+
+// This file has what commands do with --server: with sessions of an 'envctl serve'.
+
+// served are the commands that work with a server, and those to which it means nothing.
+var served = []string{
+	"envctl run", "envctl attach", "envctl sessions", "envctl sessions ls", "envctl sessions export", "envctl sessions rm",
+	"envctl", "envctl help", "envctl version", "envctl serve", "envctl doctor", "envctl completion",
+}
+
+// refuseServer rejects --server for a command that would work on this machine nevertheless.
+func (a *app) refuseServer(cmd *cobra.Command) error {
+	path := cmd.CommandPath()
+	if a.server == "" || slices.Contains(served, path) || strings.HasPrefix(path, "envctl completion ") || strings.HasPrefix(path, "envctl __complete") {
+		return nil
+	}
+	return usagef("'%s' does not work with a server yet; leave out --server and AGENTENV_SERVER, or run it on the server's machine", path)
+}
+
+// client returns the client of the server.
+func (a *app) client() (*remote.Client, error) {
+	token, err := a.token()
+	if err != nil {
+		return nil, err
+	}
+	c, err := remote.New(remote.Config{URL: a.server, Token: token})
+	if err != nil {
+		return nil, usagef("--server: %w", err)
+	}
+	return c, nil
+}
+
+// token returns the token for the server: AGENTENV_TOKEN, or that which a server of this user has left on this machine.
+func (a *app) token() (string, error) {
+	if token := os.Getenv("AGENTENV_TOKEN"); token != "" {
+		return token, nil
+	}
+	at, err := url.Parse(a.server)
+	if err != nil {
+		return "", nil // remote.New says so
+	}
+	if addr, err := netip.ParseAddr(at.Hostname()); at.Hostname() != "localhost" && (err != nil || !addr.IsLoopback()) {
+		return "", nil
+	}
+	state, err := statedir.Path()
+	if err != nil {
+		return "", err
+	}
+	data, err := statedir.ReadPrivate(filepath.Join(state, tokenFolder, tokenFile), maxToken)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return strings.TrimSpace(string(data)), err
+}
+
+// explainServer adds to an error of a server what to do about it.
+func explainServer(err error) error {
+	switch {
+	case errors.Is(err, remote.ErrUnauthorized):
+		return fmt.Errorf("%w; set AGENTENV_TOKEN to the token of 'envctl serve'", err)
+	case errors.Is(err, environment.ErrConfig), errors.Is(err, fs.ErrInvalid):
+		return &exitError{code: exitUsage, err: err}
+	}
+	return err
+}
+
+// upToNow returns the events that a session has so far.
+func upToNow(ctx context.Context, s *remote.Session, from uint64) iter.Seq2[runnerscripts.Event, error] {
+	return func(yield func(runnerscripts.Event, error) bool) {
+		now, err := s.State(ctx)
+		if err != nil {
+			yield(runnerscripts.Event{}, err)
+			return
+		}
+		if from > now.LastSeq {
+			return
+		}
+		for ev, err := range s.Events(ctx, from) {
+			if !yield(ev, err) || ev.Seq >= now.LastSeq {
+				return
+			}
+		}
+	}
+}
+
+// logOfServed returns the log of a session of a server.
+func logOfServed(s *remote.Session) *sessionLog {
+	return &sessionLog{
+		s: s, next: 1,
+		prompt: func(ctx context.Context, text string) (query, error) { return s.Prompt(ctx, text) },
+		stored: func(ctx context.Context, from uint64) iter.Seq2[runnerscripts.Event, error] {
+			return upToNow(ctx, s, from)
+		},
+	}
+}
+
+// here are the flags of run that are about this machine.
+var here = []string{"in", "folder", "gitignore", "history", "tar", "apply", "branch", "id-file", "record", "replay"}
+
+// runServed runs an agent in a sandbox of the server.
+func (f *runFlags) runServed(cmd *cobra.Command, prompts []string) (err error) {
+	ctx := cmd.Context()
+	for _, flag := range here {
+		if cmd.Flags().Changed(flag) {
+			return usagef("--%s is about this machine, and the sandbox is on that of the server; leave it out, or use --git", flag)
+		}
+	}
+	cfg, err := f.configure(ctx)
+	if err != nil {
+		return err
+	}
+	if f.sandbox == "" && f.image == "" && f.config == "" {
+		cfg.Sandbox.Type = "" // the server's
+	}
+	if f.config == "" {
+		cfg.Credentials = nil // the server's
+	}
+	cfg.Logger, cfg.Progress = nil, nil
+	for i, p := range prompts {
+		if prompts[i], err = f.app.prompt(p); err != nil {
+			return err
+		}
+	}
+	answer, err := f.app.newAnswerer(f.permission)
+	if err != nil {
+		return err
+	}
+	cfg.PermissionTimeout = answer.timeout()
+	c, err := f.app.client()
+	if err != nil {
+		return err
+	}
+	s, err := c.Create(ctx, session.Config{Environment: cfg})
+	if err != nil {
+		return explainServer(err)
+	}
+	show := f.app.newPrinter(f.asJSON)
+	if len(prompts) > 1 {
+		show = f.app.newTranscriptPrinter(f.asJSON)
+	}
+	v := f.app.newView(answer, show)
+	v.respond = s.Respond
+	err = v.prompts(ctx, logOfServed(s), prompts)
+	v.answering.Wait()
+	err = errors.Join(err, v.show.finish())
+	ending, stop := f.app.unhurried(ctx)
+	defer stop()
+	if f.patch != "" {
+		err = errors.Join(err, f.writeServedPatch(ending, s))
+	}
+	if !f.keep {
+		err = errors.Join(err, c.Unload(ending, s.ID()))
+	}
+	if f.app.err.Terminal || f.keep {
+		_ = f.app.err.Println(term.Dim("go on with 'envctl --server " + f.app.server + " attach " + s.ID() + " PROMPT'"))
+	}
+	return err
+}
+
+// writeServedPatch writes what changed in the workspace to the file of --patch.
+func (f *runFlags) writeServedPatch(ctx context.Context, s *remote.Session) error {
+	if _, err := s.Sync(ctx); err != nil {
+		return err
+	}
+	if f.patch == "-" {
+		return s.Patch(ctx, f.app.out, 1, 0)
+	}
+	file, err := outputfile.Open(f.patch, os.O_WRONLY|os.O_TRUNC)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(s.Patch(ctx, io.Writer(file), 1, 0), file.Close()); err != nil {
+		return errors.Join(err, os.Remove(f.patch))
+	}
+	return nil
+}
+
+// runServed follows a session of the server, and goes on with it.
+func (f *attachFlags) runServed(cmd *cobra.Command, id string, prompts []string) (err error) {
+	ctx := cmd.Context()
+	for _, flag := range []string{"sandbox", "config", "env", "agent"} {
+		if cmd.Flags().Changed(flag) {
+			return usagef("--%s is for sessions of this machine; the server has the configuration of the session", flag)
+		}
+	}
+	for i, p := range prompts {
+		if prompts[i], err = f.app.prompt(p); err != nil {
+			return err
+		}
+	}
+	answer, err := f.app.newAnswerer(f.permission)
+	if err != nil {
+		return err
+	}
+	s, err := f.app.servedSession(ctx, id)
+	if err != nil {
+		return err
+	}
+	v := f.app.newView(answer, f.app.newTranscriptPrinter(f.asJSON))
+	if f.permission != "" || answer.policy == permissionAsk || len(prompts) > 0 {
+		v.respond = s.Respond // otherwise whoever gave the prompt answers
+	}
+	defer func() {
+		v.answering.Wait()
+		err = errors.Join(err, v.show.finish())
+	}()
+	turns, err := s.Turns(ctx)
+	if err != nil {
+		return err
+	}
+	if len(turns) == 0 && len(prompts) == 0 {
+		state, err := s.State(ctx)
+		if err != nil {
+			return err
+		}
+		return v.last(ctx, func() iter.Seq2[runnerscripts.Event, error] { return upToNow(ctx, s, 1) }, state)
+	}
+	log := logOfServed(s)
+	if len(turns) > 0 {
+		err = log.from(ctx, turns[0])
+	} else {
+		err = log.onward(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	for _, turn := range turns {
+		if err := v.print(ctx, log.turn(ctx, turn)); err != nil {
+			if ctx.Err() != nil {
+				fmt.Fprintf(f.app.err, "the query goes on: follow it with 'envctl --server %s attach %s'\n", f.app.server, s.ID())
+			}
+			return err
+		}
+	}
+	return v.prompts(ctx, log, prompts)
+}
+
+// servedRecords returns the sessions of the server that match a filter.
+func (a *app) servedRecords(ctx context.Context, filter store.Filter) (*remote.Client, []store.Record, error) {
+	c, err := a.client()
+	if err != nil {
+		return nil, nil, err
+	}
+	var list []store.Record
+	for r, err := range c.List(ctx, filter) {
+		if errors.Is(err, store.ErrCorrupt) {
+			r.Status, err = damagedStatus, nil
+		}
+		if err != nil {
+			return nil, nil, explainServer(err)
+		}
+		list = append(list, r)
+	}
+	return c, list, nil
+}
+
+// servedSessions returns the sessions of the server for a list.
+func (a *app) servedSessions(ctx context.Context, filter store.Filter, status string) ([]listedSession, error) {
+	filter.Status = status
+	_, records, err := a.servedRecords(ctx, filter)
+	var list []listedSession
+	for _, r := range records {
+		list = append(list, listedSession{Record: r})
+	}
+	return list, err
+}
+
+// servedSession returns the session of the server whose ID begins with id.
+func (a *app) servedSession(ctx context.Context, id string) (*remote.Session, error) {
+	c, records, err := a.servedRecords(ctx, store.Filter{})
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for _, r := range records {
+		if r.ID == id {
+			return c.Open(ctx, id)
+		}
+		if strings.HasPrefix(r.ID, id) {
+			found = append(found, r.ID)
+		}
+	}
+	switch len(found) {
+	case 1:
+		return c.Open(ctx, found[0])
+	case 0:
+		return nil, fmt.Errorf("the server has no session %q (%w); 'envctl --server %s sessions ls' shows those there are", id, store.ErrNotFound, a.server)
+	}
+	return nil, usagef("%q fits %d sessions of the server; give more of the ID", id, len(found))
+}
+
+// removeServed removes a session of the server, and ends its sandbox.
+func (a *app) removeServed(ctx context.Context, id string) error {
+	s, err := a.servedSession(ctx, id)
+	if err != nil {
+		return err
+	}
+	return s.Destroy(ctx)
+}
