@@ -1,0 +1,136 @@
+package server_test
+
+import (
+	"context"
+	"iter"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/primitives/local"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/server"
+	"github.com/agentenv-dev/agentenv/session"
+	"github.com/agentenv-dev/agentenv/session/remote"
+	"github.com/agentenv-dev/agentenv/session/store"
+)
+
+// pair returns a session of this program and, over TCP, the same one of a server.
+func pair(b *testing.B, turns string) (*session.AgentSession, *remote.Session) {
+	b.Helper()
+	h, err := session.NewHost(session.HostConfig{Store: store.NewMemory(), Session: server.Sessions(nil)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := h.Shutdown(context.WithoutCancel(b.Context())); err != nil {
+			b.Error(err)
+		}
+	})
+	url, _ := listen(b, newServer(b, func(cfg *server.Config) { cfg.Host = h }))
+	own, err := h.Create(b.Context(), session.Config{Environment: environment.Config{
+		Sandbox: environment.Sandbox{Type: "local", Provider: &local.Provider{Root: b.TempDir()}},
+		Agent:   environment.Agent{Name: "script", Config: []byte(`{"turns":[` + turns + `]}`)},
+	}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	b.Cleanup(transport.CloseIdleConnections)
+	c, err := remote.New(remote.Config{URL: url, Token: token, HTTP: &http.Client{Transport: transport}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	s, err := c.Open(b.Context(), own.ID())
+	if err != nil {
+		b.Fatal(err)
+	}
+	return own, s
+}
+
+// BenchmarkPrompt measures the time from a prompt to its first event, in this program and over HTTP.
+func BenchmarkPrompt(b *testing.B) {
+	own, s := pair(b, `{"steps":[{"text":"x"}]}`)
+	b.Run("program", func(b *testing.B) {
+		for b.Loop() {
+			turn, err := own.Prompt(b.Context(), "go")
+			if err != nil {
+				b.Fatal(err)
+			}
+			for range turn.Events(b.Context()) {
+				break
+			}
+			b.StopTimer()
+			if _, err := turn.Wait(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+			b.StartTimer()
+		}
+	})
+	b.Run("http", func(b *testing.B) {
+		for b.Loop() {
+			turn, err := s.Prompt(b.Context(), "go")
+			if err != nil {
+				b.Fatal(err)
+			}
+			for range turn.Events(b.Context()) {
+				break
+			}
+			b.StopTimer()
+			if _, err := turn.Wait(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+			b.StartTimer()
+		}
+	})
+}
+
+// BenchmarkEvents measures how fast readers get the events of a session that are stored, in this program and over HTTP, alone
+// and ten at a time. The figure is for each reader.
+func BenchmarkEvents(b *testing.B) {
+	const said = 5000
+	own, s := pair(b, `{"steps":[`+strings.TrimSuffix(strings.Repeat(`{"text":"a few words of the agent"},`, said), ",")+`]}`)
+	turn, err := own.Prompt(b.Context(), "go")
+	if err == nil {
+		_, err = turn.Wait(b.Context())
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	state, err := own.State(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		s       reader
+		readers int
+	}{"program": {own, 1}, "http": {s, 1}, "http-10": {s, 10}} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				var all sync.WaitGroup
+				for range c.readers {
+					all.Go(func() {
+						for ev, err := range c.s.Events(b.Context(), 0) {
+							if err != nil {
+								b.Error(err)
+								return
+							}
+							if ev.Seq == state.LastSeq {
+								return
+							}
+						}
+					})
+				}
+				all.Wait()
+			}
+			b.ReportMetric(float64(state.LastSeq)*float64(b.N)/b.Elapsed().Seconds(), "events/s")
+		})
+	}
+}
+
+// reader is a session of either kind.
+type reader interface {
+	Events(ctx context.Context, from uint64) iter.Seq2[runnerscripts.Event, error]
+}
