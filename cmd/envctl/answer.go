@@ -74,6 +74,9 @@ func (f *answerFlags) run(ctx context.Context, id string, answer []string) (err 
 	if slices.Contains(answer, "") {
 		return usagef("an answer is empty, perhaps from a variable that is not set; give %s, %s, an option or words", answerAllow, answerReject)
 	}
+	if f.app.server != "" {
+		return f.answerServed(ctx, id, answer)
+	}
 	cfg, found, err := f.locateSession(ctx, id)
 	if err != nil {
 		return err
@@ -228,7 +231,11 @@ func (f *answerFlags) show(waiting []environment.Waiting, id, workspace string) 
 		}
 		for _, about := range prompts {
 			q := &questionText{width: f.app.out.Width() - utf8.RuneCountInString(mark) - 1, most: about.most}
-			q.add(term.Bold(about.title), term.Dim(fmt.Sprintf(" since %s, question %s", w.Since.Local().Format(time.DateTime), visible.Line(w.ID))))
+			since := ""
+			if !w.Since.IsZero() { // a server does not say it
+				since = " since " + w.Since.Local().Format(time.DateTime) + ","
+			}
+			q.add(term.Bold(about.title), term.Dim(since+" question "+visible.Line(w.ID)))
 			about.rows(q)
 			if err := f.app.out.Println(q.spans...); err != nil {
 				return err

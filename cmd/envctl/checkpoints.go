@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"strconv"
 	"strings"
@@ -79,6 +80,9 @@ rewind' is not the one above. A new sandbox starts from the one with a star.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			ctx := cmd.Context()
+			if a.server != "" {
+				return f.listServed(ctx, args[0])
+			}
 			return a.withSession(ctx, args[0], func(st *sqlite.Store, rec store.Record) error {
 				state, err := session.ReadState(ctx, st, rec.ID)
 				if err != nil {
@@ -143,6 +147,9 @@ had becomes a checkpoint first.`,
 			if err != nil {
 				return err
 			}
+			if a.server != "" {
+				return f.rewindServed(ctx, to)
+			}
 			return f.opened(ctx, to.id, func(_ store.Store, s *session.AgentSession) error {
 				if err := s.Rewind(ctx, to.number); err != nil {
 					return err
@@ -199,6 +206,9 @@ func (f *checkpointFlags) fork(ctx context.Context, arg string) error {
 	}
 	if err != nil {
 		return err
+	}
+	if f.app.server != "" {
+		return f.forkServed(ctx, from)
 	}
 	return f.opened(ctx, from.id, func(st store.Store, s *session.AgentSession) error {
 		var made []*session.AgentSession
@@ -284,6 +294,14 @@ type changed struct {
 func (f *checkpointFlags) compare(ctx context.Context, ids []string) error {
 	var list []comparison
 	for _, id := range ids {
+		if f.app.server != "" {
+			c, err := f.app.compareServed(ctx, id)
+			if err != nil {
+				return err
+			}
+			list = append(list, c)
+			continue
+		}
 		err := f.app.withSession(ctx, id, func(st *sqlite.Store, rec store.Record) error {
 			c, err := compareOne(ctx, st, rec.ID)
 			list = append(list, c)
@@ -317,8 +335,21 @@ func compareOne(ctx context.Context, st *sqlite.Store, id string) (comparison, e
 	if err != nil {
 		return comparison{}, err
 	}
+	return compareState(id, sessionsNow(ctx, st, rec)[0].Status, state, changesOf{
+		func() ([]environment.Change, error) { return session.ReadChanges(ctx, st, id, 1, 0) },
+		func(w io.Writer) error { return session.ReadPatch(ctx, st, id, w, 1, 0) },
+	})
+}
+
+// changesOf reads what a session has changed from its first to its present checkpoint.
+type changesOf struct {
+	list  func() ([]environment.Change, error)
+	patch func(w io.Writer) error
+}
+
+func compareState(id, status string, state session.State, of changesOf) (comparison, error) {
 	c := comparison{
-		ID: id, Agent: state.Agent, Status: sessionsNow(ctx, st, rec)[0].Status,
+		ID: id, Agent: state.Agent, Status: status,
 		InputTokens:  state.Usage.TotalInput() - state.Inherited.TotalInput(),
 		OutputTokens: state.Usage.OutputTokens - state.Inherited.OutputTokens,
 		CostUSD:      state.Usage.CostUSD - state.Inherited.CostUSD,
@@ -326,7 +357,7 @@ func compareOne(ctx context.Context, st *sqlite.Store, id string) (comparison, e
 	if n := len(state.Checkpoints); n > 0 {
 		c.Prompt = state.Checkpoints[n-1].Prompt
 	}
-	changes, err := session.ReadChanges(ctx, st, id, 1, 0)
+	changes, err := of.list()
 	if errors.Is(err, errors.ErrUnsupported) || errors.Is(err, fs.ErrNotExist) {
 		return c, nil // its files are not stored
 	}
@@ -334,7 +365,7 @@ func compareOne(ctx context.Context, st *sqlite.Store, id string) (comparison, e
 		return c, err
 	}
 	var lines lineCounter
-	if err := session.ReadPatch(ctx, st, id, &lines, 1, 0); err != nil {
+	if err := of.patch(&lines); err != nil {
 		return c, err
 	}
 	c.Changed = &changed{len(changes), lines.added, lines.removed}

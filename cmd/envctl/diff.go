@@ -44,6 +44,8 @@ compared with the present one.`,
 			switch {
 			case err != nil:
 				return err
+			case a.server != "":
+				return f.diffServed(cmd.Context(), from, to.number)
 			case from.number != 0:
 				return f.diffCheckpoints(cmd.Context(), from, to.number)
 			}

@@ -30,7 +30,8 @@ import (
 
 // served are the commands that work with a server, and those to which it means nothing.
 var served = []string{
-	"envctl run", "envctl attach", "envctl sessions", "envctl sessions ls", "envctl sessions export", "envctl sessions rm",
+	"envctl run", "envctl attach", "envctl answer", "envctl log", "envctl rewind", "envctl fork", "envctl compare", "envctl diff",
+	"envctl sessions", "envctl sessions ls", "envctl sessions show", "envctl sessions export", "envctl sessions rm",
 	"envctl", "envctl help", "envctl version", "envctl serve", "envctl doctor", "envctl completion",
 }
 

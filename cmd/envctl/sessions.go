@@ -141,13 +141,22 @@ func (a *app) newSessionsShowCmd() *cobra.Command {
   envctl sessions show --json 3f2a | jq .config`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.withSession(cmd.Context(), args[0], func(s *sqlite.Store, r store.Record) error {
-				r.State, r.StateSeq = nil, 0
-				now := sessionsNow(cmd.Context(), s, r)[0]
+			show := func(now listedSession) error {
 				if asJSON {
 					return json.NewEncoder(a.out).Encode(now)
 				}
 				return a.showSession(now)
+			}
+			if a.server != "" {
+				now, err := a.showServed(cmd.Context(), args[0])
+				if err != nil {
+					return err
+				}
+				return show(now)
+			}
+			return a.withSession(cmd.Context(), args[0], func(s *sqlite.Store, r store.Record) error {
+				r.State, r.StateSeq = nil, 0
+				return show(sessionsNow(cmd.Context(), s, r)[0])
 			})
 		},
 	}
