@@ -130,6 +130,101 @@ func BenchmarkEvents(b *testing.B) {
 	}
 }
 
+// BenchmarkSlowReaders measures how fast one reader gets the events of a session while a thousand others have stopped reading.
+func BenchmarkSlowReaders(b *testing.B) {
+	const said, slow = 5000, 1000
+	own, s := pair(b, `{"steps":[`+strings.TrimSuffix(strings.Repeat(`{"text":"a few words of the agent"},`, said), ",")+`]}`)
+	turn, err := own.Prompt(b.Context(), "go")
+	if err == nil {
+		_, err = turn.Wait(b.Context())
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	state, err := own.State(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	stop := make(chan struct{})
+	var begun, all sync.WaitGroup
+	begun.Add(slow)
+	for range slow {
+		all.Go(func() {
+			first := true
+			for range s.Events(b.Context(), 0) {
+				if first {
+					begun.Done()
+					first = false
+				}
+				<-stop
+				return
+			}
+		})
+	}
+	begun.Wait()
+	for b.Loop() {
+		for ev, err := range s.Events(b.Context(), 0) {
+			if err != nil {
+				b.Fatal(err)
+			}
+			if ev.Seq == state.LastSeq {
+				break
+			}
+		}
+	}
+	b.ReportMetric(float64(state.LastSeq)*float64(b.N)/b.Elapsed().Seconds(), "events/s")
+	close(stop)
+	all.Wait()
+}
+
+// BenchmarkSessions measures sessions that are created over HTTP, asked once and removed, sixteen at a time.
+func BenchmarkSessions(b *testing.B) {
+	root := b.TempDir()
+	url, _ := listen(b, newServer(b, func(cfg *server.Config) {
+		cfg.Configure = func(_ context.Context, cfg *session.Config) error {
+			cfg.Environment.Sandbox.Provider = &local.Provider{Root: root}
+			return nil
+		}
+	}))
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxIdleConnsPerHost = 64
+	b.Cleanup(transport.CloseIdleConnections)
+	c, err := remote.New(remote.Config{URL: url, Token: token, HTTP: &http.Client{Transport: transport}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	converse := func() error {
+		s, err := c.Create(b.Context(), session.Config{Environment: environment.Config{
+			Sandbox: environment.Sandbox{Type: "local"},
+			Agent:   environment.Agent{Name: "script", Config: []byte(`{"turns":[{"steps":[{"text":"x"}]}]}`)},
+		}})
+		if err != nil {
+			return err
+		}
+		turn, err := s.Prompt(b.Context(), "go")
+		if err != nil {
+			return err
+		}
+		if _, err := turn.Wait(b.Context()); err != nil {
+			return err
+		}
+		return s.Destroy(b.Context())
+	}
+	todo := make(chan struct{}, 16)
+	var all sync.WaitGroup
+	for b.Loop() {
+		todo <- struct{}{}
+		all.Go(func() {
+			defer func() { <-todo }()
+			if err := converse(); err != nil {
+				b.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "sessions/s")
+}
+
 // reader is a session of either kind.
 type reader interface {
 	Events(ctx context.Context, from uint64) iter.Seq2[runnerscripts.Event, error]

@@ -3,7 +3,6 @@ package server
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -50,11 +49,11 @@ func (b body[T]) decode(data []byte) (v T, err error) {
 	if len(data) == 0 {
 		data = []byte("{}")
 	}
-	if err := onlyOne(data); err != nil {
+	var instance any
+	if err := json.Unmarshal(data, &instance); err != nil { // which limits the depth that onlyOne meets
 		return v, invalid(err)
 	}
-	var instance any
-	if err := json.Unmarshal(data, &instance); err != nil {
+	if err := onlyOne(data); err != nil {
 		return v, invalid(err)
 	}
 	if err := b.resolved.Validate(instance); err != nil {
@@ -67,6 +66,20 @@ func (b body[T]) decode(data []byte) (v T, err error) {
 }
 
 func invalid(err error) error { return fmt.Errorf("%w: the body: %w", fs.ErrInvalid, err) }
+
+// patientBody is the body of a request. Each read has a deadline, so that a client that sends nothing does not hold a
+// connection. No deadline stays after a read: it would cancel the request.
+type patientBody struct {
+	io.ReadCloser
+	control *http.ResponseController
+}
+
+func (b *patientBody) Read(p []byte) (int, error) {
+	_ = b.control.SetReadDeadline(time.Now().Add(readTimeout)) // a request of a test may have none
+	n, err := b.ReadCloser.Read(p)
+	_ = b.control.SetReadDeadline(time.Time{})
+	return n, err
+}
 
 // readBody reads the body of a request, which must be JSON.
 func readBody(r *http.Request) ([]byte, error) {
@@ -81,17 +94,8 @@ func readBody(r *http.Request) ([]byte, error) {
 	return data, nil
 }
 
-// onlyOne returns an error unless data is one JSON value without duplicate keys: encoding/json would take the last one.
-func onlyOne(data []byte) error {
-	dec := json.NewDecoder(bytes.NewReader(data))
-	if err := unique(dec, ""); err != nil {
-		return err
-	}
-	if dec.More() {
-		return errors.New("there is more than one value")
-	}
-	return nil
-}
+// onlyOne returns an error for duplicate keys in a valid JSON value: encoding/json would take the last one.
+func onlyOne(data []byte) error { return unique(json.NewDecoder(bytes.NewReader(data)), "") }
 
 func unique(dec *json.Decoder, at string) error {
 	token, err := dec.Token()
@@ -112,7 +116,7 @@ func unique(dec *json.Decoder, at string) error {
 			}
 			key, _ := token.(string)
 			if below = strings.TrimPrefix(at+"."+key, "."); seen[key] {
-				return fmt.Errorf("the key %q stands twice; keep one", below)
+				return fmt.Errorf("duplicate key %q; keep one", below)
 			}
 			seen[key] = true
 		}
@@ -153,7 +157,7 @@ func (q *query) fail(name, format string, args ...any) {
 // text returns a value that may be there once.
 func (q *query) text(name string) string {
 	if len(q.values[name]) > 1 {
-		q.fail(name, "it stands more than once")
+		q.fail(name, "duplicate key; keep one")
 	}
 	return q.values.Get(name)
 }

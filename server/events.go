@@ -7,12 +7,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
 	"net/http"
 	"strconv"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/internal/sessionapi"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session"
 )
 
 const (
@@ -31,13 +33,13 @@ type next struct {
 }
 
 // events streams the events of a session. A client that reads slowly holds up neither the session nor others: its events wait
-// in the store.
+// in the store. The stream of a session that is not open and has nothing to do ends after the stored events.
 func (s *Server) events(w http.ResponseWriter, c *call) error {
 	from, err := firstEvent(c)
 	if err != nil {
 		return err
 	}
-	open, err := s.session(c)
+	read, err := s.reader(c)
 	if err != nil {
 		return err
 	}
@@ -46,7 +48,7 @@ func (s *Server) events(w http.ResponseWriter, c *call) error {
 	all := make(chan next, ahead)
 	go func() { // it ends with ctx
 		defer close(all)
-		for ev, err := range open.Events(ctx, from) {
+		for ev, err := range read(ctx, from) {
 			select {
 			case all <- next{ev, err}:
 			case <-ctx.Done():
@@ -55,14 +57,36 @@ func (s *Server) events(w http.ResponseWriter, c *call) error {
 		}
 	}()
 	out := newSSE(w)
-	if err := out.flush(); err != nil { // the client learns that it is connected
-		return nil //nolint:nilerr // the client has gone
+	if err := out.flush(); err == nil { // the client learns that it is connected
+		s.pass(out, c.Request, all)
 	}
-	s.pass(out, c.Request, all)
 	cancel(nil)
 	for range all { // until the goroutine has ended
 	}
 	return nil
+}
+
+// reader returns how to read the events of the session that the path names. It opens a session only to resume its queries,
+// for example after a restart of the server.
+func (s *Server) reader(c *call) (func(context.Context, uint64) iter.Seq2[runnerscripts.Event, error], error) {
+	if open := s.opened(c); open != nil {
+		return open.Events, nil
+	}
+	st, id := s.cfg.Host.Store(), c.PathValue("id")
+	state, err := session.ReadState(c.Context(), st, id)
+	if err != nil {
+		return nil, err
+	}
+	if state.Query == nil && len(state.Queued) == 0 {
+		return func(ctx context.Context, from uint64) iter.Seq2[runnerscripts.Event, error] {
+			return st.Events(ctx, id, from)
+		}, nil
+	}
+	open, err := s.session(c)
+	if err != nil {
+		return nil, err
+	}
+	return open.Events, nil
 }
 
 // firstEvent returns the Seq of the first event that the client wants.
@@ -110,6 +134,8 @@ func (s *Server) pass(out *sse, r *http.Request, all <-chan next) {
 // passOne writes one event. done says that it was the last one.
 func (s *Server) passOne(out *sse, r *http.Request, n next, more bool) (done bool) {
 	switch {
+	case r.Context().Err() != nil: // the client has gone, or its time is over: nothing says that the session has ended
+		return true
 	case !more:
 		select {
 		case <-s.draining: // the session was closed because the server stops

@@ -70,7 +70,8 @@ func TestAStreamHasNumberedEventsAndSaysWhyItEnds(t *testing.T) {
 	if lines.Scan(); lines.Text() != "data: {}" {
 		t.Errorf("the end has %q", lines.Text())
 	}
-	opened := follow(t, url, id)
+	until(t, follow(t, url, id), "event: "+sessionapi.EventEnd) // it is closed, and stays so
+	opened := follow(t, url, create(t, s, `[]`))
 	stop()
 	until(t, opened, "event: "+sessionapi.EventShutdown)
 	if status, answer := ask(t, s, "GET", sessionapi.SessionPath(id, "events"), "", sessionapi.LastEventID, "x"); status != http.StatusBadRequest {

@@ -22,7 +22,8 @@ const (
 	maxKey = 256
 )
 
-// once makes each change once: a client whose connection broke sends it again, under the same key.
+// once makes each change once: a client whose connection broke sends it again, under the same key. It forgets the keys when the
+// server ends.
 type once struct {
 	mu    sync.Mutex
 	calls map[string]*change
@@ -32,8 +33,8 @@ type once struct {
 // change is a request that is being answered, or was.
 type change struct {
 	body   [sha256.Size]byte
-	begun  time.Time
-	done   chan struct{} // closed when answer is complete
+	made   time.Time     // when it was answered
+	done   chan struct{} // closed when answer and made are set
 	answer recorded
 }
 
@@ -71,6 +72,9 @@ func (o *once) serve(w http.ResponseWriter, r *http.Request, body []byte, do fun
 	case <-r.Context().Done():
 		return context.Cause(r.Context())
 	}
+	if c.answer.status == http.StatusInternalServerError && c.answer.body.Len() == 0 { // it panicked, in the other request
+		return sessionapi.ErrInternal
+	}
 	maps.Copy(w.Header(), c.answer.header)
 	w.WriteHeader(c.answer.status)
 	_, _ = io.Copy(w, bytes.NewReader(c.answer.body.Bytes())) // the client asks again
@@ -87,6 +91,7 @@ func (o *once) make(c *change, do func()) {
 			o.mu.Unlock()
 			c.answer.status = http.StatusInternalServerError
 		}
+		c.made = time.Now()
 		close(c.done)
 	}()
 	do()
@@ -103,7 +108,7 @@ func (o *once) begin(key string, body [sha256.Size]byte) (c *change, mine bool) 
 		maps.DeleteFunc(o.calls, func(_ string, c *change) bool {
 			select {
 			case <-c.done:
-				return now.Sub(c.begun) > rememberFor
+				return now.Sub(c.made) > rememberFor
 			default:
 				return false
 			}
@@ -118,7 +123,7 @@ func (o *once) begin(key string, body [sha256.Size]byte) (c *change, mine bool) 
 	if o.calls == nil {
 		o.calls = make(map[string]*change)
 	}
-	c = &change{body: body, begun: now, done: make(chan struct{}), answer: recorded{status: http.StatusOK, header: make(http.Header)}}
+	c = &change{body: body, done: make(chan struct{}), answer: recorded{status: http.StatusOK, header: make(http.Header)}}
 	o.calls[key] = c
 	return c, true
 }

@@ -101,7 +101,15 @@ func (r route) describe() operation {
 		op.Parameters = append(op.Parameters, parameter{name[1], "path", true, text})
 	}
 	for _, name := range r.query {
-		op.Parameters = append(op.Parameters, parameter{name, "query", false, text})
+		op.Parameters = append(op.Parameters, parameter{name, "query", name == "path", text})
+	}
+	switch {
+	case r.media == "text/event-stream":
+		op.Parameters = append(op.Parameters, parameter{sessionapi.LastEventID, "header", false, text})
+	case r.method == "PUT":
+		op.Body = &content{true, map[string]media{"application/octet-stream": {}}}
+	case r.method != "GET":
+		op.Parameters = append(op.Parameters, parameter{sessionapi.KeyHeader, "header", false, text})
 	}
 	if r.body != nil {
 		op.Body = &content{true, map[string]media{"application/json": {r.body}}}

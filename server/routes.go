@@ -77,7 +77,15 @@ func isNone[T any]() bool {
 // call is what an operation gets besides its body.
 type call struct {
 	*http.Request
-	query *query
+	query   *query
+	release func() // of the session; nil if none is in use
+}
+
+// end releases the session.
+func (c *call) end() {
+	if c.release != nil {
+		c.release()
+	}
 }
 
 // add adds an operation that takes and returns JSON. query has the keys that its address may have.
@@ -103,7 +111,8 @@ func add[In, Out any](t *table, method, path, summary string, do func(*call, In)
 			return
 		}
 		answer := func(w http.ResponseWriter, req *http.Request) {
-			c := &call{req, newQuery(req, query)}
+			c := &call{Request: req, query: newQuery(req, query)}
+			defer c.end()
 			v, err := in.decode(data)
 			if err = errors.Join(c.query.err, err); err == nil {
 				var reply Out
@@ -148,7 +157,8 @@ func (t *table) stream(method, path, summary, media string, do func(http.Respons
 	s := t.s
 	r := route{method: method, path: sessionapi.Prefix + path, summary: summary, query: query, media: media}
 	r.handler = func(w http.ResponseWriter, req *http.Request) {
-		c := &call{req, newQuery(req, query)}
+		c := &call{Request: req, query: newQuery(req, query)}
+		defer c.end()
 		err := c.query.err
 		if err == nil {
 			err = do(w, c)
@@ -160,10 +170,14 @@ func (t *table) stream(method, path, summary, media string, do func(http.Respons
 	t.routes = append(t.routes, r)
 }
 
-// session returns the session that the path names, and opens it when it must.
-func (s *Server) session(c *call) (*session.AgentSession, error) {
-	return s.cfg.Host.Open(c.Context(), c.PathValue("id"))
+// session returns the session that the path names, until the end of the call. It opens the session if it is not open.
+func (s *Server) session(c *call) (open *session.AgentSession, err error) {
+	open, c.release, err = s.cfg.Host.Use(c.Context(), c.PathValue("id"))
+	return open, err
 }
+
+// opened returns the session that the path names if it is open, else nil.
+func (s *Server) opened(c *call) *session.AgentSession { return s.cfg.Host.Opened(c.PathValue("id")) }
 
 // parameters matches the parameters of a path.
 var parameters = regexp.MustCompile(`\{([a-z]+)\}`)

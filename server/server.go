@@ -28,7 +28,9 @@ import (
 const (
 	maxBody       = 16 << 20 // bytes; a prompt can be a whole file
 	maxHeader     = 64 << 10 // bytes
+	minToken      = 16       // bytes
 	headerTimeout = 10 * time.Second
+	readTimeout   = 30 * time.Second // of each part of a body
 	idleTimeout   = 2 * time.Minute
 	// drainTimeout is how long a server that stops waits for the requests that it has.
 	drainTimeout = 10 * time.Second
@@ -38,8 +40,8 @@ const (
 type Config struct {
 	// Host has the sessions. The caller shuts it down after the server.
 	Host *session.Host
-	// Token is what clients must send as a bearer token. Without one the server answers requests to a loopback address only,
-	// and whoever may connect may do everything that this program may.
+	// Token is what clients must send as a bearer token, of at least 16 bytes. Without one the server answers only requests
+	// from this machine to a loopback address, and each user of the machine may do everything that this program may.
 	Token string
 	// Defaults is what the configuration of a new session has where its client leaves something out, as far as a
 	// configuration file can hold it. Settings of its sandbox and agent count only for a session with the same ones.
@@ -70,6 +72,9 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Host == nil {
 		return nil, fmt.Errorf("new server: %w: it needs a Host", fs.ErrInvalid)
 	}
+	if n := len(cfg.Token); n > 0 && n < minToken {
+		return nil, fmt.Errorf("new server: %w: the token has %d bytes; use at least %d random ones", fs.ErrInvalid, n, minToken)
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
 	}
@@ -92,9 +97,14 @@ func Sessions(log hclog.Logger) session.Config {
 	return session.Config{Environment: environment.Config{OnPermission: environment.AnswerLater, Logger: log}}
 }
 
-// Serve serves connections from l until ctx is done. Then it tells the clients that follow events to connect again later,
-// waits up to 10 seconds for other requests, and returns nil. It closes l.
+// Serve serves connections from l until ctx is done. Then it ends the streams of events, waits up to 10 seconds for other
+// requests, and returns nil. It closes l. Without a token it refuses to listen on an address of a network, with
+// fs.ErrPermission.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	if s.cfg.Token == "" && !loopback(l.Addr().String()) {
+		err := fmt.Errorf("serve on %s: %w: without a token a server listens on a loopback address only", l.Addr(), fs.ErrPermission)
+		return errors.Join(err, l.Close())
+	}
 	srv := &http.Server{
 		Handler: s, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
 		ErrorLog:    s.log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
@@ -105,9 +115,10 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	var err error
 	select {
 	case err = <-served:
-		s.endStreams()
+		s.Drain()
+		err = errors.Join(err, srv.Close())
 	case <-ctx.Done():
-		s.endStreams()
+		s.Drain()
 		patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 		if err = srv.Shutdown(patience); err != nil {
 			err = srv.Close()
@@ -121,11 +132,13 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return err
 }
 
-// endStreams ends the streams of events.
-func (s *Server) endStreams() { s.drain.Do(func() { close(s.draining) }) }
+// Drain ends the streams of events, and tells their clients to connect again later. Use it with the method RegisterOnShutdown
+// of an http.Server of your own; Serve calls it by itself.
+func (s *Server) Drain() { s.drain.Do(func() { close(s.draining) }) }
 
 // ServeHTTP implements http.Handler.
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *Server) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
+	w := &begun{ResponseWriter: plain}
 	defer func() {
 		cause := recover()
 		if cause == nil {
@@ -134,26 +147,51 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		if cause == http.ErrAbortHandler { //nolint:errorlint // a value that panics carry, not an error chain
 			panic(cause)
 		}
-		s.log.Error("a request panicked", "method", r.Method, "path", r.URL.Path, "cause", cause, "stack", string(debug.Stack()))
-		s.fail(w, r, sessionapi.ErrInternal)
+		begun := w.answered
+		s.fail(w, r, fmt.Errorf("%w: panic: %v\n%s", sessionapi.ErrInternal, cause, debug.Stack()))
+		if begun {
+			panic(http.ErrAbortHandler) // so that the client does not take a part for the whole answer
+		}
 	}()
 	header := w.Header()
 	header.Set("X-Content-Type-Options", "nosniff")
 	header.Set("Cache-Control", "no-store")
+	control := http.NewResponseController(w)
 	if err := s.admit(r); err != nil {
+		header.Set("Connection", "close")
+		_ = control.SetReadDeadline(time.Now().Add(time.Second)) // the body is not waited for
 		if errors.Is(err, sessionapi.ErrUnauthorized) {
 			header.Set("WWW-Authenticate", "Bearer")
 		}
 		s.fail(w, r, err)
 		return
 	}
-	r.Body = http.MaxBytesReader(w, r.Body, limitOf(r))
+	r.Body = http.MaxBytesReader(w, &patientBody{r.Body, control}, limitOf(r))
 	if h, pattern := s.mux.Handler(r); pattern == "" {
 		s.notFound(w, r, h)
 		return
 	}
 	s.mux.ServeHTTP(w, r)
 }
+
+// begun is a writer that knows whether an answer has begun.
+type begun struct {
+	http.ResponseWriter
+	answered bool
+}
+
+func (b *begun) WriteHeader(status int) {
+	b.answered = true
+	b.ResponseWriter.WriteHeader(status)
+}
+
+func (b *begun) Write(p []byte) (int, error) {
+	b.answered = true
+	return b.ResponseWriter.Write(p)
+}
+
+// Unwrap is for http.ResponseController.
+func (b *begun) Unwrap() http.ResponseWriter { return b.ResponseWriter }
 
 // limitOf returns how many bytes a body may have.
 func limitOf(r *http.Request) int64 {
@@ -176,15 +214,15 @@ func (s *Server) notFound(w http.ResponseWriter, r *http.Request, mux http.Handl
 	s.answerError(w, http.StatusNotFound, sessionapi.Error{Code: "not_found", Message: fmt.Sprintf("%s: there is no such path; %s/openapi.json lists them", r.URL.Path, sessionapi.Prefix)})
 }
 
-// admit checks who asks. A page of another origin may not, nor one whose name was made to point here (DNS rebinding): without
-// a token only the address of this machine tells them apart.
+// admit refuses requests from pages of another origin, and those without the token. If there is none, it refuses requests from
+// other machines, and from pages whose name points to this machine (DNS rebinding).
 func (s *Server) admit(r *http.Request) error {
 	if err := s.origin.Check(r); err != nil {
 		return fmt.Errorf("%w: a page of another origin may not use this server: %w", fs.ErrPermission, err)
 	}
 	if s.cfg.Token == "" {
-		if !loopback(r.Host) {
-			return fmt.Errorf("%w: without a token the server answers to a loopback address only, not to %q", fs.ErrPermission, r.Host)
+		if !loopback(r.Host) || !loopback(r.RemoteAddr) {
+			return fmt.Errorf("%w: without a token the server answers to a loopback address only, not to %q from %s", fs.ErrPermission, r.Host, r.RemoteAddr)
 		}
 		return nil
 	}
@@ -207,13 +245,17 @@ func loopback(host string) bool {
 	return strings.EqualFold(name, "localhost") || err == nil && addr.IsLoopback()
 }
 
-// fail answers a request with an error.
+// fail answers a request with an error, unless the answer has begun.
 func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
+	if b, ok := w.(*begun); ok && b.answered {
+		s.describe(r, err)
+		return
+	}
 	status, said := s.describe(r, err)
 	s.answerError(w, status, said)
 }
 
-// describe returns what a client gets to know of an error. What is none of its business goes to the log, under a number.
+// describe returns how a client sees an error, and logs the error. The client gets only a number of an error of the server.
 func (s *Server) describe(r *http.Request, err error) (int, sessionapi.Error) {
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return http.StatusRequestEntityTooLarge, sessionapi.Error{Code: "limit", Message: fmt.Sprintf("the body is larger than %d MiB", tooLarge.Limit>>20)}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -58,13 +59,16 @@ func newServer(t testing.TB, change func(*server.Config)) *server.Server {
 func ask(t testing.TB, h http.Handler, method, path, body string, headers ...string) (status int, answer string) {
 	t.Helper()
 	r := httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body))
-	r.Host = "127.0.0.1:8377"
+	r.Host, r.RemoteAddr = "127.0.0.1:8377", "127.0.0.1:40000"
 	r.Header.Set("Authorization", "Bearer "+token)
 	r.Header.Set("Content-Type", "application/json")
 	for i := 0; i < len(headers); i += 2 {
-		if name, value := headers[i], headers[i+1]; name == "Host" {
+		switch name, value := headers[i], headers[i+1]; name {
+		case "Host":
 			r.Host = value
-		} else {
+		case "from":
+			r.RemoteAddr = value
+		default:
 			r.Header.Set(name, value)
 		}
 	}
@@ -120,6 +124,35 @@ func TestWithoutATokenOnlyThisMachineMayAsk(t *testing.T) {
 		status, answer := ask(t, s, "GET", "/v1/sessions", "", "Host", host)
 		fails(t, host, status, answer, "forbidden", "loopback")
 	}
+	status, answer := ask(t, s, "GET", "/v1/sessions", "", "from", "10.0.0.7:40000")
+	fails(t, "from another machine", status, answer, "forbidden", "10.0.0.7")
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Serve(t.Context(), l); !errors.Is(err, fs.ErrPermission) {
+		t.Errorf("serving a network without a token: %v", err)
+	}
+	if _, err := server.New(server.Config{Host: new(session.Host), Token: "short"}); !errors.Is(err, fs.ErrInvalid) {
+		t.Errorf("a short token: %v", err)
+	}
+}
+
+// A client that does not send its body does not hold the connection for ever.
+func TestABodyThatDoesNotComeIsNotAwaited(t *testing.T) {
+	url, _ := listen(t, newServer(t, nil))
+	c, err := new(net.Dialer).DialContext(t.Context(), "tcp", strings.TrimPrefix(url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, "POST /v1/sessions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := io.ReadAll(c) // until the server closes the connection
+	if err != nil || !bytes.HasPrefix(answer, []byte("HTTP/1.1 401 ")) {
+		t.Errorf("%q, %v", answer, err)
+	}
 }
 
 func TestRequestsThatAreWrong(t *testing.T) {
@@ -134,20 +167,21 @@ func TestRequestsThatAreWrong(t *testing.T) {
 		"a prompt to it":       {"POST", "/v1/sessions/unknown/prompts", `{"text":"x"}`, "session_not_found", "unknown"},
 		"no body":              {"POST", "/v1/sessions", "", "invalid", "config"},
 		"garbage":              {"POST", "/v1/sessions", "{", "invalid", "body"},
-		"two values":           {"POST", "/v1/sessions", `{"config":` + config + `} {}`, "invalid", "more than one"},
+		"two values":           {"POST", "/v1/sessions", `{"config":` + config + `} {}`, "invalid", "after top-level value"},
 		"an unknown key":       {"POST", "/v1/sessions", `{"config":` + config + `,"max_queu":1}`, "invalid", "max_queu"},
-		"a key twice":          {"POST", "/v1/sessions", `{"config":` + config + `,"max_queue":1,"max_queue":2}`, "invalid", `"max_queue" stands twice`},
+		"a key twice":          {"POST", "/v1/sessions", `{"config":` + config + `,"max_queue":1,"max_queue":2}`, "invalid", `duplicate key "max_queue"`},
 		"another type":         {"POST", "/v1/sessions", `{"config":` + config + `,"max_queue":"1"}`, "invalid", "max_queue"},
 		"a bad duration":       {"POST", "/v1/sessions", `{"config":` + config + `,"idle_timeout":"1 hour"}`, "invalid", "1 hour"},
 		"a key of the config":  {"POST", "/v1/sessions", `{"config":{"agent":"script","sandbx":"local"}}`, "invalid_config", "sandbox"},
 		"no agent":             {"POST", "/v1/sessions", `{"config":{"sandbox":"local"}}`, "invalid", "Agent.Name"},
 		"an unknown agent":     {"POST", "/v1/sessions", `{"config":{"sandbox":"local","agent":"claud"}}`, "invalid_config", "claude"},
 		"an unknown query key": {"GET", "/v1/sessions?agnt=claude", "", "invalid", "agnt"},
-		"a query key twice":    {"GET", "/v1/sessions?agent=a&agent=b", "", "invalid", "more than once"},
+		"a query key twice":    {"GET", "/v1/sessions?agent=a&agent=b", "", "invalid", "duplicate key"},
 		"a number that is not": {"GET", "/v1/sessions?limit=-1", "", "invalid", "limit"},
 		"a time that is not":   {"GET", "/v1/sessions?since=yesterday", "", "invalid", "since"},
 		"a pair that is not":   {"GET", "/v1/sessions?metadata=a", "", "invalid", "KEY=VALUE"},
 		"a bad mode":           {"PUT", "/v1/sessions/x/file?path=f&mode=99", "", "invalid", "mode"},
+		"too deep":             {"POST", "/v1/sessions", strings.Repeat("[", 15<<20), "invalid", "depth"},
 		"too large":            {"POST", "/v1/sessions", `{"config":"` + strings.Repeat("x", 17<<20) + `"}`, "limit", "16 MiB"},
 	} {
 		status, answer := ask(t, s, c.method, c.path, c.body)
@@ -178,8 +212,9 @@ func TestAnErrorOfTheServerIsInItsLog(t *testing.T) {
 				t.Errorf("%s: %d %s", name, status, answer)
 			}
 			fails(t, name, status, answer, "internal", "log")
-			_, number, _ := strings.Cut(strings.TrimSuffix(strings.TrimSpace(answer), `"}}`), ", at ")
-			if !strings.Contains(log.String(), number) || !strings.Contains(log.String(), "db.internal") {
+			_, number, found := strings.Cut(strings.TrimSuffix(strings.TrimSpace(answer), `"}}`), ", at ")
+			_, entry, logged := strings.Cut(log.String(), "number="+number)
+			if !found || !logged || !strings.Contains(entry, "db.internal") {
 				t.Errorf("%s: the log has no %q: %s", name, number, log.String())
 			}
 		}

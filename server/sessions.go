@@ -76,7 +76,10 @@ func (s *Server) create(c *call, in sessionapi.NewSession) (sessionapi.Created, 
 }
 
 func (s *Server) state(c *call, _ none) (sessionapi.State, error) {
-	return s.cfg.Host.State(c.Context(), c.PathValue("id"))
+	if open := s.opened(c); open != nil {
+		return open.State(c.Context())
+	}
+	return session.ReadState(c.Context(), s.cfg.Host.Store(), c.PathValue("id"))
 }
 
 func (s *Server) unload(c *call, _ none) (none, error) {
@@ -84,11 +87,7 @@ func (s *Server) unload(c *call, _ none) (none, error) {
 }
 
 func (s *Server) destroy(c *call, _ none) (none, error) {
-	open, err := s.session(c)
-	if err != nil {
-		return none{}, err
-	}
-	return none{}, open.Destroy(c.Context())
+	return none{}, s.cfg.Host.Destroy(c.Context(), c.PathValue("id"))
 }
 
 func (s *Server) prompt(c *call, in sessionapi.Prompt) (sessionapi.Accepted, error) {

@@ -8,10 +8,12 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/sessionapi"
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/session"
 )
 
 func (s *Server) files(c *call, _ none) (sessionapi.Files, error) {
@@ -44,7 +46,7 @@ func (s *Server) readFile(w http.ResponseWriter, c *call) error {
 		return err
 	}
 	defer func() { _ = content.Close() }() // it was only read
-	return stream(w, "application/octet-stream", func(w io.Writer) error {
+	return s.stream(w, c, "application/octet-stream", func(w io.Writer) error {
 		_, err := io.Copy(w, content)
 		return err
 	})
@@ -52,7 +54,7 @@ func (s *Server) readFile(w http.ResponseWriter, c *call) error {
 
 // stream answers with what write writes. An error before the first byte is returned; a later one breaks the connection, so
 // that nobody takes the beginning for the whole.
-func stream(w http.ResponseWriter, media string, write func(io.Writer) error) error {
+func (s *Server) stream(w http.ResponseWriter, c *call, media string, write func(io.Writer) error) error {
 	t := &tardy{w: w, media: media}
 	buffered := bufio.NewWriterSize(t, 64<<10)
 	err := write(buffered)
@@ -61,6 +63,7 @@ func stream(w http.ResponseWriter, media string, write func(io.Writer) error) er
 	}
 	switch {
 	case err != nil && t.begun:
+		s.log.Warn("an answer was cut off", "method", c.Method, "path", c.URL.Path, "error", err)
 		panic(http.ErrAbortHandler)
 	case err != nil:
 		return err
@@ -84,6 +87,7 @@ func (t *tardy) Write(p []byte) (int, error) {
 		t.w.Header().Set("Content-Security-Policy", "sandbox")
 		t.w.WriteHeader(http.StatusOK)
 	}
+	_ = http.NewResponseController(t.w).SetWriteDeadline(time.Now().Add(writeTimeout)) // a writer of a test may have none
 	return t.w.Write(p)
 }
 
@@ -132,11 +136,12 @@ func (s *Server) changes(c *call, _ none) (sessionapi.Changes, error) {
 	if err != nil {
 		return sessionapi.Changes{}, err
 	}
-	open, err := s.session(c)
-	if err != nil {
-		return sessionapi.Changes{}, err
+	var list []environment.Change
+	if open := s.opened(c); open != nil {
+		list, err = open.Changes(c.Context(), from, to)
+	} else {
+		list, err = session.ReadChanges(c.Context(), s.cfg.Host.Store(), c.PathValue("id"), from, to)
 	}
-	list, err := open.Changes(c.Context(), from, to)
 	return sessionapi.Changes{Changes: list}, err
 }
 
@@ -145,11 +150,12 @@ func (s *Server) patch(w http.ResponseWriter, c *call) error {
 	if err != nil {
 		return err
 	}
-	open, err := s.session(c)
-	if err != nil {
-		return err
-	}
-	return stream(w, "text/x-patch", func(w io.Writer) error { return open.Patch(c.Context(), w, from, to) })
+	return s.stream(w, c, "text/x-patch", func(w io.Writer) error {
+		if open := s.opened(c); open != nil {
+			return open.Patch(c.Context(), w, from, to)
+		}
+		return session.ReadPatch(c.Context(), s.cfg.Host.Store(), c.PathValue("id"), w, from, to)
+	})
 }
 
 func (s *Server) rewind(c *call, in sessionapi.Rewind) (none, error) {

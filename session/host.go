@@ -37,9 +37,10 @@ type Host struct {
 
 // hosted is a session that is open or is being opened.
 type hosted struct {
-	ready   chan struct{} // closed when the other fields are set
+	ready   chan struct{} // closed when session and err are set
 	session *AgentSession
 	err     error
+	uses    int // callers of Use that have not released it; guarded by Host.mu
 }
 
 // NewHost returns a host. The caller must end it with Shutdown.
@@ -82,37 +83,78 @@ func (h *Host) adopt(s *AgentSession) error {
 // the stored configuration. All callers get the same session. The errors are those of the
 // function Open.
 func (h *Host) Open(ctx context.Context, id string) (*AgentSession, error) {
+	s, release, err := h.Use(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	release()
+	return s, nil
+}
+
+// Use is Open for a caller that works with the session until it calls release: until then the
+// host does not close the session as idle.
+func (h *Host) Use(ctx context.Context, id string) (s *AgentSession, release func(), err error) {
 	for {
 		h.mu.Lock()
 		if h.closed {
 			h.mu.Unlock()
-			return nil, errHostClosed
+			return nil, nil, errHostClosed
 		}
 		e, mine := h.open[id], false
 		if e == nil {
 			e, mine = &hosted{ready: make(chan struct{})}, true
 			h.open[id] = e
 		}
+		e.uses++
 		h.mu.Unlock()
-		if mine {
-			h.load(ctx, id, e)
+		if s, err = h.await(ctx, id, e, mine); s != nil {
+			return s, sync.OnceFunc(func() { h.release(e) }), nil
 		}
+		h.release(e)
+		if err != nil {
+			return nil, nil, err
+		}
+	}
+}
+
+func (h *Host) release(e *hosted) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	e.uses--
+	select {
+	case <-e.ready:
+		if e.err == nil {
+			e.session.used()
+		}
+	default: // the caller did not wait
+	}
+}
+
+// await returns the session of an entry once it is open. It returns neither a session nor an error
+// if the caller must look for another entry.
+func (h *Host) await(ctx context.Context, id string, e *hosted, mine bool) (*AgentSession, error) {
+	if mine {
+		h.load(ctx, id, e)
+	}
+	select {
+	case <-e.ready:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	switch {
+	case e.err == nil && e.session.check() == nil:
+		return e.session, nil
+	case e.err == nil: // the session is closed or about to close
 		select {
-		case <-e.ready:
+		case <-e.session.done:
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
-		switch {
-		case e.err == nil && e.session.check() == nil:
-			return e.session, nil
-		case e.err == nil: // the session is closed or about to close
-			<-e.session.done
-			h.forget(id, e)
-		case mine || !errors.Is(e.err, context.Canceled) && !errors.Is(e.err, context.DeadlineExceeded):
-			return nil, e.err
-		}
-		// The caller that was opening the session gave up, so this caller tries.
+		h.forget(id, e)
+	case mine || !errors.Is(e.err, context.Canceled) && !errors.Is(e.err, context.DeadlineExceeded):
+		return nil, e.err
 	}
+	return nil, nil // the caller that was opening the session gave up
 }
 
 func (h *Host) load(ctx context.Context, id string, e *hosted) {
@@ -139,21 +181,53 @@ func (h *Host) forget(id string, e *hosted) {
 	}
 }
 
-// State returns the state of the session with this ID. It does not open the session; see [ReadState].
-func (h *Host) State(ctx context.Context, id string) (State, error) {
+// Opened returns the session with this ID if it is open, else nil. It opens none; [ReadState],
+// [ReadChanges] and the events of the store need no open session.
+func (h *Host) Opened(id string) *AgentSession {
 	h.mu.Lock()
 	e := h.open[id]
 	h.mu.Unlock()
-	if e != nil {
-		select {
-		case <-e.ready:
-			if e.err == nil {
-				return e.session.State(ctx)
-			}
-		default: // it is being opened
-		}
+	if e == nil {
+		return nil
 	}
-	return ReadState(ctx, h.cfg.Store, id)
+	select {
+	case <-e.ready:
+	default: // it is being opened
+		return nil
+	}
+	if e.err != nil || e.session.check() != nil {
+		return nil
+	}
+	return e.session
+}
+
+// Store returns the store of the sessions.
+func (h *Host) Store() store.Store { return h.cfg.Store }
+
+// Destroy ends the sandbox of a session and removes the session, also one that cannot be opened.
+// An unknown ID is store.ErrNotFound.
+func (h *Host) Destroy(ctx context.Context, id string) error {
+	s, release, err := h.Use(ctx, id)
+	switch {
+	case err == nil:
+		defer release()
+		if err := s.Destroy(ctx); err != nil {
+			return err
+		}
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if e := h.open[id]; e != nil && e.session == s {
+			delete(h.open, id)
+		}
+		return nil
+	case ctx.Err() != nil, errors.Is(err, store.ErrNotFound), errors.Is(err, store.ErrLocked), errors.Is(err, errHostClosed):
+		return err
+	}
+	unlock, lerr := h.cfg.Store.Lock(ctx, id)
+	if lerr != nil {
+		return errors.Join(err, lerr)
+	}
+	return errors.Join(h.cfg.Store.Delete(ctx, id), unlock())
 }
 
 // List returns the matching records of the store, of open sessions and others.
@@ -228,36 +302,58 @@ func (h *Host) unloadIdle() {
 			return
 		case <-tick.C:
 		}
-		h.mu.Lock()
-		idle := make(map[string]*hosted)
-		for id, e := range h.open {
-			select {
-			case <-e.ready:
-				if e.err == nil && e.session.idleFor() >= h.cfg.Idle {
-					idle[id] = e
-				}
-			default:
-			}
+		var closing sync.WaitGroup
+		for id, e := range h.beginIdle() {
+			closing.Go(func() {
+				// Errors are in the log of the session.
+				_ = e.session.Close()
+				h.forget(id, e)
+			})
 		}
-		h.mu.Unlock()
-		for id, e := range idle {
-			// Errors are in the log of the session.
-			_ = e.session.Close()
-			h.forget(id, e)
+		closing.Wait()
+	}
+}
+
+// beginIdle returns the idle sessions. Each accepts no calls any more.
+func (h *Host) beginIdle() map[string]*hosted {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	idle := make(map[string]*hosted)
+	for id, e := range h.open {
+		select {
+		case <-e.ready:
+			if e.err == nil && e.uses == 0 && e.session.shutIdle(h.cfg.Idle) {
+				idle[id] = e
+			}
+		default:
 		}
 	}
+	return idle
 }
 
 var errHostClosed = errors.New("the host of sessions is shut down")
 
-// idleFor returns how long the session has had neither a reader nor a query.
-func (s *AgentSession) idleFor() time.Duration {
+// shutIdle makes a session refuse calls if it has had neither a reader nor a query for some time. It
+// reports whether it did; the caller must then Close the session.
+func (s *AgentSession) shutIdle(d time.Duration) bool {
+	if !s.promptMu.TryLock() { // a prompt is being accepted
+		return false
+	}
+	defer s.promptMu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.readers > 0 || s.active != nil || len(s.queue) > 0 {
-		return 0
+	if s.readers > 0 || s.active != nil || len(s.queue) > 0 || s.state.Query != nil || len(s.state.Queued) > 0 || time.Since(s.quiet) < d {
+		return false
 	}
-	return time.Since(s.quiet)
+	s.closing = true
+	return true
+}
+
+// used restarts the time after which the session is idle.
+func (s *AgentSession) used() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.quiet = time.Now()
 }
 
 // reading registers a reader until done is called.

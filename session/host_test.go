@@ -102,13 +102,78 @@ func TestASessionWithAReaderIsNotIdle(t *testing.T) {
 	s := start(t, scripted(t, memory()))
 	converse(t, s, "one")
 	for range s.Events(t.Context(), 1) {
-		if s.idleFor() != 0 {
+		if s.shutIdle(0) {
 			t.Error("a session with a reader is idle")
 		}
 		break
 	}
-	if s.idleFor() == 0 {
+	if !s.shutIdle(0) {
 		t.Error("a session without a reader is not idle")
+	}
+	if _, err := s.Prompt(t.Context(), "two"); !errors.Is(err, ErrClosed) {
+		t.Errorf("a prompt to a session that is shut: %v, want ErrClosed", err)
+	}
+}
+
+// Callers of Use never meet a session that the host closes as idle.
+func TestASessionInUseIsNotIdle(t *testing.T) {
+	t.Parallel()
+	h := host(t, HostConfig{Store: store.NewMemory(), Idle: time.Millisecond})
+	s, err := h.Create(t.Context(), scripted(t, memory()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 20 {
+		used, release, err := h.Use(t.Context(), s.ID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(2 * time.Millisecond) // several times the host's tick
+		turn, err := used.Prompt(t.Context(), "again")
+		if err == nil {
+			_, err = turn.Wait(t.Context())
+		}
+		if err != nil {
+			t.Fatalf("prompt %d: %v", i, err)
+		}
+		release()
+		release() // twice is once
+	}
+}
+
+// Nothing of a session that was removed is known to its host, also of one that cannot be opened.
+func TestAHostRemovesSessions(t *testing.T) {
+	t.Parallel()
+	st := store.NewMemory()
+	h := host(t, HostConfig{Store: st})
+	s, err := h.Create(t.Context(), scripted(t, memory()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	converse(t, s, "one")
+	other, err := h.Create(t.Context(), scripted(t, memory()))
+	if err == nil {
+		err = h.Unload(t.Context(), other.ID())
+	}
+	if err == nil {
+		err = st.Update(t.Context(), other.ID(), func(r *store.Record) { r.Config = []byte(`{"environment":7}`) })
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Open(t.Context(), other.ID()); err == nil {
+		t.Error("a session with a broken configuration was opened")
+	}
+	for _, id := range []string{s.ID(), other.ID()} {
+		if err := h.Destroy(t.Context(), id); err != nil {
+			t.Errorf("destroy: %v", err)
+		}
+		if _, err := st.Load(t.Context(), id); !errors.Is(err, store.ErrNotFound) || h.Opened(id) != nil {
+			t.Errorf("it is there: %v", err)
+		}
+		if err := h.Destroy(t.Context(), id); !errors.Is(err, store.ErrNotFound) {
+			t.Errorf("destroy again: %v, want ErrNotFound", err)
+		}
 	}
 }
 

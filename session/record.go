@@ -42,6 +42,9 @@ type storedConfig struct {
 	MaxQuerySize      int64                     `json:"max_query_size,omitempty"`
 	MaxSessionSize    int64                     `json:"max_session_size,omitempty"`
 	WatchWorkspace    *environment.FilesOptions `json:"watch_workspace,omitempty"`
+
+	CheckpointInterval time.Duration `json:"checkpoint_interval,omitempty"`
+	KeepPeriodic       int           `json:"keep_periodic,omitempty"`
 }
 
 // stored returns the configuration as a record holds it.
@@ -70,6 +73,7 @@ func (c Config) stored() (json.RawMessage, error) {
 		RejectBusy: c.RejectBusy, MaxQueue: c.MaxQueue, HealthInterval: c.HealthInterval, IdleTimeout: c.IdleTimeout,
 		NoFiles: c.NoFiles, WatchWorkspace: c.WatchWorkspace,
 		MaxQuerySize: c.MaxQuerySize, MaxSessionSize: c.MaxSessionSize,
+		CheckpointInterval: c.CheckpointInterval, KeepPeriodic: c.KeepPeriodic,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("store the configuration: %w", err)
@@ -101,6 +105,7 @@ func (c Config) recalled(data json.RawMessage) (Config, error) {
 	c.Environment = env
 	c.RejectBusy, c.MaxQueue, c.HealthInterval, c.IdleTimeout = from.RejectBusy, from.MaxQueue, from.HealthInterval, from.IdleTimeout
 	c.NoFiles, c.WatchWorkspace = from.NoFiles, from.WatchWorkspace
+	c.CheckpointInterval, c.KeepPeriodic = cmp.Or(c.CheckpointInterval, from.CheckpointInterval), cmp.Or(c.KeepPeriodic, from.KeepPeriodic)
 	// Given ones win: a session that is full goes on only with a larger one.
 	c.MaxQuerySize, c.MaxSessionSize = cmp.Or(c.MaxQuerySize, from.MaxQuerySize), cmp.Or(c.MaxSessionSize, from.MaxSessionSize)
 	return c, nil

@@ -39,13 +39,13 @@ func (a *app) newServeCmd() *cobra.Command {
 uses them from elsewhere, as do programs by package session/remote and by what
 URL/v1/openapi.json describes.
 
-Whoever has the token may do what you may do here: run commands, in sandboxes of any kind. It is
-in the file of --token-file. Without that a new one is made at each start; envctl of the same
-user on this machine finds it by itself, and elsewhere AGENTENV_TOKEN gives it.
+A client with the token may do what you may do here: run commands, in sandboxes of any kind. The
+token is in the file of --token-file. Without that flag each start makes a new token: envctl of the
+same user on this machine finds it by the address, and elsewhere AGENTENV_TOKEN gives it.
 
-What a session's configuration leaves out is that of --config and --sandbox here. API keys in the
-environment of serve stay here, outside the sandboxes. At the end clients are told, sessions are
-closed and sandboxes that are not kept end.`,
+A session has the settings of --config and --sandbox where its client gives none. API keys in the
+environment of serve stay here, outside the sandboxes. At the end clients reconnect later, sessions
+are closed and sandboxes that are not kept end.`,
 		Example: `  envctl serve
   envctl serve --sandbox docker --config agents.yaml
   envctl serve --listen 10.0.0.5:8377 --token-file token --tls-cert cert.pem --tls-key key.pem
@@ -59,7 +59,7 @@ closed and sandboxes that are not kept end.`,
 	fl.StringVar(&f.tokenFile, "token-file", "", "file with the token that clients must send; only you may be able to read it")
 	fl.StringVar(&f.cert, "tls-cert", "", "file with the certificate, for https")
 	fl.StringVar(&f.key, "tls-key", "", "file with the key of the certificate")
-	fl.DurationVar(&f.idle, "idle", 30*time.Minute, "close a session, and end its sandbox if that is not kept, when nobody has used it for so long; 0 for never")
+	fl.DurationVar(&f.idle, "idle", 30*time.Minute, "close a session that had no query and no reader for so long, and end its sandbox if that is not kept; 0 for never")
 	return cmd
 }
 
@@ -74,21 +74,23 @@ func (f *serveFlags) run(ctx context.Context) (err error) {
 	if f.idle < 0 {
 		return usagef("--idle: %s is negative; give a positive time, or 0 for never", f.idle)
 	}
-	token, remove, err := f.token()
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, remove()) }()
 	l, url, err := f.open(ctx)
 	if err != nil {
 		return err
 	}
+	token, remove, err := f.token(url)
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	defer func() { err = errors.Join(err, remove()) }()
 	st, err := sessionstore.Open(ctx)
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
 	defer func() { err = errors.Join(err, st.Close()) }()
-	host, err := session.NewHost(session.HostConfig{Store: st, Session: server.Sessions(log), Idle: f.idle})
+	reopened := server.Sessions(log)
+	reopened.Environment.Agent.Env = cfg.Agent.Env // which no session stores
+	host, err := session.NewHost(session.HostConfig{Store: st, Session: reopened, Idle: f.idle})
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
@@ -142,15 +144,18 @@ func (f *serveFlags) open(ctx context.Context) (l net.Listener, url string, err 
 	return l, url, nil
 }
 
-// The file in which this machine's server leaves a token for this user, in a folder of the state folder.
-const tokenFolder, tokenFile = "server", "token"
+// tokenFolder is the folder of the state folder in which servers leave tokens for commands of this user.
+const tokenFolder = "servers"
+
+// tokenFile returns the name of the file with the token of the server at an address.
+func tokenFile(url string) string { return strings.NewReplacer("://", "-", "/", "-").Replace(url) }
 
 // maxToken limits a token, in bytes.
 const maxToken = 4 << 10
 
-// token returns the token of the server: that of --token-file, or a new one that other commands of this user find until remove
-// is called.
-func (f *serveFlags) token() (token string, remove func() error, err error) {
+// token returns the token of the server at url: that of --token-file, or a new one that other commands of this user find until
+// remove is called.
+func (f *serveFlags) token(url string) (token string, remove func() error, err error) {
 	if f.tokenFile != "" {
 		data, err := statedir.ReadPrivate(f.tokenFile, maxToken)
 		if err != nil {
@@ -166,18 +171,14 @@ func (f *serveFlags) token() (token string, remove func() error, err error) {
 		return "", nil, err
 	}
 	defer func() { err = errors.Join(err, folder.Close()) }()
+	name := tokenFile(url) // only one server has the address, so a file that is there is of an earlier one
+	if err := folder.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", nil, err
+	}
 	token = rand.Text()
-	if err := folder.Remove(tokenFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := folder.WriteFile(name, []byte(token+"\n"), 0o600); err != nil {
 		return "", nil, err
 	}
-	if err := folder.WriteFile(tokenFile, []byte(token+"\n"), 0o600); err != nil {
-		return "", nil, err
-	}
-	file := filepath.Join(folder.Name(), tokenFile)
-	return token, func() error {
-		if now, err := os.ReadFile(file); err != nil || string(now) != token+"\n" {
-			return nil // a later server's
-		}
-		return os.Remove(file)
-	}, nil
+	file := filepath.Join(folder.Name(), name)
+	return token, func() error { return os.Remove(file) }, nil
 }

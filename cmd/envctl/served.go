@@ -7,8 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"iter"
-	"net/netip"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -57,23 +55,17 @@ func (a *app) client() (*remote.Client, error) {
 	return c, nil
 }
 
-// token returns the token for the server: AGENTENV_TOKEN, or that which a server of this user has left on this machine.
+// token returns the token for the server: AGENTENV_TOKEN, or that which a server of this user has left on this machine for
+// exactly this address.
 func (a *app) token() (string, error) {
 	if token := os.Getenv("AGENTENV_TOKEN"); token != "" {
 		return token, nil
-	}
-	at, err := url.Parse(a.server)
-	if err != nil {
-		return "", nil // remote.New says so
-	}
-	if addr, err := netip.ParseAddr(at.Hostname()); at.Hostname() != "localhost" && (err != nil || !addr.IsLoopback()) {
-		return "", nil
 	}
 	state, err := statedir.Path()
 	if err != nil {
 		return "", err
 	}
-	data, err := statedir.ReadPrivate(filepath.Join(state, tokenFolder, tokenFile), maxToken)
+	data, err := statedir.ReadPrivate(filepath.Join(state, tokenFolder, tokenFile(strings.TrimSuffix(a.server, "/"))), maxToken)
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
 	}
@@ -121,13 +113,13 @@ func logOfServed(s *remote.Session) *sessionLog {
 	}
 }
 
-// here are the flags of run that are about this machine.
-var here = []string{"in", "folder", "gitignore", "history", "tar", "apply", "branch", "id-file", "record", "replay"}
+// localFlags are the flags of run that are about this machine.
+var localFlags = []string{"in", "folder", "gitignore", "history", "tar", "apply", "branch", "id-file", "record", "replay"}
 
 // runServed runs an agent in a sandbox of the server.
 func (f *runFlags) runServed(cmd *cobra.Command, prompts []string) (err error) {
 	ctx := cmd.Context()
-	for _, flag := range here {
+	for _, flag := range localFlags {
 		if cmd.Flags().Changed(flag) {
 			return usagef("--%s is about this machine, and the sandbox is on that of the server; leave it out, or use --git", flag)
 		}
@@ -141,6 +133,11 @@ func (f *runFlags) runServed(cmd *cobra.Command, prompts []string) (err error) {
 	}
 	if f.config == "" {
 		cfg.Credentials = nil // the server's
+	}
+	for i, src := range cfg.Workspace {
+		if src.Folder != nil || src.Tar != nil {
+			return usagef("%s: workspace[%d] is of this machine, and the sandbox is on that of the server; use git or files", f.config, i)
+		}
 	}
 	cfg.Logger, cfg.Progress = nil, nil
 	for i, p := range prompts {
@@ -167,7 +164,9 @@ func (f *runFlags) runServed(cmd *cobra.Command, prompts []string) (err error) {
 	}
 	v := f.app.newView(answer, show)
 	v.respond = s.Respond
-	err = v.prompts(ctx, logOfServed(s), prompts)
+	running, cancel := context.WithCancel(ctx)
+	err = v.prompts(running, logOfServed(s), prompts)
+	cancel() // what is still asked, after an error
 	v.answering.Wait()
 	err = errors.Join(err, v.show.finish())
 	ending, stop := f.app.unhurried(ctx)
@@ -227,7 +226,9 @@ func (f *attachFlags) runServed(cmd *cobra.Command, id string, prompts []string)
 	if f.permission != "" || answer.policy == permissionAsk || len(prompts) > 0 {
 		v.respond = s.Respond // otherwise whoever gave the prompt answers
 	}
+	ctx, cancel := context.WithCancel(ctx)
 	defer func() {
+		cancel() // what is still asked, after an error
 		v.answering.Wait()
 		err = errors.Join(err, v.show.finish())
 	}()

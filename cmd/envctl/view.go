@@ -86,6 +86,7 @@ func (v *view) resolved(request string) {
 	delete(v.asked, request)
 	if withdraw := v.asking[request]; withdraw != nil {
 		withdraw()
+		delete(v.asking, request)
 	}
 }
 

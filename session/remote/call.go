@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -90,7 +91,7 @@ func (c *Client) retry(ctx context.Context, f func() error) error {
 			return err
 		}
 		if dial, ok := errors.AsType[*net.OpError](failed.err); ok && dial.Op == "dial" && !c.reached.Load() {
-			return fmt.Errorf("%w: %w", ErrUnreachable, failed.err) // most likely it is another address
+			return unreachable(failed) // most likely it is another address
 		}
 		if err := tries.next(ctx, err); err != nil {
 			return err
@@ -101,22 +102,25 @@ func (c *Client) retry(ctx context.Context, f func() error) error {
 // tries spaces attempts.
 type tries struct {
 	patience, wait time.Duration
-	last           time.Time // when there was a connection
+	failing        time.Time // since when there is no connection; zero if there is one
 	atOnce         bool
 }
 
-func (c *Client) tries() *tries { return &tries{patience: c.patience, last: time.Now()} }
+func (c *Client) tries() *tries { return &tries{patience: c.patience} }
 
 // received notes that the connection works: when it breaks the next attempt follows at once.
-func (t *tries) received() { t.last, t.wait, t.atOnce = time.Now(), 0, true }
+func (t *tries) received() { t.failing, t.wait, t.atOnce = time.Time{}, 0, true }
 
 // next waits for the next attempt. It returns an error when there is to be none.
 func (t *tries) next(ctx context.Context, failed error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if time.Since(t.last) >= t.patience {
-		return fmt.Errorf("%w: %w", ErrUnreachable, errors.Unwrap(failed))
+	if t.failing.IsZero() {
+		t.failing = time.Now()
+	}
+	if time.Since(t.failing) >= t.patience {
+		return unreachable(failed)
 	}
 	if t.atOnce {
 		t.atOnce = false
@@ -131,6 +135,11 @@ func (t *tries) next(ctx context.Context, failed error) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// unreachable returns the error for a connection that failed.
+func unreachable(failed error) error {
+	return fmt.Errorf("%w: %w", ErrUnreachable, errors.Unwrap(failed))
 }
 
 // send sends a request once. An answer that is an error becomes one.
@@ -173,6 +182,9 @@ func (c *Client) do(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		if ctx := req.Context(); ctx.Err() != nil {
 			return nil, context.Cause(ctx)
+		}
+		if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok || errors.Is(err, http.ErrSchemeMismatch) {
+			return nil, fmt.Errorf("%w: %w", ErrUnreachable, err) // the same would happen again
 		}
 		return nil, &broken{err}
 	}

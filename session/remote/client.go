@@ -15,6 +15,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/sessionapi"
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/session"
 	"github.com/agentenv-dev/agentenv/session/store"
 )
@@ -50,7 +51,7 @@ type Config struct {
 type Client struct {
 	base     string
 	token    string
-	http     *http.Client
+	http     http.Client
 	patience time.Duration
 	reached  atomic.Bool // the server has answered once
 }
@@ -61,18 +62,21 @@ func New(cfg Config) (*Client, error) {
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.RawQuery != "" || u.Fragment != "" {
 		return nil, fmt.Errorf("server %q: %w: give an address such as http://127.0.0.1:8377", cfg.URL, fs.ErrInvalid)
 	}
-	c := &Client{base: strings.TrimSuffix(u.String(), "/"), token: cfg.Token, http: cfg.HTTP, patience: cfg.Patience}
-	if c.http == nil {
-		c.http = &http.Client{Transport: http.DefaultTransport}
+	c := &Client{base: strings.TrimSuffix(u.String(), "/"), token: strings.TrimSpace(cfg.Token), patience: cfg.Patience}
+	if cfg.HTTP != nil {
+		c.http = *cfg.HTTP
 	}
+	// A server does not redirect. To follow would turn a change into a GET, and send the token elsewhere.
+	c.http.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	if c.patience == 0 {
 		c.patience = DefaultPatience
 	}
 	return c, nil
 }
 
-// Create starts a new session. Paths in cfg are of the server's machine, and keys of model APIs are the server's. What cannot
-// travel is fs.ErrInvalid: a Store, an ID, and functions. Permission requests wait for [Session.Respond].
+// Create starts a new session. Paths in cfg are of the server's machine, and keys of model APIs are the server's. A Store, an
+// ID, Trust, readers and functions are fs.ErrInvalid. Permission requests wait for [Session.Respond]. The server does not store
+// the values of Agent.Env: they are lost when the session is closed.
 func (c *Client) Create(ctx context.Context, cfg session.Config) (*Session, error) {
 	body, err := newSession(cfg)
 	if err != nil {
@@ -81,6 +85,9 @@ func (c *Client) Create(ctx context.Context, cfg session.Config) (*Session, erro
 	var created sessionapi.Created
 	if err := c.change(ctx, http.MethodPost, sessionapi.Prefix+"/sessions", body, &created); err != nil {
 		return nil, err
+	}
+	if created.ID == "" {
+		return nil, fmt.Errorf("create a session on the server: the answer of the server has no id")
 	}
 	return &Session{c, created.ID}, nil
 }
@@ -93,6 +100,10 @@ func newSession(cfg session.Config) (sessionapi.NewSession, error) {
 		return sessionapi.NewSession{}, fmt.Errorf("%w: Store, ID and Create are the server's; leave them out", fs.ErrInvalid)
 	case env.OnPermission != nil:
 		return sessionapi.NewSession{}, fmt.Errorf("%w: Environment.OnPermission is a function of this program; answer with Respond", fs.ErrInvalid)
+	case env.Trust:
+		return sessionapi.NewSession{}, fmt.Errorf("%w: Environment.Trust is the server's to give", fs.ErrInvalid)
+	case env.Sandbox.Provider != nil && primitives.NewProvider(env.Sandbox.Type) == nil:
+		return sessionapi.NewSession{}, fmt.Errorf("%w: Environment.Sandbox.Provider is of no registered type; import its package here, and on the server", fs.ErrInvalid)
 	case env.Logger != nil, env.Progress != nil:
 		return sessionapi.NewSession{}, fmt.Errorf("%w: Environment.Logger and Progress are of this program; read the session's events", fs.ErrInvalid)
 	}
@@ -115,8 +126,12 @@ func newSession(cfg session.Config) (sessionapi.NewSession, error) {
 	}, nil
 }
 
-// Open returns the session with this ID. The server opens it when it must. An unknown ID is store.ErrNotFound.
+// Open returns the session with this ID. The server opens it with the first call that needs that. An unknown ID is
+// store.ErrNotFound.
 func (c *Client) Open(ctx context.Context, id string) (*Session, error) {
+	if id == "" || id == "." || id == ".." { // no path has these as a part
+		return nil, &store.Error{Op: "load", ID: id, Err: store.ErrNotFound}
+	}
 	s := &Session{c, id}
 	if _, err := s.State(ctx); err != nil {
 		return nil, err

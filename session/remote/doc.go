@@ -21,6 +21,7 @@
 //		...
 //	}
 //
-// The client survives a connection that breaks, and a server that starts again: it sends a change again under the same key,
-// which the server makes once, and goes on with the event after the last one that it has.
+// The client survives a connection that breaks, and a server that restarts: events go on after the last one that came, and a
+// change is sent again under the same key, which a server makes once. A server that restarts forgets the keys: a prompt whose
+// answer was lost with the server may be accepted twice.
 package remote

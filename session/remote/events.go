@@ -59,7 +59,8 @@ type follower struct {
 	next    uint64 // Seq of the next event
 	tries   *tries
 	yield   func(runnerscripts.Event, error) bool
-	stopped bool // the caller has left its loop
+	stopped bool        // the caller has left its loop
+	quiet   *time.Timer // ends a connection that is silent
 }
 
 // stream reads one connection to its end. It returns nil when the session was closed.
@@ -80,10 +81,8 @@ func (f *follower) stream(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = res.Body.Close() }() // it was only read
-	err = f.read(bufio.NewReaderSize(res.Body, 64<<10), func() {
-		quiet.Reset(silence)
-		f.tries.received()
-	})
+	f.quiet = quiet
+	err = f.read(bufio.NewReaderSize(res.Body, 64<<10))
 	if _, cut := errors.AsType[*broken](err); cut && streaming.Err() != nil {
 		return context.Cause(streaming)
 	}
@@ -98,7 +97,7 @@ type message struct {
 }
 
 // read passes on the events of a stream.
-func (f *follower) read(r *bufio.Reader, alive func()) error {
+func (f *follower) read(r *bufio.Reader) error {
 	var m message
 	for {
 		line, err := readLine(r)
@@ -108,7 +107,8 @@ func (f *follower) read(r *bufio.Reader, alive func()) error {
 		if err != nil {
 			return &broken{err}
 		}
-		alive()
+		f.quiet.Reset(silence)
+		f.tries.received()
 		if len(line) > 0 {
 			m.field(line)
 			continue
@@ -160,6 +160,8 @@ func (f *follower) take(m message) (done bool, err error) {
 		return true, fmt.Errorf("the server sent event %d in place of %d", ev.Seq, f.next)
 	}
 	f.next++
+	f.quiet.Stop() // the loop of the caller may take its time
+	defer f.quiet.Reset(silence)
 	if !f.yield(ev, nil) {
 		f.stopped = true
 		return true, errStopped

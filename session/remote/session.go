@@ -115,6 +115,9 @@ func (s *Session) WriteFile(ctx context.Context, name string, r io.Reader, opts 
 	}
 	req.Header.Set("Content-Type", "application/octet-stream")
 	res, err := s.client.do(req)
+	if _, failed := errors.AsType[*broken](err); failed {
+		return unreachable(err)
+	}
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/agentenv-dev/agentenv/internal/sessionapi"
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
 )
@@ -63,7 +64,8 @@ func (t *Turn) ends(ev runnerscripts.Event) bool {
 	return ev.QueryID == t.query.ID && (ev.Type == runnerscripts.TypeQueryCompleted || ev.Type == runnerscripts.TypeQueryFailed)
 }
 
-// Wait waits for the end of the query and returns its result. A query that did not complete is a [*session.QueryError]. If
+// Wait waits for the end of the query and returns its result. A query that did not complete is a [*session.QueryError], which
+// wraps at most primitives.ErrLimit: its cause stays on the server. If
 // ctx is done first, Wait returns the context's cause, and the query continues. If the session is closed before the query has
 // ended, the error is session.ErrClosed.
 func (t *Turn) Wait(ctx context.Context) (runnerscripts.QueryCompleted, error) {
@@ -76,6 +78,9 @@ func (t *Turn) Wait(ctx context.Context) (runnerscripts.QueryCompleted, error) {
 		case !t.ends(ev):
 		case ev.Type == runnerscripts.TypeQueryFailed:
 			failed, err := runnerscripts.Payload[runnerscripts.QueryFailed](ev)
+			if failed.Code == runnerscripts.FailLimit {
+				err = primitives.ErrLimit
+			}
 			return runnerscripts.QueryCompleted{}, &session.QueryError{QueryID: t.query.ID, Failure: failed, Err: err}
 		default:
 			return runnerscripts.Payload[runnerscripts.QueryCompleted](ev)
