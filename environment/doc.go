@@ -29,7 +29,9 @@
 // numbers and stores events, and its conversation outlives the sandbox.
 //
 // The package knows the names of the runner scripts and the events they print
-// (package runnerscripts), and nothing of any particular agent or sandbox.
+// (package runnerscripts), but not the flags or the output of an agent. Two things have names of
+// their own here: internal/configfile reads a profile from files of Claude Code, and sandbox.go
+// finds the runner of a local sandbox.
 //
 // Where to look, by file:
 //
