@@ -17,7 +17,7 @@ var (
 	ErrBusy = query.ErrBusy
 	// ErrClosed: the environment was closed.
 	ErrClosed = script.ErrClosed
-	// ErrNoQuery: no running agent can take the call.
+	// ErrNoQuery: no query runs, or none was begun that could be followed.
 	ErrNoQuery = query.ErrNone
 	// ErrNotPending: the permission request was answered or withdrawn, or never existed.
 	ErrNotPending = query.ErrNotPending

@@ -20,7 +20,8 @@
 //     path is missing. An absolute path names a file of the sandbox's own file
 //     system.
 //   - Errors are a [*Error] that says where, around a sentinel that says what.
-//     Test them with errors.Is. Nothing matches on error text.
+//     Test them with errors.Is, never by their text. Only a backend reads the text of its
+//     engine's errors, where the engine has no code for them.
 //   - An operation that a sandbox does not support returns errors.ErrUnsupported,
 //     and its [Capabilities] say so beforehand.
 //   - After Terminate every call returns [ErrTerminated]. After the sandbox or the

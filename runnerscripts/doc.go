@@ -21,12 +21,13 @@
 // the Agent Client Protocol (https://agentclientprotocol.com) has a concept, its
 // name and the shape of its payload are used.
 //
-// The package needs only the standard library. Import it to write a runner script or to read
-// events; the environment uses it, too.
+// Beside the standard library the package needs only package primitives. Import it to write a
+// runner script or to read events; the environment uses it, too.
 //
 // Where to look: request.go has the requests and the control lines, profile.go the profile in
 // them and profile_check.go its rules; event.go has the event, table.go all types of events
 // with their payloads, payload.go and value.go these; recipe.go says what an agent needs and
-// can do, scenario.go what the scripted one plays. encode.go writes lines; lines.go, decode.go
-// and decode_request.go read them, envelope.go and scan.go without decoding them.
+// can do, scenario.go what the scripted one plays; errors.go has the errors of scripts and
+// queries. encode.go writes lines; lines.go, decode.go and decode_request.go read them,
+// envelope.go and scan.go without decoding them.
 package runnerscripts
