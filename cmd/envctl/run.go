@@ -60,8 +60,9 @@ made in the folder itself, if that is as it was copied. With none of --apply, --
 --patch and --keep it is saved as a patch, and where is printed.
 
 With --json every event is one line of JSON on standard output, with its "type" and
-a "seq" that counts from 1 without a gap. The exit status is 1 if a query failed, and 124 if
---timeout ended it; that something was denied is no failure.`,
+a "seq" that counts without a gap: from 1, or with --in from where the stored session of that
+sandbox ends. The exit status is 1 if a query failed, and 124 if --timeout ended it; that
+something was denied is no failure.`,
 		Example: `  envctl run "Say hello"
   envctl run --agent claude --folder . --apply "Fix the failing test"
   envctl run --agent claude --folder . --branch fix "Fix the failing test and commit"
