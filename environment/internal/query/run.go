@@ -131,8 +131,8 @@ var (
 	ErrResultTooSoon = errors.New("the script reported its result before the query was completed")
 )
 
-// follow reports the events of a process until the query is over. fresh means that the process was started for its prompt.
-// The error is errAgain if another process must get the prompt.
+// follow reports the events of a process until the query is over. fresh means that no second process may get the prompt; see
+// state.exit. The error is errAgain if a second process must get it.
 func (r *run) follow(ctx context.Context, p *script.Process, fresh bool) error {
 	var result *runnerscripts.Result
 	var lastResort <-chan time.Time // for a runner that does not keep the grace period

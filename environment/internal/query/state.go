@@ -26,14 +26,14 @@ const (
 // state is the state machine of one query on the host: its interrupts, and which process has the prompt. It starts no
 // goroutine and does not block: each method changes the state and returns the action that the caller performs.
 //
-// Two promises hold for every sequence of calls. Each process that has the prompt of an interrupted query gets one
-// interrupt. A prompt goes to a second agent only if the first one cannot have started it.
+// Two promises hold for every sequence of calls. The methods return interrupt once for each process that has the prompt of
+// an interrupted query. A prompt goes to a second agent only if the first one cannot have started it.
 type state struct {
 	detach bool // the query may go on without this program
 
 	phase       phase
 	interrupted bool
-	told        bool // the process that has the prompt got the interrupt
+	told        bool // interrupt was returned for the process that has the prompt
 }
 
 // accept records that a process has the prompt.
@@ -77,8 +77,8 @@ func (s *state) event(typ runnerscripts.EventType) {
 	}
 }
 
-// exit records that the process with the prompt has exited. fresh means that the process was started for this prompt, and
-// waits that the caller still waits for the query.
+// exit records that the process with the prompt has exited. fresh means that no second process may get the prompt, because
+// this one was started for it or another program has sent it. waits means that the caller still waits for the query.
 func (s *state) exit(fresh, waits bool) action {
 	if s.phase == accepted && !fresh && waits {
 		s.phase, s.told = pending, false
