@@ -72,6 +72,9 @@ func (e Event) Text() string {
 // EventType names a kind of event.
 type EventType string
 
+// EndsQuery reports whether an event of the type is the last one of its query.
+func (t EventType) EndsQuery() bool { return t == TypeQueryCompleted || t == TypeQueryFailed }
+
 // The types, each with its payload.
 const (
 	// The conversation: names and payloads of the Agent Client Protocol.

@@ -111,15 +111,9 @@ func (t *Turn) Events(ctx context.Context) iter.Seq2[runnerscripts.Event, error]
 			if ev.QueryID != "" && ev.QueryID != t.id {
 				return true
 			}
-			return yield(ev, nil) && !endOf(t.id, ev)
+			return yield(ev, nil) && (ev.QueryID != t.id || !ev.Type.EndsQuery())
 		})
 	}
-}
-
-// endOf reports whether an event is the last of a query.
-func endOf(queryID string, ev runnerscripts.Event) bool {
-	return ev.QueryID == queryID &&
-		(ev.Type == runnerscripts.TypeQueryCompleted || ev.Type == runnerscripts.TypeQueryFailed)
 }
 
 // Wait waits for the end of the query and returns its result. An interrupted query completes

@@ -170,7 +170,7 @@ func (s *AgentSession) execute(ctx context.Context, a *activeTurn, live *liveSan
 			}
 			a.turn.failure.Add(ev)
 			a.turn.index = max(a.turn.index, ev.Index)
-			if endOf(a.turn.id, ev) {
+			if ev.QueryID == a.turn.id && ev.Type.EndsQuery() {
 				last = &ev
 				continue
 			}

@@ -228,7 +228,7 @@ func ofQuery(events iter.Seq2[runnerscripts.Event, error], id string) iter.Seq2[
 			if !yield(ev, err) || err != nil {
 				return
 			}
-			if !ends(ev, id) {
+			if ev.QueryID != id || !ev.Type.EndsQuery() {
 				continue
 			}
 			if f, failed := ev.Value().(*runnerscripts.QueryFailed); failed {

@@ -184,11 +184,6 @@ func (v *view) print(ctx context.Context, events iter.Seq2[runnerscripts.Event, 
 	return nil
 }
 
-// ends reports whether an event is the last of a query.
-func ends(ev runnerscripts.Event, query string) bool {
-	return ev.QueryID == query && (ev.Type == runnerscripts.TypeQueryCompleted || ev.Type == runnerscripts.TypeQueryFailed)
-}
-
 // conversation is an open session, of this program or of a server.
 type conversation interface {
 	ID() string
@@ -254,7 +249,7 @@ func (l *sessionLog) turn(ctx context.Context, turn query) iter.Seq2[runnerscrip
 			if !pass(ev, err) {
 				return
 			}
-			if ends(ev, turn.ID()) {
+			if ev.QueryID == turn.ID() && ev.Type.EndsQuery() {
 				break
 			}
 		}

@@ -67,12 +67,10 @@ func (s *state) abandon(mayGoOn bool) action {
 
 // event records an event of the query.
 func (s *state) event(typ runnerscripts.EventType) {
-	switch typ {
-	case runnerscripts.TypeQueryStarted:
-		if s.phase == accepted {
-			s.phase = running
-		}
-	case runnerscripts.TypeQueryCompleted, runnerscripts.TypeQueryFailed:
+	switch {
+	case typ == runnerscripts.TypeQueryStarted && s.phase == accepted:
+		s.phase = running
+	case typ.EndsQuery():
 		s.phase = ended
 	}
 }

@@ -114,10 +114,6 @@ func begins(events []runnerscripts.Event) bool {
 func (s *Store) durably(events []runnerscripts.Event) bool {
 	return s.cfg.Durability == DurabilityEvent || s.cfg.Durability == DurabilityQuery &&
 		slices.ContainsFunc(events, func(ev runnerscripts.Event) bool {
-			switch ev.Type {
-			case runnerscripts.TypeQueryCompleted, runnerscripts.TypeQueryFailed, runnerscripts.TypeCheckpoint, runnerscripts.TypeRewound:
-				return true
-			}
-			return false
+			return ev.Type.EndsQuery() || ev.Type == runnerscripts.TypeCheckpoint || ev.Type == runnerscripts.TypeRewound
 		})
 }
