@@ -4,7 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/agentenv-dev/agentenv/environment/internal/query"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -58,7 +57,7 @@ func stopsAt(t *testing.T, env *Environment, name, prompt string, at runnerscrip
 		t.Errorf("%s: interrupted %v, the last of %q is %s", name, interrupted, types(events), last.Payload)
 	}
 	for id, ends := range resolutions(t, events) {
-		if len(ends) != 1 || ends[0].Reason != query.ReasonCancelled {
+		if len(ends) != 1 || ends[0].Reason != runnerscripts.ReasonCancelled {
 			t.Errorf("%s: request %s was resolved as %+v", name, id, ends)
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/agentenv-dev/agentenv/environment/internal/query"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -145,9 +144,9 @@ func TestEachRequestHasItsOwnTime(t *testing.T) {
 	}
 	got := resolutions(t, events)
 	for id, want := range map[string]runnerscripts.PermissionResolved{
-		"p1": {ID: "p1", Kind: runnerscripts.RejectOnce, Reason: query.ReasonTimeout},
-		"p2": {ID: "p2", Kind: runnerscripts.AllowOnce, Reason: query.ReasonAnswered},
-		"p3": {ID: "p3", Kind: runnerscripts.RejectOnce, Reason: query.ReasonTimeout},
+		"p1": {ID: "p1", Kind: runnerscripts.RejectOnce, Reason: runnerscripts.ReasonTimeout},
+		"p2": {ID: "p2", Kind: runnerscripts.AllowOnce, Reason: runnerscripts.ReasonAnswered},
+		"p3": {ID: "p3", Kind: runnerscripts.RejectOnce, Reason: runnerscripts.ReasonTimeout},
 	} {
 		if len(got[id]) != 1 || got[id][0] != want {
 			t.Errorf("%s was resolved as %+v, want %+v", id, got[id], want)

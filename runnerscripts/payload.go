@@ -240,8 +240,15 @@ type PermissionResolved struct {
 	ID string `json:"id"`
 	// Kind is the answer; empty if the request was withdrawn.
 	Kind   PermissionKind `json:"kind,omitempty"`
-	Reason string         `json:"reason,omitempty"` // "answered", "timeout", "cancelled"
+	Reason string         `json:"reason,omitempty"` // such as ReasonAnswered
 }
+
+// Why a permission request ended.
+const (
+	ReasonAnswered  = "answered"
+	ReasonTimeout   = "timeout"   // it was rejected because no answer came in time
+	ReasonCancelled = "cancelled" // it was withdrawn, or its query ended
+)
 
 // QueryStarted reports that the agent works on a prompt or, with TypeQueryQueued, that the session
 // has accepted it.

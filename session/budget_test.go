@@ -41,7 +41,7 @@ func TestTheUserOfASessionRaisesABudget(t *testing.T) {
 		t.Fatal(err)
 	}
 	complete(t, turn)
-	if all := resolutions(t, s); len(all) != 1 || all[0].Kind != runnerscripts.AllowOnce || all[0].Reason != reasonAnswered {
+	if all := resolutions(t, s); len(all) != 1 || all[0].Kind != runnerscripts.AllowOnce || all[0].Reason != runnerscripts.ReasonAnswered {
 		t.Errorf("the requests ended with %+v", all)
 	}
 }

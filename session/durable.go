@@ -43,7 +43,7 @@ func (s *AgentSession) readopt(ctx context.Context) error {
 	open := s.state.Queued
 	asked := slices.Clone(s.state.hostRequests)
 	for _, id := range asked { // requests of the earlier program itself: no caller waits for them
-		if err := s.append(ctx, event(runnerscripts.TypePermissionResolved, "", runnerscripts.PermissionResolved{ID: id, Reason: "cancelled"})); err != nil {
+		if err := s.append(ctx, event(runnerscripts.TypePermissionResolved, "", runnerscripts.PermissionResolved{ID: id, Reason: runnerscripts.ReasonCancelled})); err != nil {
 			return err
 		}
 	}

@@ -16,13 +16,6 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// The values of runnerscripts.PermissionResolved.Reason.
-const (
-	reasonAnswered  = "answered"
-	reasonTimeout   = "timeout"
-	reasonCancelled = "cancelled"
-)
-
 var (
 	allowed  = runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}
 	rejected = runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce, Message: "not today"}
@@ -89,7 +82,7 @@ func TestTheCallbackDecides(t *testing.T) {
 			if got, ok := written(t, s, "f"); got != c.want || ok != c.exists {
 				t.Errorf("file %q, exists %v", got, ok)
 			}
-			if res := resolutions(t, s); len(res) != 1 || res[0].Reason != reasonAnswered || res[0].Kind == "" {
+			if res := resolutions(t, s); len(res) != 1 || res[0].Reason != runnerscripts.ReasonAnswered || res[0].Kind == "" {
 				t.Errorf("resolved: %+v", res)
 			}
 		})
@@ -166,7 +159,7 @@ func TestAnUnansweredRequestIsRejected(t *testing.T) {
 	s := start(t, cfg)
 	complete(t, prompt(t, s, "a"))
 	res := resolutions(t, s)
-	if len(res) != 1 || res[0].Reason != reasonTimeout || res[0].Kind != runnerscripts.RejectOnce {
+	if len(res) != 1 || res[0].Reason != runnerscripts.ReasonTimeout || res[0].Kind != runnerscripts.RejectOnce {
 		t.Errorf("resolved: %+v", res)
 	}
 	if _, ok := written(t, s, "f"); ok {
@@ -206,7 +199,7 @@ func TestWithoutOnPermissionARequestIsRejectedAndALogEventSaysSo(t *testing.T) {
 	cfg.Environment.OnPermission = nil
 	s := start(t, cfg)
 	complete(t, prompt(t, s, "a"))
-	if res := resolutions(t, s); len(res) != 1 || res[0].Reason != reasonAnswered || res[0].Kind != runnerscripts.RejectOnce {
+	if res := resolutions(t, s); len(res) != 1 || res[0].Reason != runnerscripts.ReasonAnswered || res[0].Kind != runnerscripts.RejectOnce {
 		t.Errorf("resolved: %+v", res)
 	}
 	var said string
@@ -256,7 +249,7 @@ func TestAnInterruptWithdrawsTheRequest(t *testing.T) {
 	if done := complete(t, turn); done.StopReason != runnerscripts.StopCancelled {
 		t.Errorf("stop reason %q", done.StopReason)
 	}
-	if res := resolutions(t, s); len(res) != 1 || res[0].Reason != reasonCancelled || res[0].Kind != "" {
+	if res := resolutions(t, s); len(res) != 1 || res[0].Reason != runnerscripts.ReasonCancelled || res[0].Kind != "" {
 		t.Errorf("resolved: %+v", res)
 	}
 	if err := s.Respond(t.Context(), req.ID, allowed); !errors.Is(err, ErrNotPending) {

@@ -235,7 +235,7 @@ func leftovers(st State, reason string, end func(query string) runnerscripts.Eve
 	var events []runnerscripts.Event
 	for _, p := range st.Pending {
 		events = append(events, event(runnerscripts.TypePermissionResolved, "",
-			runnerscripts.PermissionResolved{ID: p.ID, Reason: "cancelled"}))
+			runnerscripts.PermissionResolved{ID: p.ID, Reason: runnerscripts.ReasonCancelled}))
 	}
 	open := st.Queued
 	if st.Query != nil {

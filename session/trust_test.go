@@ -74,7 +74,7 @@ func TestASandboxDoesNotAnswerItsOwnRequest(t *testing.T) {
 	complete(t, prompt(t, s, "x"))
 	ev := await(t, s, runnerscripts.TypePermissionResolved)
 	if got := payload[runnerscripts.PermissionResolved](t, ev); ev.Source == runnerscripts.SourceSession ||
-		got != (runnerscripts.PermissionResolved{ID: "p", Reason: reasonCancelled}) {
+		got != (runnerscripts.PermissionResolved{ID: "p", Reason: runnerscripts.ReasonCancelled}) {
 		t.Errorf("%s: %+v", ev.Source, got)
 	}
 }

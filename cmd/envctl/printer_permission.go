@@ -25,7 +25,7 @@ func (p *textPrinter) permission(ev runnerscripts.Event) error {
 	switch {
 	case p.denying:
 		hint = "; --permission allow would have allowed it"
-	case done.Reason == "timeout":
+	case done.Reason == runnerscripts.ReasonTimeout:
 		hint = "; there was no answer in time"
 	}
 	return p.err.Row(term.Dim("denied: " + title + hint))

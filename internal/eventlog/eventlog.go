@@ -67,7 +67,7 @@ func writeLog(log hclog.Logger, l runnerscripts.Log) {
 }
 
 func writeResolved(log hclog.Logger, p runnerscripts.PermissionResolved) {
-	if p.Reason == "timeout" {
+	if p.Reason == runnerscripts.ReasonTimeout {
 		log.Warn("permission request timed out and was rejected", Request, p.ID)
 		return
 	}

@@ -41,7 +41,7 @@ func (r *run) askForMore(ctx context.Context, limit *gateway.BudgetError) bool {
 	select {
 	case k := <-kind:
 		r.callInReporter(ctx, func() {
-			r.resolved(r.q.events.New(runnerscripts.TypePermissionResolved, r.query.ID, runnerscripts.PermissionResolved{ID: id, Kind: k, Reason: ReasonAnswered}))
+			r.resolved(r.q.events.New(runnerscripts.TypePermissionResolved, r.query.ID, runnerscripts.PermissionResolved{ID: id, Kind: k, Reason: runnerscripts.ReasonAnswered}))
 		})
 		return k.Allows()
 	case <-ctx.Done():

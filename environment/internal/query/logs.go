@@ -193,7 +193,7 @@ func answered(done runnerscripts.PermissionResolved) string {
 	if text == "" {
 		text = "withdrawn"
 	}
-	if done.Reason != "" && done.Reason != ReasonAnswered {
+	if done.Reason != "" && done.Reason != runnerscripts.ReasonAnswered {
 		text += " (" + done.Reason + ")"
 	}
 	return "the question was answered: " + text

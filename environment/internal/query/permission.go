@@ -24,13 +24,6 @@ const (
 	MaxOpenBytes = 64 << 20
 )
 
-// The reasons why a permission request ended, for runnerscripts.PermissionResolved.
-const (
-	ReasonAnswered  = "answered"
-	ReasonTimeout   = "timeout"
-	ReasonCancelled = "cancelled"
-)
-
 // request is the part of a pending permission request that the host needs.
 type request struct {
 	ID      string                           `json:"id"`
@@ -99,7 +92,7 @@ func (q *Queries) Respond(ctx context.Context, id string, d runnerscripts.Permis
 		err = fmt.Errorf("%w: the id of the permission request is empty", fs.ErrInvalid)
 	case err == nil:
 		// Once the answer counts, the agent must get it, even if ctx is done.
-		err = q.respond(context.WithoutCancel(ctx), id, d, ReasonAnswered)
+		err = q.respond(context.WithoutCancel(ctx), id, d, runnerscripts.ReasonAnswered)
 	}
 	if err != nil {
 		return fmt.Errorf("respond: %w", err)
@@ -163,13 +156,13 @@ func (r *run) admit(ctx context.Context, ev runnerscripts.Event, take taker) {
 	case policy.On == nil:
 		r.report(ev)
 		r.warn(permission.UnsetWarning) // before the answer: if this program dies in between, the next one does both
-		r.decide(ctx, req, permission.Unset(req), ReasonAnswered)
+		r.decide(ctx, req, permission.Unset(req), runnerscripts.ReasonAnswered)
 	default:
 		if policy.Timeout >= 0 {
 			r.asks.Go(func() {
 				if d, ok := policy.Expire(waiting, req); ok {
 					r.q.events.Log.Warn("permission request timed out and was rejected", eventlog.Query, r.query.ID, eventlog.Request, req.ID)
-					r.decide(ctx, req, d, ReasonTimeout)
+					r.decide(ctx, req, d, runnerscripts.ReasonTimeout)
 				}
 			})
 		}
@@ -201,7 +194,7 @@ func sizeOf(payload []byte) int {
 func (r *run) callBack(ctx, waiting context.Context, policy permission.Policy, req runnerscripts.PermissionRequest, ev runnerscripts.Event) {
 	whole, err := runnerscripts.Payload[runnerscripts.PermissionRequest](ev)
 	if err != nil {
-		r.decide(ctx, req, req.Reject(fmt.Sprintf("The request is malformed: %v", err)), ReasonAnswered)
+		r.decide(ctx, req, req.Reject(fmt.Sprintf("The request is malformed: %v", err)), runnerscripts.ReasonAnswered)
 		return
 	}
 	d, ok, invalid := policy.Decide(waiting, whole)
@@ -211,7 +204,7 @@ func (r *run) callBack(ctx, waiting context.Context, policy permission.Policy, r
 		})
 	}
 	if ok {
-		r.decide(ctx, req, d, ReasonAnswered)
+		r.decide(ctx, req, d, runnerscripts.ReasonAnswered)
 	}
 }
 
@@ -256,7 +249,7 @@ func (r *run) resolved(ev runnerscripts.Event) {
 	allowed := done.Kind.Allows() && !r.shared
 	switch {
 	case open.answer == nil && allowed:
-		done.Kind, done.Reason = "", ReasonCancelled
+		done.Kind, done.Reason = "", runnerscripts.ReasonCancelled
 	case open.answer != nil && allowed:
 		done = *open.answer
 	case open.answer != nil && done.Kind != "":
@@ -279,7 +272,7 @@ func (r *run) settle(all, known bool) {
 			ends = append(ends, *open.answer)
 		case all:
 			open.cancel()
-			ends = append(ends, runnerscripts.PermissionResolved{ID: id, Reason: ReasonCancelled})
+			ends = append(ends, runnerscripts.PermissionResolved{ID: id, Reason: runnerscripts.ReasonCancelled})
 		default:
 			continue
 		}

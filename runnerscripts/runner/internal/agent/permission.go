@@ -78,7 +78,7 @@ func (p *Permissions[Q]) Answer(id string, choose func(Q) (runnerscripts.Permiss
 	if err != nil {
 		return w.question, o, err
 	}
-	p.end(id, w, runnerscripts.PermissionResolved{ID: id, Kind: o.Kind, Reason: "answered"})
+	p.end(id, w, runnerscripts.PermissionResolved{ID: id, Kind: o.Kind, Reason: runnerscripts.ReasonAnswered})
 	return w.question, o, nil
 }
 
@@ -92,7 +92,7 @@ func (p *Permissions[Q]) Withdraw(fits func(id string, q Q) bool) []Q {
 	var list []Q
 	for _, id := range slices.Sorted(maps.Keys(all)) {
 		if fits(id, all[id].question) {
-			p.end(id, all[id], runnerscripts.PermissionResolved{ID: id, Reason: "cancelled"})
+			p.end(id, all[id], runnerscripts.PermissionResolved{ID: id, Reason: runnerscripts.ReasonCancelled})
 			list = append(list, all[id].question)
 		}
 	}

@@ -312,7 +312,7 @@ func (q *Queue) withdraw() (actions []Action) {
 	for _, id := range slices.Sorted(maps.Keys(q.requests)) {
 		actions = append(actions, Action{
 			Do: Report, Query: q.Running(), Type: runnerscripts.TypePermissionResolved,
-			Payload: runnerscripts.PermissionResolved{ID: id, Reason: "cancelled"},
+			Payload: runnerscripts.PermissionResolved{ID: id, Reason: runnerscripts.ReasonCancelled},
 		})
 	}
 	clear(q.requests)

@@ -54,10 +54,10 @@ func (t *turn) ask(ctx context.Context, id string, tl tool) (answer, error) {
 	var err error
 	select {
 	case a = <-q.answer:
-		resolved.Kind, resolved.Reason = a.kind, "answered"
+		resolved.Kind, resolved.Reason = a.kind, runnerscripts.ReasonAnswered
 	case <-ctx.Done():
 		err = context.Cause(ctx)
-		resolved.Reason = "cancelled"
+		resolved.Reason = runnerscripts.ReasonCancelled
 		c.mu.Lock()
 		delete(c.waiting, request)
 		c.mu.Unlock()
