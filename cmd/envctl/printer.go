@@ -199,15 +199,7 @@ func (p *textPrinter) tool(ev runnerscripts.Event) error {
 	}
 	call, known := p.tools.Get(u.ToolCallID)
 	late := hasEnded(call) && len(call.Content) == 0 && (len(u.Content) > 0 || u.ExitCode != 0)
-	if u.Title != "" {
-		call.Title = u.Title
-	}
-	if u.Status != "" {
-		call.Status = u.Status
-	}
-	if u.Content != nil {
-		call.Content = u.Content
-	}
+	call.Update(runnerscripts.ToolCall{Title: u.Title, Status: u.Status, Content: u.Content}) // the rest is not printed later
 	p.tools.Put(u.ToolCallID, call, sizeOf(call))
 	if !known || late || u.Title != "" && ev.Type == runnerscripts.TypeToolCall {
 		if err := p.line(term.Cyan("→ "), term.Bold(indented(firstOf(call.Title, u.Name)))); err != nil {

@@ -145,15 +145,10 @@ func (t *translator) toolCall(call runnerscripts.ToolCall) {
 // with returns a call merged with an update.
 func (k knownCall) with(update runnerscripts.ToolCall) runnerscripts.ToolCall {
 	call := k.call
-	if update.Title != "" {
-		call.Title = update.Title
-	}
+	call.Update(runnerscripts.ToolCall{Title: update.Title, Locations: update.Locations})
 	// A permission request may know less of a tool than an earlier update.
 	if update.Kind != "" && (call.Kind == "" || update.Kind != runnerscripts.ToolOther) {
 		call.Kind = update.Kind
-	}
-	if update.Locations != nil {
-		call.Locations = update.Locations
 	}
 	if update.Content != nil {
 		call.Content = nil
