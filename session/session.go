@@ -259,7 +259,8 @@ func lost(query string) runnerscripts.Event {
 	})
 }
 
-// cancelled returns the end of a query in a fork, which does not take over open queries.
+// cancelled returns the end of a query that no agent gets: its prompt was withdrawn, or it was open in the session of a
+// fork.
 func cancelled(query string) runnerscripts.Event {
 	return event(runnerscripts.TypeQueryCompleted, query, runnerscripts.QueryCompleted{StopReason: runnerscripts.StopCancelled})
 }

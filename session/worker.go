@@ -330,7 +330,6 @@ func (s *AgentSession) shutdown(ctx context.Context, left error) {
 
 // drop ends a prompt that has not started.
 func (s *AgentSession) drop(ctx context.Context, t *Turn) {
-	done := runnerscripts.QueryCompleted{StopReason: runnerscripts.StopCancelled}
-	err := s.append(ctx, event(runnerscripts.TypeQueryCompleted, t.id, done))
-	t.finish(done, err)
+	err := s.append(ctx, cancelled(t.id))
+	t.finish(runnerscripts.QueryCompleted{StopReason: runnerscripts.StopCancelled}, err)
 }
