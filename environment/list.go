@@ -177,7 +177,7 @@ func (s *SandboxInfo) describe(r *kept.Record) {
 		lives := r.By.Liveness()
 		s.QueryOwned, s.QueryLost = lives == program.Alive, lives == program.Dead
 		for _, w := range r.Waiting {
-			s.Waiting = append(s.Waiting, Waiting{ID: w.ID, Title: w.Title, Since: w.Since})
+			s.Waiting = append(s.Waiting, Waiting(w))
 		}
 	}
 }

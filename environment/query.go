@@ -145,12 +145,12 @@ type Waiting struct {
 // If no query runs it returns none. The sandbox must be kept and have durable commands: in others
 // only the program of the query knows, and the error is errors.ErrUnsupported.
 func (e *Environment) Waiting(ctx context.Context) ([]Waiting, error) {
-	found, err := e.queries.Open(ctx)
-	var open []Waiting
+	found, err := e.queries.Waiting(ctx)
+	var waiting []Waiting
 	for _, w := range found {
-		open = append(open, Waiting{ID: w.ID, Title: w.Title, Since: w.Since, Request: &w.Request})
+		waiting = append(waiting, Waiting(w))
 	}
-	return open, err
+	return waiting, err
 }
 
 // DefaultPermissionTimeout is how long a permission request waits for an answer if [Config] does

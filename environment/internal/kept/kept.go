@@ -54,6 +54,8 @@ type Waiting struct {
 	ID    string    `json:"id"`
 	Title string    `json:"title"` // of the tool call, as one line
 	Since time.Time `json:"since"`
+	// Request is the whole request. It is not stored.
+	Request *runnerscripts.PermissionRequest `json:"-"`
 }
 
 // ErrDamaged means that a record cannot be read. Its text names the file.

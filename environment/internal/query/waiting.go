@@ -11,20 +11,14 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// Waiting is a permission request that waits for an answer.
-type Waiting struct {
-	kept.Waiting
-	Request runnerscripts.PermissionRequest
-}
-
 // maxTitle is how many characters of a title are shown in lists.
 const maxTitle = 200
 
 // waitingFor returns what an event of the type request_permission waits for.
-func waitingFor(ev runnerscripts.Event) (Waiting, error) {
+func waitingFor(ev runnerscripts.Event) (kept.Waiting, error) {
 	req, err := runnerscripts.Payload[runnerscripts.PermissionRequest](ev)
 	if err != nil {
-		return Waiting{}, err
+		return kept.Waiting{}, err
 	}
 	title := req.ToolCall.Title
 	if title == "" {
@@ -34,7 +28,7 @@ func waitingFor(ev runnerscripts.Event) (Waiting, error) {
 	if len(words) > maxTitle {
 		words = append(words[:maxTitle-1], '…')
 	}
-	return Waiting{kept.Waiting{ID: req.ID, Title: string(words), Since: ev.Time}, req}, nil
+	return kept.Waiting{ID: req.ID, Title: string(words), Since: ev.Time, Request: &req}, nil
 }
 
 // noteWaiting stores that a request waits for an answer. It leaves queries of other programs to
@@ -51,7 +45,7 @@ func (r *run) noteWaiting(ev runnerscripts.Event) {
 		w.Since = now()
 	}
 	r.q.Kept.Note(func(a *kept.Record) {
-		a.Waiting = append(a.Waiting, w.Waiting)
+		a.Waiting = append(a.Waiting, w)
 	})
 }
 
@@ -65,9 +59,9 @@ func (r *run) noteAnswered(id string) {
 	})
 }
 
-// Open returns the permission requests that wait for an answer in the query that runs in the sandbox, oldest first,
+// Waiting returns the permission requests that wait for an answer in the query that runs in the sandbox, oldest first,
 // whichever program began it.
-func (q *Queries) Open(ctx context.Context) ([]Waiting, error) {
+func (q *Queries) Waiting(ctx context.Context) ([]kept.Waiting, error) {
 	ctx, leave, err := q.Scripts.Enter(ctx)
 	if err != nil {
 		return nil, err
@@ -80,13 +74,13 @@ func (q *Queries) Open(ctx context.Context) ([]Waiting, error) {
 	if err != nil || !running {
 		return nil, err
 	}
-	var open []Waiting
+	var waiting []kept.Waiting
 	for _, ev := range far.waiting {
 		w, err := waitingFor(q.events.FromScript(ev, ev.QueryID, runnerscripts.SourceRunner))
 		if err == nil { // a request that cannot be read is rejected
-			open = append(open, w)
+			waiting = append(waiting, w)
 		}
 	}
-	slices.SortFunc(open, func(a, b Waiting) int { return a.Since.Compare(b.Since) })
-	return open, nil
+	slices.SortFunc(waiting, func(a, b kept.Waiting) int { return a.Since.Compare(b.Since) })
+	return waiting, nil
 }
