@@ -212,7 +212,7 @@ func (e *Environment) end() error {
 	if e.owner.log == nil || e.owner.kept {
 		return e.owner.release()
 	}
-	e.owner.log.Note(func(r *kept.Record) { r.Ending = now() })
+	e.owner.log.Note(func(r *kept.Record) { r.Ending = time.Now().UTC() })
 	err := e.owner.release()
 	if err == nil {
 		kept.Forget(e.cfg.Sandbox.Type, e.ID())
@@ -322,5 +322,3 @@ func (e *Environment) wake(ctx context.Context) (freeze func()) {
 		}
 	}
 }
-
-func now() time.Time { return time.Now().UTC() }
