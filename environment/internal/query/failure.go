@@ -12,8 +12,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// failed reports the end of a failed query and returns its error.
-func (r *run) failed(ctx context.Context, ev runnerscripts.Event, failed runnerscripts.QueryFailed) error {
+// agentFailed reports the end of a query that the agent failed, and returns its error.
+func (r *run) agentFailed(ctx context.Context, ev runnerscripts.Event, failed runnerscripts.QueryFailed) error {
 	changed := r.measure(&failed.Usage)
 	cause := endedBy(ctx)
 	if cause != nil {
@@ -53,9 +53,9 @@ func codeOf(cause error) runnerscripts.FailureCode {
 	return runnerscripts.FailBudget
 }
 
-// died returns the error of a process whose output ended while the query was running: errAgain if it cannot have seen the
+// processEnded returns the error of a process whose output ended while the query was running: errAgain if it cannot have seen the
 // prompt, and another process must get it.
-func (r *run) died(ctx context.Context, p *script.Process, fresh bool, result *runnerscripts.Result) error {
+func (r *run) processEnded(ctx context.Context, p *script.Process, fresh bool, result *runnerscripts.Result) error {
 	cause := ErrNotCompleted
 	began := r.active.state.phase == running
 	switch {
@@ -80,8 +80,8 @@ func (r *run) died(ctx context.Context, p *script.Process, fresh bool, result *r
 	return r.q.Scripts.Diagnose(ctx, failure)
 }
 
-// fail ends a query that began and has no end of its own, and returns its error.
-func (r *run) fail(ctx context.Context, err error) error {
+// endWithError ends a query that began and has no end of its own, and returns its error.
+func (r *run) endWithError(ctx context.Context, err error) error {
 	failed := runnerscripts.QueryFailed{
 		Code: runnerscripts.FailAgent, Message: err.Error(),
 		DurationMS: time.Since(r.began).Milliseconds(),

@@ -6,9 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 
-	"github.com/agentenv-dev/agentenv/environment/internal/kept"
 	"github.com/agentenv-dev/agentenv/environment/internal/script"
-	"github.com/agentenv-dev/agentenv/internal/owner"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -49,7 +47,7 @@ func (r *run) watch(ctx context.Context) error {
 	r.begin()
 	r.continueQuery(last, far)
 	ctx, withdraw := context.WithCancel(ctx)
-	err = r.follow(ctx, p, true)
+	err = r.read(ctx, p, true)
 	cause := context.Cause(ctx)
 	withdraw()
 	r.asks.Wait()
@@ -62,7 +60,7 @@ func (r *run) watch(ctx context.Context) error {
 	q.agent = own
 	q.mu.Unlock()
 	if err != nil && !r.isOver() && cause == nil {
-		err = r.fail(ctx, err)
+		err = r.endWithError(ctx, err)
 	}
 	return err
 }
@@ -92,7 +90,7 @@ func (r *run) rejoin(ctx context.Context) (p *script.Process, has bool, err erro
 		err = nil
 	case err != nil:
 	case last.QueryID == r.query.ID:
-		p, err = r.recover(ctx, last)
+		p, err = r.continueOwn(ctx, last)
 		has = p != nil
 	default:
 		p, err = q.rejoinAfter(ctx, last)
@@ -120,11 +118,11 @@ func (q *Queries) rejoinAfter(ctx context.Context, last queryRecord) (*script.Pr
 	return p, err
 }
 
-// recover returns the agent that got the run's prompt from a program that is gone. If the runner
-// has not started the query, recover withdraws the prompt: the runner then ends, and the prompt
+// continueOwn returns the agent that got the run's prompt from a program that is gone. If the runner
+// has not started the query, continueOwn withdraws the prompt: the runner then ends, and the prompt
 // goes to the next runner. Only a prompt whose query_started was printed can have reached the
 // agent, and a line may still be in transit.
-func (r *run) recover(ctx context.Context, last queryRecord) (*script.Process, error) {
+func (r *run) continueOwn(ctx context.Context, last queryRecord) (*script.Process, error) {
 	q := r.q
 	far, err := q.progressOf(ctx, last)
 	if err == nil && far.running != "" && !far.started {
@@ -201,34 +199,4 @@ func (q *Queries) running(ctx context.Context) (far progress, running bool, err 
 	}
 	alive := !script.Exits(ctx, proc, primitives.DefaultGrace)
 	return far, alive, errors.Join(context.Cause(ctx), proc.Close())
-}
-
-// detaches reports whether the query continues without this program: it is detached, the caller
-// has left it, and the gateway has not ended it.
-func (r *run) detaches(ctx context.Context) bool {
-	return r.query.Detach && (r.left || ctx.Err() != nil) && endedBy(ctx) == nil
-}
-
-// leaveAgent leaves the agent running for the next program or query.
-func (r *run) leaveAgent() {
-	r.q.Kept.Note(func(k *kept.Record) { k.By, k.Waiting = owner.Identity{}, nil })
-	r.q.mu.Lock()
-	p := r.q.agent
-	r.q.look = true
-	r.q.mu.Unlock()
-	if p != nil {
-		r.q.leave(p)
-	}
-}
-
-// known reports whether the caller already has an event, and what came with it.
-func (r *run) known(ev runnerscripts.Event) bool {
-	return ev.Index > 0 && ev.Index <= r.query.After
-}
-
-// said returns an event that replaces the last one read.
-func (r *run) said(typ runnerscripts.EventType, payload any) runnerscripts.Event {
-	ev := r.q.events.New(typ, r.query.ID, payload)
-	ev.Index = r.index
-	return ev
 }

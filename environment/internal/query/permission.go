@@ -135,10 +135,10 @@ func (r *run) admit(ctx context.Context, ev runnerscripts.Event, take taker) {
 	policy := r.q.Permissions
 	waiting, cancel := policy.Waiting(ctx)
 	open := &openRequest{request: head, size: sizeOf(ev.Payload), cancel: cancel, take: take}
-	added, err := r.open(open)
+	added, err := r.addRequest(open)
 	if errors.Is(err, errTooMany) {
 		r.settle(false, r.known(ev))
-		added, err = r.open(open)
+		added, err = r.addRequest(open)
 	}
 	switch {
 	case errors.Is(err, errTooMany):
@@ -172,9 +172,9 @@ func (r *run) admit(ctx context.Context, ev runnerscripts.Event, take taker) {
 	}
 }
 
-// open adds a permission request to the unresolved ones. A request that was settled before the
+// addRequest adds a permission request to the unresolved ones. A request that was settled before the
 // query was followed is not added; that is no error.
-func (r *run) open(req *openRequest) (added bool, err error) {
+func (r *run) addRequest(req *openRequest) (added bool, err error) {
 	r.q.mu.Lock()
 	defer r.q.mu.Unlock()
 	if r.active.settled[req.ID] {

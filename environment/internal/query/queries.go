@@ -2,8 +2,8 @@
 // end, and gets permission requests answered.
 //
 // Where to look, by file: queries has what all share, state the state machine of one query, run its life, failure how it
-// fails, permission and budget its questions, follow the query of another program, record where a kept sandbox stores
-// which query's events, logs and memory what operators read.
+// fails, permission, waiting and budget its questions, follow the query of another program, prompts the list of a kept
+// sandbox that says where the events of a query are, logs and memory what operators read.
 package query
 
 import (
@@ -252,7 +252,7 @@ func (q *Queries) SetModel(ctx context.Context, model string) error {
 	return q.set(ctx, runnerscripts.ControlSetModel, model, &q.model)
 }
 
-func (q *Queries) set(ctx context.Context, typ runnerscripts.ControlType, value string, kept *string) error {
+func (q *Queries) set(ctx context.Context, typ runnerscripts.ControlType, value string, stored *string) error {
 	if value == "" {
 		return fmt.Errorf("%s: %w: the value is empty", typ, fs.ErrInvalid)
 	}
@@ -262,7 +262,7 @@ func (q *Queries) set(ctx context.Context, typ runnerscripts.ControlType, value 
 	}
 	defer leave()
 	q.mu.Lock()
-	*kept = value
+	*stored = value
 	p := q.agent
 	q.mu.Unlock()
 	if p == nil {

@@ -72,7 +72,7 @@ func (r *run) run(ctx context.Context) error {
 	r.begin()
 	defer r.q.setQuery(nil)
 	if err := r.q.Scripts.Check(runnerscripts.ExecuteQuery); err != nil {
-		return r.fail(ctx, err) // no agent gets the prompt, and lists show no query that has ended
+		return r.endWithError(ctx, err) // no agent gets the prompt, and lists show no query that has ended
 	}
 	r.q.Kept.Note(func(k *kept.Record) { k.Began, k.Ended, k.By, k.Waiting = r.began, time.Time{}, owner.Self(), nil })
 	ctx, withdraw := context.WithCancelCause(ctx)
@@ -88,15 +88,33 @@ func (r *run) run(ctx context.Context) error {
 	}
 	defer r.noteEnd()
 	if err != nil && !r.isOver() {
-		err = r.fail(ctx, err)
+		err = r.endWithError(ctx, err)
 	}
 	return err
+}
+
+// detaches reports whether the query continues without this program: it is detached, the caller
+// has left it, and the gateway has not ended it.
+func (r *run) detaches(ctx context.Context) bool {
+	return r.query.Detach && (r.left || ctx.Err() != nil) && endedBy(ctx) == nil
+}
+
+// leaveAgent leaves the agent running for the next program or query.
+func (r *run) leaveAgent() {
+	r.q.Kept.Note(func(k *kept.Record) { k.By, k.Waiting = owner.Identity{}, nil })
+	r.q.mu.Lock()
+	p := r.q.agent
+	r.q.look = true
+	r.q.mu.Unlock()
+	if p != nil {
+		r.q.leave(p)
+	}
 }
 
 // isOver reports whether the end of the query was reported.
 func (r *run) isOver() bool { return r.active.state.phase == ended }
 
-// ask sends the prompt to an agent and follows the query to its end.
+// ask sends the prompt to an agent and reads the events of the query to its end.
 func (r *run) ask(ctx context.Context) error {
 	if err := r.q.CheckAwake(ctx); err != nil {
 		return err
@@ -113,7 +131,7 @@ func (r *run) ask(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err = r.follow(ctx, p, fresh); !errors.Is(err, errAgain) {
+		if err = r.read(ctx, p, fresh); !errors.Is(err, errAgain) {
 			return err
 		}
 		if ctx.Err() != nil {
@@ -131,9 +149,9 @@ var (
 	ErrResultTooSoon = errors.New("the script reported its result before the query was completed")
 )
 
-// follow reports the events of a process until the query is over. fresh means that no second process may get the prompt; see
+// read reports the events of a process until the query is over. fresh means that no second process may get the prompt; see
 // state.exit. The error is errAgain if a second process must get it.
-func (r *run) follow(ctx context.Context, p *script.Process, fresh bool) error {
+func (r *run) read(ctx context.Context, p *script.Process, fresh bool) error {
 	var result *runnerscripts.Result
 	var lastResort <-chan time.Time // for a runner that does not keep the grace period
 	done, stop := ctx.Done(), r.active.stop
@@ -177,7 +195,7 @@ func (r *run) follow(ctx context.Context, p *script.Process, fresh bool) error {
 			ev := said.Event
 			switch p.Taken = max(p.Taken, said.End); {
 			case !ok:
-				return r.died(ctx, p, fresh, result)
+				return r.processEnded(ctx, p, fresh, result)
 			case ev.Type == runnerscripts.TypeResult:
 				var err error
 				if result, err = script.DecodeResult(ev); err != nil {
@@ -218,7 +236,7 @@ func (r *run) handleEvent(ctx context.Context, ev runnerscripts.Event) (over boo
 			return true, &runnerscripts.ScriptError{Script: runnerscripts.ExecuteQuery, Err: err}
 		}
 		if endedBy(ctx) != nil {
-			return true, r.failed(ctx, ev, runnerscripts.QueryFailed{DurationMS: done.DurationMS, Usage: done.Usage})
+			return true, r.agentFailed(ctx, ev, runnerscripts.QueryFailed{DurationMS: done.DurationMS, Usage: done.Usage})
 		}
 		if r.measure(&done.Usage) {
 			ev = r.said(ev.Type, done)
@@ -230,7 +248,7 @@ func (r *run) handleEvent(ctx context.Context, ev runnerscripts.Event) (over boo
 		if malformed != nil {
 			return true, &runnerscripts.ScriptError{Script: runnerscripts.ExecuteQuery, Err: fmt.Errorf("its query_failed is malformed: %w", malformed)}
 		}
-		return true, r.failed(ctx, ev, failed)
+		return true, r.agentFailed(ctx, ev, failed)
 	}
 	r.report(ev)
 	return false, nil
@@ -333,6 +351,18 @@ func (r *run) report(ev runnerscripts.Event) {
 	if !r.left && !r.yield(ev, nil) {
 		r.left = true
 	}
+}
+
+// known reports whether the caller already has an event, and what came with it.
+func (r *run) known(ev runnerscripts.Event) bool {
+	return ev.Index > 0 && ev.Index <= r.query.After
+}
+
+// said returns an event that replaces the last one read.
+func (r *run) said(typ runnerscripts.EventType, payload any) runnerscripts.Event {
+	ev := r.q.events.New(typ, r.query.ID, payload)
+	ev.Index = r.index
+	return ev
 }
 
 // agent returns the process that has the prompt: the live one, or a fresh one.
