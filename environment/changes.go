@@ -67,12 +67,12 @@ func (e *Environment) Changes(ctx context.Context) ([]Change, error) {
 	defer leave()
 	var changes []Change
 	err = e.differ(ctx, false, func(d difference) error {
-		counted, err := e.leaveOut(ctx, e.owner.folders, d)
+		counted, err := e.leaveOut(ctx, e.origin.folders, d)
 		if err != nil {
 			return err
 		}
 		changes = describeChanges(counted)
-		return e.addFilters(ctx, e.owner.folders, changes)
+		return e.addFilters(ctx, e.origin.folders, changes)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("changes of the workspace: %w", err)
@@ -111,7 +111,7 @@ func (e *Environment) Patch(ctx context.Context, w io.Writer) error {
 	}
 	defer leave()
 	err = e.differ(ctx, true, func(d difference) error {
-		changes, err := e.leaveOut(ctx, e.owner.folders, d)
+		changes, err := e.leaveOut(ctx, e.origin.folders, d)
 		if err != nil {
 			return err
 		}

@@ -37,11 +37,11 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 		_, err := p.Terminate(context.WithoutCancel(ctx))
 		return errors.Join(err, p.Close())
 	}
-	own := owner{release: terminate, kept: cfg.Sandbox.Keep, log: kept.NewLog(cfg.firstRecord(p, cfg.Sandbox.Keep))}
+	from := origin{release: terminate, kept: cfg.Sandbox.Keep, log: kept.NewLog(cfg.firstRecord(p, cfg.Sandbox.Keep))}
 	if cfg.Sandbox.Keep {
-		own.release = p.Close
+		from.release = p.Close
 	}
-	e, err := prepare(ctx, p, cfg, own)
+	e, err := prepare(ctx, p, cfg, from)
 	if err != nil {
 		return nil, errors.Join(err, terminate())
 	}
@@ -49,7 +49,7 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 		return nil, errors.Join(err, e.Terminate(ctx))
 	}
 	if cfg.Name != "" {
-		if err := e.owner.log.SetName(ctx, cfg.Name, lives); err != nil {
+		if err := e.origin.log.SetName(ctx, cfg.Name, lives); err != nil {
 			return nil, errors.Join(err, e.Terminate(ctx))
 		}
 	}
@@ -86,11 +86,11 @@ func Attach(ctx context.Context, cfg Config, id string) (*Environment, error) {
 	if err != nil {
 		return nil, explainUnknown(fmt.Errorf("attach to the sandbox: %w", cfg.Sandbox.settingError(err)), cfg.Sandbox.Type, id)
 	}
-	own := owner{release: p.Close, placed: true, kept: true}
-	if cfg, err = readRecord(ctx, p, cfg, &own); err != nil {
+	from := origin{release: p.Close, placed: true, kept: true}
+	if cfg, err = readRecord(ctx, p, cfg, &from); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
-	e, err := prepare(ctx, p, cfg, own)
+	e, err := prepare(ctx, p, cfg, from)
 	if err != nil {
 		return nil, errors.Join(err, p.Close())
 	}

@@ -30,7 +30,7 @@ type Environment struct {
 	cfg     Config // changes only while the environment is made
 	log     hclog.Logger
 	most    int64 // limit of the contents that WorkspaceFiles returns, in bytes
-	owner   owner
+	origin  origin
 	scripts *script.Host
 	queries *query.Queries
 	base    baseline
@@ -56,8 +56,8 @@ type Environment struct {
 // failed.
 const probeTimeout = 5 * time.Second
 
-// owner says how an environment got its sandbox and what it does with it at Close.
-type owner struct {
+// origin says how an environment got its sandbox and what it does with it at Close.
+type origin struct {
 	release func() error // called by Close; may be nil
 	// log is where this machine remembers the sandbox; nil if it does not.
 	log *kept.Log
@@ -90,15 +90,15 @@ func New(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config) (*E
 	if err := cfg.checkAgent(ctx); err != nil {
 		return nil, err
 	}
-	return prepare(ctx, p, cfg, owner{})
+	return prepare(ctx, p, cfg, origin{})
 }
 
-func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config, own owner) (*Environment, error) {
+func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config, from origin) (*Environment, error) {
 	if err := errors.Join(cfg.check(), cfg.admit(p)); err != nil {
 		return nil, err
 	}
-	meter := gateway.NewMeter(cfg.Budget, cfg.Used.Add(own.used))
-	opened, err := gate.Open(ctx, p, cfg.gateConfig(own, meter))
+	meter := gateway.NewMeter(cfg.Budget, cfg.Used.Add(from.used))
+	opened, err := gate.Open(ctx, p, cfg.gateConfig(from, meter))
 	if err != nil {
 		return nil, err
 	}
@@ -107,15 +107,15 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 		cfg.SessionID = uuid.NewString()
 	}
 	e := &Environment{
-		prim: p, cfg: cfg, owner: own, gate: opened, meter: meter, hosts: cfg.Sandbox.AllowHosts,
+		prim: p, cfg: cfg, origin: from, gate: opened, meter: meter, hosts: cfg.Sandbox.AllowHosts,
 		log: cfg.logOf(p.ID()).With(eventlog.Session, cfg.SessionID), most: maxListedContent, setup: make(chan struct{}, 1),
 	}
 	e.scripts = script.NewHost(script.Config{
-		Sandbox: p, Own: cfg.Scripts.byName(), Runner: cfg.Runner, Env: cfg.Agent.Env, Kept: own.kept, Check: e.checkAgent, Tell: cfg.tell, Probe: probeTimeout,
+		Sandbox: p, Own: cfg.Scripts.byName(), Runner: cfg.Runner, Env: cfg.Agent.Env, Kept: from.kept, Check: e.checkAgent, Tell: cfg.tell, Probe: probeTimeout,
 		Events: script.Events{Session: cfg.SessionID, Log: e.log, Hide: redact.New(append(secretsOfConfig(cfg), opened.Secrets()...))},
 	})
 	e.queries = query.New(query.Config{
-		Scripts: e.scripts, Profile: cfg.Profile, Raw: cfg.Raw, Meter: meter, Gate: opened, Kept: own.log, Attached: own.placed,
+		Scripts: e.scripts, Profile: cfg.Profile, Raw: cfg.Raw, Meter: meter, Gate: opened, Kept: from.log, Attached: from.placed,
 		Session: runnerscripts.Session{
 			Protocol: runnerscripts.Protocol, SessionID: cfg.SessionID, Agent: cfg.Agent, Paths: p.Paths(), Gateway: opened.At,
 		},
@@ -123,15 +123,15 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 		Prepare:     e.prepareFor, CheckAwake: e.checkNotPaused, OutOfMemory: e.outOfMemory,
 		Grace: runnerscripts.DefaultInterruptGrace, Margin: query.KillMargin,
 	})
-	if own.placed {
-		e.base.read = func(ctx context.Context) error { return e.base.readFrom(ctx, p, own) }
+	if from.placed {
+		e.base.read = func(ctx context.Context) error { return e.base.readFrom(ctx, p, from) }
 		return e, nil
 	}
 	states := e.base.begin(cfg)
 	if err := e.place(ctx, cfg.Workspace, states); err != nil {
 		return nil, errors.Join(err, opened.Close(), e.base.close())
 	}
-	e.owner.folders = foldersOf(cfg.Workspace)
+	e.origin.folders = foldersOf(cfg.Workspace)
 	if err := e.base.take(ctx, p, cfg, states); err != nil {
 		return nil, errors.Join(fmt.Errorf("remember the workspace: %w", err), opened.Close(), e.base.close())
 	}
@@ -194,7 +194,7 @@ func (e *Environment) Close() error {
 			p.Close()
 		}
 		freeze()
-		if e.owner.release != nil {
+		if e.origin.release != nil {
 			e.ended = e.end()
 		}
 		e.ended = errors.Join(e.ended, e.gate.Close(), e.base.close())
@@ -202,18 +202,18 @@ func (e *Environment) Close() error {
 			e.log.Warn("environment closed with an error", eventlog.Error, e.ended)
 			return
 		}
-		e.log.Info("environment closed", "kept", e.owner.kept)
+		e.log.Info("environment closed", "kept", e.origin.kept)
 	})
 	return e.ended
 }
 
 // end releases the sandbox. If that ends the sandbox, lists show it as ending meanwhile.
 func (e *Environment) end() error {
-	if e.owner.log == nil || e.owner.kept {
-		return e.owner.release()
+	if e.origin.log == nil || e.origin.kept {
+		return e.origin.release()
 	}
-	e.owner.log.Note(func(r *kept.Record) { r.Ending = time.Now().UTC() })
-	err := e.owner.release()
+	e.origin.log.Note(func(r *kept.Record) { r.Ending = time.Now().UTC() })
+	err := e.origin.release()
 	if err == nil {
 		kept.Forget(e.cfg.Sandbox.Type, e.ID())
 	}
@@ -309,7 +309,7 @@ func (e *Environment) wake(ctx context.Context) (freeze func()) {
 	resuming, cancel := context.WithTimeout(ctx, e.scripts.Probe)
 	defer cancel()
 	paused, err := e.isPaused(resuming)
-	ends := e.owner.release != nil && !e.owner.kept
+	ends := e.origin.release != nil && !e.origin.kept
 	// Resume also if Poll reports that it runs: this handle may not know.
 	if rerr := primitives.Resume(resuming, e.prim); rerr != nil || err != nil || !paused || ends {
 		return func() {} // how the processes end shows what is wrong

@@ -63,7 +63,7 @@ func (e *Environment) Fork(ctx context.Context, n int) ([]*Environment, error) {
 // conversation returns the Setup from which a copy's agent resumes the conversation.
 func (e *Environment) conversation(ctx context.Context) (Setup, error) {
 	prepared, first, err := e.isPrepared(ctx)
-	if err != nil || !prepared && (first.Transcript != nil || !e.owner.placed || e.queries.Request().Agent.Name == "") {
+	if err != nil || !prepared && (first.Transcript != nil || !e.origin.placed || e.queries.Request().Agent.Name == "") {
 		return first, err
 	}
 	// Another program may have had the queries of a sandbox that this one has attached to.
@@ -86,15 +86,15 @@ func (e *Environment) copyOn(ctx context.Context, p primitives.EnvironmentPrimit
 	e.mu.Lock()
 	cfg.Sandbox.AllowHosts = e.hosts
 	e.mu.Unlock()
-	own := owner{
+	from := origin{
 		release: func() error { return end(ctx, p) },
-		placed:  true, kept: e.owner.kept,
-		folders: e.owner.folders, baseline: e.owner.baseline, unknown: e.owner.unknown,
+		placed:  true, kept: e.origin.kept,
+		folders: e.origin.folders, baseline: e.origin.baseline, unknown: e.origin.unknown,
 	}
-	if own.kept {
-		own.release, own.log = p.Close, kept.NewLog(cfg.firstRecord(p, true))
+	if from.kept {
+		from.release, from.log = p.Close, kept.NewLog(cfg.firstRecord(p, true))
 	}
-	c, err := prepare(ctx, p, cfg, own)
+	c, err := prepare(ctx, p, cfg, from)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func (e *Environment) copyOn(ctx context.Context, p primitives.EnvironmentPrimit
 	if err := c.base.share(&e.base); err != nil {
 		return nil, errors.Join(err, c.gate.Close(), c.base.close())
 	}
-	if own.kept {
+	if from.kept {
 		err := errors.Join(c.beginRecord(ctx), c.forgetQueries(ctx))
 		if err == nil && start.Transcript != nil {
 			// Another program may have the first query of a copy that stays, and has only what is in it.

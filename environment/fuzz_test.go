@@ -88,7 +88,7 @@ func FuzzRecord(f *testing.F) {
 	})
 	const remembered = "remembered" // the type of sandboxes that this host has a record of
 	sum := sha256.Sum256([]byte("another"))
-	mine := known{note: note{SessionID: "mine"}, Agent: Agent{Name: "script"}, Baseline: hex.EncodeToString(sum[:])}
+	mine := madeRecord{note: note{SessionID: "mine"}, Agent: Agent{Name: "script"}, Baseline: hex.EncodeToString(sum[:])}
 	made, err := json.Marshal(mine)
 	if err == nil {
 		err = kept.NewLog(kept.Record{Type: remembered, ID: p.ID()}).Begin(func(r *kept.Record) { r.Made = made })
@@ -103,7 +103,7 @@ func FuzzRecord(f *testing.F) {
 			}
 		}
 		for _, typ := range []string{"local", remembered} {
-			var own owner
+			var own origin
 			cfg, err := readRecord(t.Context(), p, Config{Sandbox: Sandbox{Type: typ}}, &own)
 			if err != nil {
 				continue

@@ -82,8 +82,8 @@ func checkRules(hosts []string) error {
 }
 
 // gateConfig says what the gateway of a sandbox serves. An agent with its own keys does not use it.
-func (c Config) gateConfig(own owner, meter *gateway.Meter) gate.Config {
-	g := gate.Config{Models: c.modelPolicy(), Meter: meter, AllowHosts: c.Sandbox.AllowHosts, Before: own.gateway, Wait: own.kept, Logger: c.Logger}
+func (c Config) gateConfig(from origin, meter *gateway.Meter) gate.Config {
+	g := gate.Config{Models: c.modelPolicy(), Meter: meter, AllowHosts: c.Sandbox.AllowHosts, Before: from.gateway, Wait: from.kept, Logger: c.Logger}
 	if c.Agent.Name != "" {
 		g.Credentials, g.Record, g.Replay = c.Credentials, c.Record, c.Replay
 	}
@@ -119,8 +119,8 @@ func (e *Environment) SetAllowHosts(hosts []string) error {
 	e.hosts = append([]string{}, hosts...)
 	e.mu.Unlock()
 	e.log.Info("allowed hosts changed", "hosts", hosts)
-	if e.owner.log != nil && e.owner.unknown == nil {
-		e.remember(e.owner.log.Change)
+	if e.origin.log != nil && e.origin.unknown == nil {
+		e.remember(e.origin.log.Change)
 	}
 	return nil
 }

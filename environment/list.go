@@ -10,7 +10,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/environment/internal/kept"
 	"github.com/agentenv-dev/agentenv/internal/eventlog"
-	program "github.com/agentenv-dev/agentenv/internal/owner"
+	"github.com/agentenv-dev/agentenv/internal/owner"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -175,7 +175,7 @@ func (s *SandboxInfo) describe(r *kept.Record) {
 	s.QueryBy = r.By.Host + ":" + r.By.PID
 	if r.Ended.IsZero() {
 		lives := r.By.Liveness()
-		s.QueryOwned, s.QueryLost = lives == program.Alive, lives == program.Dead
+		s.QueryOwned, s.QueryLost = lives == owner.Alive, lives == owner.Dead
 		for _, w := range r.Waiting {
 			s.Waiting = append(s.Waiting, Waiting(w))
 		}

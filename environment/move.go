@@ -43,15 +43,15 @@ func (e *Environment) Move(ctx context.Context, to Config) (*Environment, error)
 	if err != nil {
 		return nil, fmt.Errorf("move: %w", err)
 	}
-	name, end := e.owner.log.Name(), e.Terminate
-	if e.owner.release == nil {
+	name, end := e.origin.log.Name(), e.Terminate
+	if e.origin.release == nil {
 		end = func(context.Context) error { return e.Close() }
 	}
 	if err := end(ctx); err != nil {
 		return moved, fmt.Errorf("move: end the sandbox %s: %w", e.ID(), err)
 	}
 	if name != "" && to.Name == "" {
-		if err := moved.owner.log.SetName(ctx, name, lives); err != nil {
+		if err := moved.origin.log.SetName(ctx, name, lives); err != nil {
 			return moved, fmt.Errorf("move: %w", err)
 		}
 	}
@@ -60,7 +60,7 @@ func (e *Environment) Move(ctx context.Context, to Config) (*Environment, error)
 
 // copyTo creates the other sandbox.
 func (e *Environment) copyTo(ctx context.Context, to Config) (*Environment, error) {
-	if e.owner.unknown != nil {
+	if e.origin.unknown != nil {
 		if err := e.checkAgent(runnerscripts.ReadTranscript); err != nil {
 			return nil, err
 		}
@@ -87,7 +87,7 @@ func (e *Environment) copyTo(ctx context.Context, to Config) (*Environment, erro
 	if err != nil {
 		return nil, err
 	}
-	moved.owner.folders = e.owner.folders
+	moved.origin.folders = e.origin.folders
 	err = errors.Join(moved.takeOverBaseline(ctx, e), moved.takeOverRecord(ctx))
 	if err == nil && to.Agent.Name != "" {
 		_, err = moved.setupSession(ctx, start)
@@ -123,7 +123,7 @@ func (e *Environment) readSetup(ctx context.Context) (Setup, error) {
 	if err != nil || start.Transcript != nil || e.cfg.Agent.Name == "" {
 		return start, err
 	}
-	if e.owner.before != nil {
+	if e.origin.before != nil {
 		start.Transcript, err = e.predecessor(ctx)
 		return start, err
 	}
@@ -197,12 +197,12 @@ func (e *Environment) takeOverBaseline(ctx context.Context, from *Environment) e
 
 // takeOverRecord stores the baseline in a kept sandbox.
 func (e *Environment) takeOverRecord(ctx context.Context) error {
-	if !e.owner.kept {
+	if !e.origin.kept {
 		return nil
 	}
 	if err := e.leaveBaseline(ctx); err != nil {
 		return err
 	}
-	e.remember(e.owner.log.Change)
+	e.remember(e.origin.log.Change)
 	return nil
 }

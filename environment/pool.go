@@ -192,7 +192,7 @@ func (p *Pool) Create(ctx context.Context, cfg Config) (*Environment, error) {
 		defer leave()
 		return end(ctx, w)
 	}
-	e, err := prepare(ctx, w, cfg, owner{release: release})
+	e, err := prepare(ctx, w, cfg, origin{release: release})
 	if err != nil {
 		return nil, errors.Join(err, release())
 	}

@@ -24,7 +24,7 @@ import (
 // note is what a sandbox stores about its environment for the next program, in the folder App. A
 // sandbox that is not kept stores it for its grace period. Any process in the sandbox can change
 // it, so it holds nothing that decides what is run or allowed: this machine stores that, see
-// known.
+// [madeRecord].
 type note struct {
 	SessionID     string   `json:"session_id"`
 	IgnoreChanges []string `json:"ignore_changes,omitempty"`
@@ -44,7 +44,7 @@ var sessionPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,127}$`)
 // writeRecord stores what [Attach] needs. For a sandbox that is not kept it leaves out the state
 // of the workspace, which takes long.
 func (e *Environment) writeRecord(ctx context.Context) error {
-	if e.owner.kept {
+	if e.origin.kept {
 		if err := e.leaveBaseline(ctx); err != nil && !errors.Is(err, errors.ErrUnsupported) {
 			return err
 		}
@@ -69,7 +69,7 @@ func (e *Environment) writeBaseline(ctx context.Context, packed io.Reader) error
 	if err != nil {
 		return fmt.Errorf("leave the workspace's state in the sandbox: %w", err)
 	}
-	e.owner.baseline = hex.EncodeToString(sum.Sum(nil))
+	e.origin.baseline = hex.EncodeToString(sum.Sum(nil))
 	return nil
 }
 
@@ -103,7 +103,7 @@ func (e *Environment) beginRecord(ctx context.Context) error {
 	if err := e.writeNote(ctx); err != nil {
 		return err
 	}
-	e.remember(e.owner.log.Begin)
+	e.remember(e.origin.log.Begin)
 	return nil
 }
 
@@ -112,7 +112,7 @@ func (e *Environment) beginRecord(ctx context.Context) error {
 func (e *Environment) remember(store func(func(*kept.Record)) error) {
 	agent := e.queries.Request().Agent
 	agent.Env = nil
-	k := known{note: e.ownNote(), Agent: agent, Profile: &e.cfg.Profile, Folders: e.owner.folders, Baseline: e.owner.baseline, Gateway: e.gate.At, Network: e.cfg.Sandbox.Network}
+	k := madeRecord{note: e.ownNote(), Agent: agent, Profile: &e.cfg.Profile, Folders: e.origin.folders, Baseline: e.origin.baseline, Gateway: e.gate.At, Network: e.cfg.Sandbox.Network}
 	e.mu.Lock()
 	k.AllowHosts = e.hosts
 	e.mu.Unlock()
@@ -120,7 +120,7 @@ func (e *Environment) remember(store func(func(*kept.Record)) error) {
 	if err == nil {
 		err = store(func(r *kept.Record) { r.Made, r.Agent = made, cmp.Or(agent.Name, r.Agent) })
 	}
-	if err != nil && e.owner.kept {
+	if err != nil && e.origin.kept {
 		e.cfg.tell(fmt.Sprintf("name the agent when you attach to %s: this machine cannot remember it: %v", e.ID(), err))
 	}
 }
@@ -128,18 +128,18 @@ func (e *Environment) remember(store func(func(*kept.Record)) error) {
 // rememberAgent records the agent that was just prepared in a kept sandbox, if it is the first
 // agent or differs from the recorded one.
 func (e *Environment) rememberAgent() {
-	if !e.owner.agentless && e.owner.before == nil || e.cfg.Agent.Name == "" {
+	if !e.origin.agentless && e.origin.before == nil || e.cfg.Agent.Name == "" {
 		return
 	}
-	e.owner.agentless, e.owner.before = false, nil
-	e.remember(e.owner.log.Change)
+	e.origin.agentless, e.origin.before = false, nil
+	e.remember(e.origin.log.Change)
 }
 
 // readRecord fills in what cfg leaves open: from this machine's record if the sandbox's note
-// names the same session, else only from the note. It sets own.unknown if the record cannot be
+// names the same session, else only from the note. It sets from.unknown if the record cannot be
 // used. What limits the sandbox counts in any case: the sandbox can change its note.
-func readRecord(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config, own *owner) (Config, error) {
-	k, err := own.recall(cfg.firstRecord(p, true))
+func readRecord(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config, from *origin) (Config, error) {
+	k, err := from.recall(cfg.firstRecord(p, true))
 	if err != nil {
 		return cfg, err
 	}
@@ -155,14 +155,14 @@ func readRecord(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Conf
 	switch {
 	case err != nil:
 		return cfg, err
-	case own.unknown != nil:
+	case from.unknown != nil:
 	case n == nil && k == nil: // no environment has made the sandbox
 	case k == nil:
-		own.unknown = errors.New("this machine does not remember the sandbox, which another machine or user has made")
+		from.unknown = errors.New("this machine does not remember the sandbox, which another machine or user has made")
 	case n == nil, k.SessionID != n.SessionID:
-		own.unknown = errors.New("the sandbox is not the one that this machine remembers, or the note of its session was changed in it")
+		from.unknown = errors.New("the sandbox is not the one that this machine remembers, or the note of its session was changed in it")
 	default:
-		n, cfg = &k.note, own.use(k, cfg)
+		n, cfg = &k.note, from.use(k, cfg)
 	}
 	if n != nil {
 		cfg.SessionID = cmp.Or(cfg.SessionID, n.SessionID)
@@ -195,11 +195,11 @@ func readNote(ctx context.Context, p primitives.EnvironmentPrimitive) (*note, er
 
 // recall reads this machine's record of a sandbox; nil if there is none. It sets o.unknown if
 // records cannot be read at all.
-func (o *owner) recall(first kept.Record) (*known, error) {
+func (o *origin) recall(first kept.Record) (*madeRecord, error) {
 	var r *kept.Record
 	var err error
 	o.log, r, err = kept.Resume(first)
-	k := new(known)
+	k := new(madeRecord)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil
@@ -220,7 +220,7 @@ func (o *owner) recall(first kept.Record) (*known, error) {
 }
 
 // use takes from the record of the same sandbox what cfg leaves open.
-func (o *owner) use(k *known, cfg Config) Config {
+func (o *origin) use(k *madeRecord, cfg Config) Config {
 	o.baseline, o.agentless, o.folders, o.gateway = k.Baseline, k.Agent.Name == "", k.Folders, k.Gateway
 	if cfg.Agent.Name == "" {
 		env := cfg.Agent.Env
@@ -242,14 +242,14 @@ func (e *Environment) checkAgent(script string) error {
 	switch {
 	case e.cfg.Agent.Name != "" || len(e.cfg.Scripts.byName()[script]) > 0:
 		return nil
-	case e.owner.unknown != nil:
-		return fmt.Errorf("%w: agent: %w; name it in Config.Agent", ErrConfig, e.owner.unknown)
+	case e.origin.unknown != nil:
+		return fmt.Errorf("%w: agent: %w; name it in Config.Agent", ErrConfig, e.origin.unknown)
 	}
 	return fmt.Errorf("%w: agent: no agent is known to have run in %s; name one in Config.Agent", ErrConfig, e.ID())
 }
 
 // readFrom reads the workspace as it was when the sandbox was created.
-func (b *baseline) readFrom(ctx context.Context, p primitives.EnvironmentPrimitive, own owner) (err error) {
+func (b *baseline) readFrom(ctx context.Context, p primitives.EnvironmentPrimitive, from origin) (err error) {
 	r, err := p.Open(ctx, path.Join(p.Paths().App, baselineFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("the sandbox has no record of its beginning: %w; make it with Keep to compare it with that", errors.ErrUnsupported)
@@ -258,8 +258,8 @@ func (b *baseline) readFrom(ctx context.Context, p primitives.EnvironmentPrimiti
 		return err
 	}
 	defer func() { err = errors.Join(err, r.Close()) }()
-	if own.unknown != nil {
-		return fmt.Errorf("its own word for its beginning does not count: %w: %w; compare it where it was made", errors.ErrUnsupported, own.unknown)
+	if from.unknown != nil {
+		return fmt.Errorf("its own word for its beginning does not count: %w: %w; compare it where it was made", errors.ErrUnsupported, from.unknown)
 	}
 	sum := sha256.New()
 	all := io.TeeReader(r, sum)
@@ -267,7 +267,7 @@ func (b *baseline) readFrom(ctx context.Context, p primitives.EnvironmentPrimiti
 		return err
 	}
 	_, err = io.Copy(io.Discard, io.LimitReader(all, maxPadding))
-	if err == nil && hex.EncodeToString(sum.Sum(nil)) != own.baseline {
+	if err == nil && hex.EncodeToString(sum.Sum(nil)) != from.baseline {
 		err = errors.New("its record was changed in the sandbox")
 	}
 	if err != nil {
@@ -277,8 +277,8 @@ func (b *baseline) readFrom(ctx context.Context, p primitives.EnvironmentPrimiti
 	return err
 }
 
-// known is this machine's record of a sandbox, in a file that nothing in the sandbox can write.
-type known struct {
+// madeRecord is the entry "made" of this machine's record of a sandbox, in a file that nothing in the sandbox can write.
+type madeRecord struct {
 	note
 	Agent   Agent    `json:"agent"`
 	Profile *Profile `json:"profile,omitempty"`

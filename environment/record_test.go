@@ -175,7 +175,7 @@ func TestARecordThatCannotBeOfASessionIsDamaged(t *testing.T) {
 }
 
 // remembered stores what this machine remembers of a sandbox, and returns what it takes from that when it attaches.
-func remembered(t *testing.T, p primitives.EnvironmentPrimitive, made any) (Config, owner, error) {
+func remembered(t *testing.T, p primitives.EnvironmentPrimitive, made any) (Config, origin, error) {
 	t.Helper()
 	data, err := json.Marshal(made)
 	if err == nil {
@@ -184,7 +184,7 @@ func remembered(t *testing.T, p primitives.EnvironmentPrimitive, made any) (Conf
 	if err != nil {
 		t.Fatal(err)
 	}
-	var own owner
+	var own origin
 	cfg, err := readRecord(t.Context(), p, Config{Sandbox: Sandbox{Type: "local"}}, &own)
 	return cfg, own, err
 }
@@ -193,7 +193,7 @@ func remembered(t *testing.T, p primitives.EnvironmentPrimitive, made any) (Conf
 func TestWhatASandboxMayReachDoesNotDependOnItsNote(t *testing.T) {
 	t.Setenv("XDG_STATE_HOME", t.TempDir())
 	p := create(t, Config{Scripts: Scripts{SetupSession: fine()}}).Primitive()
-	made := known{note: note{SessionID: "mine"}, Agent: Agent{Name: "script"}, Network: "none", AllowHosts: []string{"example.com"}}
+	made := madeRecord{note: note{SessionID: "mine"}, Agent: Agent{Name: "script"}, Network: "none", AllowHosts: []string{"example.com"}}
 	file := filepath.Join(p.Paths().App, noteFile)
 	for content, sees := range map[string]string{`{"session_id":"mine"}`: "script", `{"session_id":"another"}`: "", "": ""} {
 		err := os.WriteFile(file, []byte(content), 0o600)

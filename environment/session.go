@@ -90,7 +90,7 @@ func (e *Environment) setupSession(ctx context.Context, s Setup) (runnerscripts.
 // predecessor returns the conversation of the agent that worked in the sandbox before this one,
 // and ends that agent; nil for none. The caller holds setup.
 func (e *Environment) predecessor(ctx context.Context) (*runnerscripts.Transcript, error) {
-	before := e.owner.before
+	before := e.origin.before
 	if before == nil {
 		return nil, nil
 	}
@@ -129,7 +129,7 @@ func (e *Environment) prepareOnce(ctx context.Context) (runnerscripts.SetupData,
 
 // prepareFor prepares the session for a query, unless the agent before the session's agent continues it.
 func (e *Environment) prepareFor(ctx context.Context, id string) (runnerscripts.SetupData, error) {
-	if e.owner.before != nil {
+	if e.origin.before != nil {
 		if goesOn, err := e.queries.GoesOn(ctx, id); goesOn || err != nil {
 			return runnerscripts.SetupData{}, err
 		}
