@@ -1,9 +1,10 @@
 // Command envctl runs coding agents in sandboxes and looks into them.
 //
 // Where to look: root.go lists the commands, most of them in the file of their name; create.go
-// also has rm, copy.go and copy_out.go are cp, list.go is ls. target.go, make.go, agent.go and
-// workspace.go have the flags that commands share; find.go finds a sandbox by its ID or name, and
-// find_session.go the session that a word means.
+// also has rm, copy.go and copy_out.go are cp, list.go is ls, and checkpoints.go has log, rewind,
+// fork and compare. target.go, make.go, agent.go, workspace.go and logging.go have the flags that
+// commands share; find.go finds a sandbox by its ID or name, and find_session.go the session that
+// a word means.
 // view.go shows what happens in queries, printer*.go what an event looks like, permission.go and
 // form.go ask the user; result.go brings changes out. internal/term writes to the terminal,
 // internal/acp serves an editor.
