@@ -92,11 +92,11 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 			return err
 		}
 	}
-	w := f.app.newView(answer, f.app.newTranscriptPrinter(f.asJSON))
-	w.withoutEnv = len(cfg.Agent.Env) == 0 && len(prompts) > 0
-	cfg.OnPermission, cfg.PermissionTimeout = w.decide, -1
+	v := f.app.newView(answer, f.app.newTranscriptPrinter(f.asJSON))
+	v.withoutEnv = len(cfg.Agent.Env) == 0 && len(prompts) > 0
+	cfg.OnPermission, cfg.PermissionTimeout = v.decide, -1
 	cfg.Budget.Ask = cfg.Budget.Ask || answer.policy == permissionAsk
-	defer func() { err = errors.Join(err, w.show.finish()) }()
+	defer func() { err = errors.Join(err, v.show.finish()) }()
 	sandbox := &found
 	if missing != nil {
 		sandbox = nil
@@ -111,9 +111,9 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 			}
 		}
 		if sandbox != nil && !stored.Environment.Sandbox.Keep && len(prompts) == 0 {
-			return w.lookAt(ctx, st, state, *sandbox) // opening the session would end the sandbox afterwards
+			return v.lookAt(ctx, st, state, *sandbox) // opening the session would end the sandbox afterwards
 		}
-		err := w.resumeSession(ctx, state, stored, prompts)
+		err := v.resumeSession(ctx, state, stored, prompts)
 		if errors.Is(err, store.ErrLocked) && missing != nil {
 			_, found, missing = f.locate(ctx, state.Environment.ID)
 		}
@@ -122,8 +122,8 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 	switch {
 	case errors.Is(err, store.ErrLocked) && len(prompts) == 0 && missing == nil:
 		// The owner of the session runs. If the sandbox is kept, its query can be followed.
-		w.unnumbered = true // the store has other numbers
-		followed := f.follow(ctx, w, cfg, found, prompts)
+		v.unnumbered = true // the store has other numbers
+		followed := f.follow(ctx, v, cfg, found, prompts)
 		if status, ok := errors.AsType[*exitError](followed); ok && status.code == exitUsage && status.err != nil {
 			return err
 		}
@@ -133,12 +133,12 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 	case missing != nil:
 		return missing
 	}
-	return f.follow(ctx, w, cfg, found, prompts)
+	return f.follow(ctx, v, cfg, found, prompts)
 }
 
 // follow follows the query of a sandbox and runs the prompts, without opening a stored session.
-func (f *attachFlags) follow(ctx context.Context, w *view, cfg environment.Config, found location, prompts []string) (err error) {
-	answer := w.answer
+func (f *attachFlags) follow(ctx context.Context, v *view, cfg environment.Config, found location, prompts []string) (err error) {
+	answer := v.answer
 	cfg.Sandbox = found.sandbox
 	env, err := environment.Attach(ctx, cfg, found.id)
 	if err != nil {
@@ -152,9 +152,9 @@ func (f *attachFlags) follow(ctx context.Context, w *view, cfg environment.Confi
 	}
 	if unseen || len(prompts) == 0 {
 		if found.inUse && f.permission == "" && answer.policy == permissionDeny {
-			w.answer = nil // its owner answers
+			v.answer = nil // its owner answers
 		}
-		err = w.print(ctx, w.numbered(env.FollowQuery(ctx, 0)))
+		err = v.print(ctx, v.numbered(env.FollowQuery(ctx, 0)))
 	}
 	switch {
 	case errors.Is(err, environment.ErrNoQuery) && len(prompts) == 0:
@@ -166,12 +166,12 @@ func (f *attachFlags) follow(ctx context.Context, w *view, cfg environment.Confi
 		fmt.Fprintf(f.app.err, "the query goes on: follow it with 'envctl attach %s'\n", whereFlag(found.sandbox)+env.ID())
 		return err
 	}
-	w.answer = answer
+	v.answer = answer
 	for _, p := range prompts {
 		if err != nil {
 			break // a failure ends the conversation, as in run
 		}
-		err = w.print(ctx, w.numbered(env.ExecuteQuery(ctx, environment.Query{Prompt: p})))
+		err = v.print(ctx, v.numbered(env.ExecuteQuery(ctx, environment.Query{Prompt: p})))
 	}
 	return err
 }

@@ -150,8 +150,8 @@ func (f *runFlags) run(ctx context.Context, prompts []string) (err error) {
 	if len(prompts) > 1 {
 		show = f.app.newTranscriptPrinter(f.asJSON) // says which prompt is answered
 	}
-	w := f.app.newView(answer, show)
-	cfg.OnPermission, cfg.PermissionTimeout = w.decide, answer.timeout()
+	v := f.app.newView(answer, show)
+	cfg.OnPermission, cfg.PermissionTimeout = v.decide, answer.timeout()
 	st, closeStore, stored, err := f.app.storeOfRuns(ctx, f.keep)
 	if err != nil {
 		return err
@@ -183,8 +183,8 @@ func (f *runFlags) run(ctx context.Context, prompts []string) (err error) {
 	if stored {
 		f.stored = s.ID()
 	}
-	err = w.prompts(ctx, logOf(s, st), prompts)
-	err = errors.Join(err, w.show.finish())
+	err = v.prompts(ctx, logOf(s, st), prompts)
+	err = errors.Join(err, v.show.finish())
 	if state, _ := s.State(ctx); state.Environment.Status != session.EnvironmentReady && f.keep {
 		made.Store(nil) // the agent could not be started, and the sandbox has ended
 	}

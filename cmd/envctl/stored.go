@@ -116,16 +116,16 @@ func (t *target) overrideStored(stored *environment.Config, given environment.Co
 
 // resumeSession continues a stored session with the prompts. Without prompts it prints the running query,
 // or the last one.
-func (w *view) resumeSession(ctx context.Context, state session.State, cfg session.Config, prompts []string) (err error) {
+func (v *view) resumeSession(ctx context.Context, state session.State, cfg session.Config, prompts []string) (err error) {
 	if len(prompts) == 0 && state.Query == nil && len(state.Queued) == 0 {
-		return w.last(ctx, allOf(ctx, cfg.Store, state.ID), state)
+		return v.last(ctx, allOf(ctx, cfg.Store, state.ID), state)
 	}
 	var made atomic.Pointer[environment.Environment]
 	cfg.Create = func(ctx context.Context, cfg environment.Config) (*environment.Environment, error) {
 		env, err := environment.Create(ctx, cfg)
 		if err == nil {
 			made.Store(env)
-			w.answer.inside(env)
+			v.answer.inside(env)
 		}
 		return env, err
 	}
@@ -133,10 +133,10 @@ func (w *view) resumeSession(ctx context.Context, state session.State, cfg sessi
 	if err != nil {
 		return notOpened(ctx, err)
 	}
-	defer func() { err = errors.Join(err, w.app.closeSession(ctx, s, made.Load())) }()
+	defer func() { err = errors.Join(err, v.app.closeSession(ctx, s, made.Load())) }()
 	turns := s.Turns()
 	if len(turns) == 0 && len(prompts) == 0 {
-		return w.last(ctx, allOf(ctx, cfg.Store, state.ID), state)
+		return v.last(ctx, allOf(ctx, cfg.Store, state.ID), state)
 	}
 	log := logOf(s, cfg.Store)
 	if len(turns) > 0 {
@@ -148,14 +148,14 @@ func (w *view) resumeSession(ctx context.Context, state session.State, cfg sessi
 		return err
 	}
 	for _, turn := range turns {
-		if err := w.print(ctx, log.turn(ctx, turn)); err != nil {
+		if err := v.print(ctx, log.turn(ctx, turn)); err != nil {
 			if ctx.Err() != nil {
-				fmt.Fprintf(w.app.err, "the query goes on: follow it with 'envctl attach %s'\n", w.app.shortSession(state.ID))
+				fmt.Fprintf(v.app.err, "the query goes on: follow it with 'envctl attach %s'\n", v.app.shortSession(state.ID))
 			}
 			return err
 		}
 	}
-	return w.prompts(ctx, log, prompts)
+	return v.prompts(ctx, log, prompts)
 }
 
 // closeSession closes a session. env is the sandbox that ends with the session; it may be nil.
@@ -175,12 +175,12 @@ func (a *app) closeSession(ctx context.Context, s *session.AgentSession, env *en
 
 // lookAt prints the events of the last query in a sandbox that is not kept. The query belongs to the
 // program that began it.
-func (w *view) lookAt(ctx context.Context, st store.Store, state session.State, at location) error {
-	err := w.last(ctx, allOf(ctx, st, state.ID), state)
+func (v *view) lookAt(ctx context.Context, st store.Store, state session.State, at location) error {
+	err := v.last(ctx, allOf(ctx, st, state.ID), state)
 	switch {
 	case err != nil || state.Query == nil:
 	case at.inUse:
-		fmt.Fprintln(w.app.err, "so far: its program goes on with the query")
+		fmt.Fprintln(v.app.err, "so far: its program goes on with the query")
 	default:
 		err = fmt.Errorf("the program of the query has died, and the query with it; give a prompt to go on, until the grace of the sandbox is over: 'envctl attach %s PROMPT'", at.id)
 	}
@@ -194,7 +194,7 @@ func allOf(ctx context.Context, st store.Store, id string) func() iter.Seq2[runn
 
 // last prints the events of a session's last query; after 'envctl rewind', of the checkpoint's
 // query.
-func (w *view) last(ctx context.Context, events func() iter.Seq2[runnerscripts.Event, error], state session.State) error {
+func (v *view) last(ctx context.Context, events func() iter.Seq2[runnerscripts.Event, error], state session.State) error {
 	id, rewound := "", false
 	for _, c := range state.Checkpoints {
 		if c.Number == state.Checkpoint {
@@ -210,9 +210,9 @@ func (w *view) last(ctx context.Context, events func() iter.Seq2[runnerscripts.E
 		}
 	}
 	if id == "" {
-		return usagef("no query has been begun in the session %s that could be shown; give a prompt", w.app.shortSession(state.ID))
+		return usagef("no query has been begun in the session %s that could be shown; give a prompt", v.app.shortSession(state.ID))
 	}
-	return w.print(ctx, ofQuery(events(), id))
+	return v.print(ctx, ofQuery(events(), id))
 }
 
 // ofQuery returns the events from a query's first to its last, without those of other queries,

@@ -72,7 +72,7 @@ func (v *view) printed(request string) chan struct{} {
 func (v *view) requested(request string) {
 	c := v.printed(request)
 	select {
-	case <-c: // the event came again
+	case <-c: // resolved comes after the event was printed
 	default:
 		close(c)
 	}
