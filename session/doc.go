@@ -29,11 +29,14 @@
 // calls, subagents, usage. The same fold serves live events, a stored log
 // and the agent's own history.
 //
-// Where to look: session.go opens a session and rebuilds its state; turn.go and worker.go run prompts; sandbox.go creates
-// the sandbox, also a new one for an old conversation, which beginning.go reads; checkpoint.go and transcript.go store
-// what that needs, and package internal/workspace the files; rewind.go, fork.go and move.go choose another beginning;
-// durable.go follows the query of a killed program; log.go numbers and stores events; state.go and reduce.go fold them;
-// permission.go and interrupt.go answer the agent.
+// Where to look: config.go says what is configured, and record.go stores that; session.go opens a session and rebuilds its
+// state; turn.go and worker.go run prompts, within the limits of limit.go; sandbox.go creates the sandbox, also a new one
+// for an old conversation, which beginning.go reads; monitor.go watches the sandbox, and files.go has its files;
+// checkpoint.go and transcript.go store what another sandbox needs, package internal/workspace the files, and prune.go
+// removes old checkpoints; rewind.go, fork.go and move.go choose another beginning; durable.go follows the query of a
+// killed program; log.go numbers and stores events, which ready.go gathers; state.go folds them into a state, reduce.go
+// into the conversation of conversation.go; permission.go and interrupt.go answer the agent; host.go keeps many sessions
+// open.
 //
 // The package is for programs that build on conversations. To run
 // an agent once, without storing anything, use package environment.
