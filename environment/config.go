@@ -86,8 +86,8 @@ type Config struct {
 	// Workspace says what the workspace starts with. The sources are placed in order; later ones
 	// overwrite earlier ones.
 	Workspace []Source `json:"workspace,omitempty"`
-	// States is where package session stores the states of the workspace. Nil means a temporary file of this machine,
-	// for as long as the environment is open.
+	// States is where package session stores the states of the workspace; other programs leave it nil, which means a
+	// temporary file of this machine, for as long as the environment is open.
 	States *workspace.Tracker `json:"-"`
 	// Checkpoints says which files the checkpoints of a session have.
 	Checkpoints Checkpoints `json:"checkpoints,omitzero"`

@@ -3,6 +3,8 @@
 //
 // Where to look, by file: host starts and ends scripts and knows which run; runner finds the runner; process is one running
 // script; durable is a script that outlives this program; events makes the events of the host from what a script prints.
+//
+// The package of the same name below runnerscripts/runner is the scripted agent.
 package script
 
 import (

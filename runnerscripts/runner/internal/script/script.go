@@ -4,6 +4,8 @@
 // the smallest complete driver.
 //
 // The agent's history is the JSON lines of its events, in the agent's HOME.
+//
+// The package of the same name below environment runs the runner scripts.
 package script
 
 import (
