@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"slices"
@@ -102,9 +101,6 @@ func (f *acpFlags) configure(ctx context.Context) (environment.Config, error) {
 	if err := f.agentFlags.apply(ctx, f.config, &cfg); err != nil {
 		return cfg, err
 	}
-	if !slices.Contains(agentNames(), cfg.Agent.Name) {
-		return cfg, noAgent(cfg.Agent.Name)
-	}
 	switch s := cfg.Sandbox; {
 	case len(cfg.Workspace) > 0, s.Workspace != "":
 		return cfg, usagef("workspace: the editor's folder is the workspace; remove it from the configuration")
@@ -142,41 +138,4 @@ func owner(folder string) string {
 		return ""
 	}
 	return fmt.Sprintf("%d:%d", st.Uid, st.Gid)
-}
-
-// agentModes returns the permission modes of an agent, the initial one first. It returns nil if
-// only the agent knows them.
-func agentModes(a runnerscripts.Agent) []string {
-	switch a.Name {
-	case "claude":
-		return []string{"default", "acceptEdits", "plan", "dontAsk"}
-	case "codex":
-		return []string{"untrusted", "plan", "read-only", "auto", "full-access"}
-	case "gemini":
-		return []string{"default", "autoEdit", "yolo", "plan"}
-	case "opencode":
-		return append([]string{"build", "acceptEdits", "auto", "plan"}, ownModes(a.Config)...)
-	case "script":
-		return []string{"default", "acceptEdits", "bypassPermissions"}
-	}
-	return nil
-}
-
-// ownModes returns the agents that an OpenCode configuration defines, without the subagents.
-// OpenCode treats them as modes.
-func ownModes(config json.RawMessage) []string {
-	var c struct {
-		Agent map[string]struct {
-			Mode string `json:"mode"`
-		} `json:"agent"`
-	}
-	_ = json.Unmarshal(config, &c) // the agent reports an invalid configuration
-	var names []string
-	for name, a := range c.Agent {
-		if a.Mode != "subagent" {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names
 }

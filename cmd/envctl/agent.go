@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/input"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
 // agentFlags are the flags that choose and configure the agent of a new sandbox.
@@ -27,9 +28,62 @@ func (f *agentFlags) flags(cmd *cobra.Command) {
 	_ = cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(agentNames(), cobra.ShellCompDirectiveNoFileComp))
 }
 
-// agentNames returns the names of the agents that this version's runner supports.
+// knownAgents are the agents that this version's runner supports, by name.
+var knownAgents = []struct {
+	name  string   // also of its program
+	npm   string   // the package of the program; empty if the agent has no program of its own
+	modes []string // the permission modes, the initial one first; nil if only the agent knows them
+}{
+	{name: "acp"},
+	{"claude", "@anthropic-ai/claude-code", []string{"default", "acceptEdits", "plan", "dontAsk"}},
+	{"codex", "@openai/codex", []string{"untrusted", "plan", "read-only", "auto", "full-access"}},
+	{name: "command"},
+	{"gemini", "@google/gemini-cli", []string{"default", "autoEdit", "yolo", "plan"}},
+	{"opencode", "opencode-ai", []string{"build", "acceptEdits", "auto", "plan"}},
+	{name: "script", modes: []string{"default", "acceptEdits", "bypassPermissions"}},
+}
+
+// agentNames returns the names of the agents.
 func agentNames() []string {
-	return []string{"acp", "claude", "codex", "command", "gemini", "opencode", "script"}
+	var names []string
+	for _, a := range knownAgents {
+		names = append(names, a.name)
+	}
+	return names
+}
+
+// agentModes returns the permission modes of an agent, the initial one first. It returns nil if
+// only the agent knows them.
+func agentModes(a runnerscripts.Agent) []string {
+	for _, known := range knownAgents {
+		switch {
+		case known.name != a.Name:
+		case a.Name == "opencode":
+			return slices.Concat(known.modes, ownModes(a.Config))
+		default:
+			return slices.Clone(known.modes)
+		}
+	}
+	return nil
+}
+
+// ownModes returns the agents that an OpenCode configuration defines, without the subagents.
+// OpenCode treats them as modes.
+func ownModes(config json.RawMessage) []string {
+	var c struct {
+		Agent map[string]struct {
+			Mode string `json:"mode"`
+		} `json:"agent"`
+	}
+	_ = json.Unmarshal(config, &c) // the agent reports an invalid configuration
+	var names []string
+	for name, a := range c.Agent {
+		if a.Mode != "subagent" {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // apply overrides the configuration with the flags. file is the path of the configuration file,

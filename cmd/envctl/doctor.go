@@ -95,11 +95,11 @@ func (a *app) examine(ctx context.Context, cfg environment.Config) []finding {
 	for _, typ := range allTypes(cfg.Sandbox) {
 		findings = append(findings, checkType(ctx, cfg, typ)...)
 	}
-	for _, agent := range []struct{ program, pkg string }{
-		{"claude", "@anthropic-ai/claude-code"}, {"codex", "@openai/codex"}, {"gemini", "@google/gemini-cli"}, {"opencode", "opencode-ai"},
-	} {
-		findings = append(findings, checkTool(ctx, "agent "+agent.program, agent.program,
-			"for local sandboxes, install it with: npm install -g "+agent.pkg, "--version"))
+	for _, agent := range knownAgents {
+		if agent.npm != "" {
+			findings = append(findings, checkTool(ctx, "agent "+agent.name, agent.name,
+				"for local sandboxes, install it with: npm install -g "+agent.npm, "--version"))
+		}
 	}
 	return append(findings,
 		checkTool(ctx, "git", "git", "needed for workspaces from git, for --gitignore, --history and --branch; install git", "--version"),

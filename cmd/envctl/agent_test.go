@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -26,6 +27,23 @@ func TestModesOfAnEditorAreThoseOfTheAgent(t *testing.T) {
 		config := []byte(`{"agent":{"review":{},"docs":{"mode":"primary"},"sub":{"mode":"subagent"}}}`)
 		if got := strings.Join(agentModes(runnerscripts.Agent{Name: name, Config: config}), " "); got != want {
 			t.Errorf("%s: %q", name, got)
+		}
+	}
+}
+
+func TestKnownAgentsAreThoseOfTheRunner(t *testing.T) {
+	t.Parallel()
+	recipes, err := environment.Agents(t.Context(), environment.Config{})
+	if err != nil || len(recipes) != len(knownAgents) {
+		t.Fatalf("%d agents, %v; want %d", len(recipes), err, len(knownAgents))
+	}
+	for i, a := range knownAgents {
+		pkg, program := "", ""
+		if r := recipes[i]; len(r.NPM) > 0 {
+			pkg, program = r.NPM[0][:strings.LastIndex(r.NPM[0], "@")], r.Program
+		}
+		if a.name != recipes[i].Agent || a.npm != pkg || pkg != "" && a.name != program {
+			t.Errorf("%+v, and the runner says %+v", a, recipes[i])
 		}
 	}
 }
