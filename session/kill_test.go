@@ -126,7 +126,7 @@ func endedQueries(ctx context.Context, s *AgentSession) (n int, err error) {
 		if err != nil {
 			return 0, err
 		}
-		if ev.Type == runnerscripts.TypeQueryCompleted || ev.Type == runnerscripts.TypeQueryFailed {
+		if ev.Type.EndsQuery() {
 			n++
 		}
 	}

@@ -12,7 +12,8 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// agentFailed reports the end of a query that the agent failed, and returns its error.
+// agentFailed reports the end of a query that failed, as the agent says or because the budget or the gateway ended it, and
+// returns its error. ev is the agent's last event.
 func (r *run) agentFailed(ctx context.Context, ev runnerscripts.Event, failed runnerscripts.QueryFailed) error {
 	changed := r.measure(&failed.Usage)
 	cause := endedBy(ctx)
@@ -53,8 +54,8 @@ func codeOf(cause error) runnerscripts.FailureCode {
 	return runnerscripts.FailBudget
 }
 
-// processEnded returns the error of a process whose output ended while the query was running: errAgain if it cannot have seen the
-// prompt, and another process must get it.
+// processEnded returns the error of a process whose output ended while the query was running: errAgain if it cannot have
+// seen the prompt, and another process must get it.
 func (r *run) processEnded(ctx context.Context, p *script.Process, fresh bool, result *runnerscripts.Result) error {
 	cause := ErrNotCompleted
 	began := r.active.state.phase == running
