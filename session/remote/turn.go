@@ -61,7 +61,7 @@ func (t *Turn) Events(ctx context.Context) iter.Seq2[runnerscripts.Event, error]
 
 // ends reports whether an event is the last one of the query.
 func (t *Turn) ends(ev runnerscripts.Event) bool {
-	return ev.QueryID == t.query.ID && (ev.Type == runnerscripts.TypeQueryCompleted || ev.Type == runnerscripts.TypeQueryFailed)
+	return ev.QueryID == t.query.ID && ev.Type.EndsQuery()
 }
 
 // Wait waits for the end of the query and returns its result. A query that did not complete is a [*session.QueryError], which
