@@ -150,12 +150,8 @@ func BenchmarkSlowReaders(b *testing.B) {
 	begun.Add(slow)
 	for range slow {
 		all.Go(func() {
-			first := true
 			for range s.Events(b.Context(), 0) {
-				if first {
-					begun.Done()
-					first = false
-				}
+				begun.Done()
 				<-stop
 				return
 			}

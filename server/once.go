@@ -65,7 +65,8 @@ func (o *once) serve(w http.ResponseWriter, r *http.Request, body []byte, do fun
 		return fmt.Errorf("%w: another request has used the same %s", fs.ErrInvalid, sessionapi.KeyHeader)
 	}
 	if mine {
-		o.make(c, func() { do(&c.answer, r.WithContext(context.WithoutCancel(r.Context()))) })
+		detached := r.WithContext(context.WithoutCancel(r.Context()))
+		o.make(c, func() { do(&c.answer, detached) })
 	}
 	select {
 	case <-c.done:

@@ -116,7 +116,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	select {
 	case err = <-served:
 		s.Drain()
-		err = errors.Join(err, srv.Close())
+		return errors.Join(err, srv.Close())
 	case <-ctx.Done():
 		s.Drain()
 		patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
@@ -124,10 +124,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			err = srv.Close()
 		}
 		cancel()
-		<-served
-	}
-	if errors.Is(err, http.ErrServerClosed) {
-		return nil
+		if serr := <-served; !errors.Is(serr, http.ErrServerClosed) {
+			err = errors.Join(err, serr)
+		}
 	}
 	return err
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/sessionapi"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
 	"github.com/agentenv-dev/agentenv/session/store"
 )
@@ -75,7 +76,7 @@ func (s *Server) create(c *call, in sessionapi.NewSession) (sessionapi.Created, 
 	return sessionapi.Created{ID: made.ID()}, nil
 }
 
-func (s *Server) state(c *call, _ none) (sessionapi.State, error) {
+func (s *Server) state(c *call, _ none) (session.State, error) {
 	if open := s.opened(c); open != nil {
 		return open.State(c.Context())
 	}
@@ -124,7 +125,7 @@ func (s *Server) interrupt(c *call, _ none) (none, error) {
 	return none{}, open.Interrupt(c.Context())
 }
 
-func (s *Server) respond(c *call, in sessionapi.Decision) (none, error) {
+func (s *Server) respond(c *call, in runnerscripts.PermissionDecision) (none, error) {
 	open, err := s.session(c)
 	if err != nil {
 		return none{}, err
@@ -132,7 +133,7 @@ func (s *Server) respond(c *call, in sessionapi.Decision) (none, error) {
 	return none{}, open.Respond(c.Context(), c.PathValue("request"), in)
 }
 
-func (s *Server) setOptions(c *call, in sessionapi.Options) (none, error) {
+func (s *Server) setOptions(c *call, in session.Options) (none, error) {
 	open, err := s.session(c)
 	if err != nil {
 		return none{}, err
@@ -140,10 +141,10 @@ func (s *Server) setOptions(c *call, in sessionapi.Options) (none, error) {
 	return none{}, open.SetOptions(c.Context(), in)
 }
 
-func (s *Server) transcript(c *call, _ none) (sessionapi.Transcript, error) {
+func (s *Server) transcript(c *call, _ none) (runnerscripts.Transcript, error) {
 	open, err := s.session(c)
 	if err != nil {
-		return sessionapi.Transcript{}, err
+		return runnerscripts.Transcript{}, err
 	}
 	return open.Transcript(c.Context())
 }

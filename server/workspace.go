@@ -117,10 +117,10 @@ func (s *Server) writeFile(w http.ResponseWriter, c *call) error {
 	return nil
 }
 
-func (s *Server) sync(c *call, _ none) (sessionapi.Checkpoint, error) {
+func (s *Server) sync(c *call, _ none) (session.Checkpoint, error) {
 	open, err := s.session(c)
 	if err != nil {
-		return sessionapi.Checkpoint{}, err
+		return session.Checkpoint{}, err
 	}
 	return open.Sync(c.Context())
 }

@@ -6,7 +6,8 @@
 // commands share; find.go finds a sandbox by its ID or name, and find_session.go the session that
 // a word means.
 // view.go shows what happens in queries, printer*.go what an event looks like, permission.go and
-// form.go ask the user; result.go brings changes out. internal/term writes to the terminal,
+// form.go ask the user; result.go brings changes out. served.go and served_session.go have what the
+// commands do with --server. internal/term writes to the terminal,
 // internal/acp serves an editor.
 package main
 

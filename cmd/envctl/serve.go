@@ -53,7 +53,7 @@ are closed and sandboxes that are not kept end.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context()) },
 	}
-	f.target.flags(cmd)
+	f.flags(cmd)
 	fl := cmd.Flags()
 	fl.StringVar(&f.listen, "listen", "127.0.0.1:8377", "address to listen on, HOST:PORT; port 0 takes a free one")
 	fl.StringVar(&f.tokenFile, "token-file", "", "file with the token that clients must send; only you may be able to read it")

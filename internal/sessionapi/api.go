@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/agentenv-dev/agentenv/environment"
-	"github.com/agentenv-dev/agentenv/runnerscripts"
-	"github.com/agentenv-dev/agentenv/session"
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
@@ -135,16 +133,6 @@ type Files struct {
 type Changes struct {
 	Changes []environment.Change `json:"changes"`
 }
-
-// The other bodies are the types of other packages.
-type (
-	State      = session.State
-	Options    = session.Options
-	Checkpoint = session.Checkpoint
-	Decision   = runnerscripts.PermissionDecision
-	Transcript = runnerscripts.Transcript
-	Event      = runnerscripts.Event
-)
 
 // FilterQuery returns a filter as the query of an address.
 func FilterQuery(f store.Filter) url.Values {
