@@ -21,6 +21,7 @@ func (s *Server) routes() ([]route, error) {
 	add(t, "POST", "/sessions", "Create a session", s.create)
 	add(t, "GET", one, "The state of a session, which need not be open", s.state)
 	add(t, "DELETE", one, "End the sandbox and remove the session", s.destroy)
+	add(t, "POST", one+"/open", "Open a session, so that its events go on", s.open)
 	add(t, "POST", one+"/unload", "Close a session, which stays stored", s.unload)
 	add(t, "POST", one+"/prompts", "Send a prompt to the agent", s.prompt)
 	add(t, "POST", one+"/prompts/{query}/interrupt", "Stop one query, or withdraw its prompt", s.interruptOne)

@@ -331,7 +331,7 @@ func TestTheInterfaceDescribesItself(t *testing.T) {
 			}
 		}
 	}
-	if operations != 21 || len(ids) != operations {
+	if operations != 22 || len(ids) != operations {
 		t.Errorf("there are %d operations with %d names", operations, len(ids))
 	}
 }

@@ -83,6 +83,11 @@ func (s *Server) state(c *call, _ none) (session.State, error) {
 	return session.ReadState(c.Context(), s.cfg.Host.Store(), c.PathValue("id"))
 }
 
+func (s *Server) open(c *call, _ none) (none, error) {
+	_, err := s.session(c)
+	return none{}, err
+}
+
 func (s *Server) unload(c *call, _ none) (none, error) {
 	return none{}, s.cfg.Host.Unload(c.Context(), c.PathValue("id"))
 }

@@ -302,7 +302,7 @@ func (a *app) servedSession(ctx context.Context, id string) (*remote.Session, er
 	var found []string
 	for _, r := range records {
 		if r.ID == id {
-			return c.Open(ctx, id)
+			return c.Session(id), nil
 		}
 		if strings.HasPrefix(r.ID, id) {
 			found = append(found, r.ID)
@@ -310,7 +310,7 @@ func (a *app) servedSession(ctx context.Context, id string) (*remote.Session, er
 	}
 	switch len(found) {
 	case 1:
-		return c.Open(ctx, found[0])
+		return c.Session(found[0]), nil
 	case 0:
 		return nil, fmt.Errorf("the server has no session %q (%w); 'envctl --server %s sessions ls' shows those there are", id, store.ErrNotFound, a.server)
 	}

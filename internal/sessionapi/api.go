@@ -15,8 +15,11 @@ import (
 // Prefix begins all paths of this version.
 const Prefix = "/v1"
 
-// SessionPath returns the path of a session, and below it.
+// SessionPath returns the path of a session, and below it. An ID that is no part of a path names no session.
 func SessionPath(id string, below ...string) string {
+	if id == "" || id == "." || id == ".." {
+		id = "none"
+	}
 	path := Prefix + "/sessions/" + url.PathEscape(id)
 	for _, part := range below {
 		path += "/" + url.PathEscape(part)

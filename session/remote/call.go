@@ -63,6 +63,9 @@ func (c *Client) call(ctx context.Context, r request, out any) error {
 		if answer, err = io.ReadAll(res.Body); err != nil {
 			return &broken{err}
 		}
+		if out == nil && res.StatusCode != http.StatusNoContent {
+			return noAnswer(res)
+		}
 		return nil
 	})
 	if err != nil || out == nil {
@@ -203,5 +206,10 @@ func (c *Client) do(req *http.Request) (*http.Response, error) {
 	case res.StatusCode >= 500: // of something between here and the server
 		return nil, &broken{fmt.Errorf("%s %s: %s", req.Method, req.URL.Redacted(), res.Status)}
 	}
-	return nil, fmt.Errorf("%s %s: %s, which is no answer of an agentenv server", req.Method, req.URL.Redacted(), res.Status)
+	return nil, noAnswer(res)
+}
+
+// noAnswer returns the error for an answer that an agentenv server does not give.
+func noAnswer(res *http.Response) error {
+	return fmt.Errorf("%s %s: %s, which is no answer of an agentenv server", res.Request.Method, res.Request.URL.Redacted(), res.Status)
 }

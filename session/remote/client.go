@@ -89,7 +89,7 @@ func (c *Client) Create(ctx context.Context, cfg session.Config) (*Session, erro
 	if created.ID == "" {
 		return nil, fmt.Errorf("create a session on the server: the answer of the server has no id")
 	}
-	return &Session{c, created.ID}, nil
+	return c.Session(created.ID), nil
 }
 
 // newSession returns a configuration as the server gets it.
@@ -126,18 +126,19 @@ func newSession(cfg session.Config) (sessionapi.NewSession, error) {
 	}, nil
 }
 
-// Open returns the session with this ID. The server opens it with the first call that needs that. An unknown ID is
-// store.ErrNotFound.
+// Open opens the session with this ID on the server, and returns it. An unknown ID is store.ErrNotFound. The other errors are
+// those of session.Open.
 func (c *Client) Open(ctx context.Context, id string) (*Session, error) {
-	if id == "" || id == "." || id == ".." { // no path has these as a part
-		return nil, &store.Error{Op: "load", ID: id, Err: store.ErrNotFound}
-	}
-	s := &Session{c, id}
-	if _, err := s.State(ctx); err != nil {
+	s := c.Session(id)
+	if err := c.change(ctx, http.MethodPost, s.path("open"), nil, nil); err != nil {
 		return nil, err
 	}
 	return s, nil
 }
+
+// Session returns the session with this ID without a call. Its methods that only read do not open it: [Session.Events] then
+// ends after the stored events, unless a query goes on.
+func (c *Client) Session(id string) *Session { return &Session{c, id} }
 
 // Unload closes the session with this ID if the server has it open; see session.AgentSession.Close. It stays stored.
 func (c *Client) Unload(ctx context.Context, id string) error {

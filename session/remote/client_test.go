@@ -53,7 +53,7 @@ func TestAnswersThatAreNone(t *testing.T) {
 		want   error
 		says   string
 	}{
-		"a page":          {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") }, nil, "cannot be read"},
+		"a page":          {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "<html>") }, nil, "no answer of an agentenv server"},
 		"not found":       {http.NotFound, nil, "no answer of an agentenv server"},
 		"a gateway's 502": {func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "bad gateway", http.StatusBadGateway) }, remote.ErrUnreachable, "502"},
 		"an unknown code": {func(w http.ResponseWriter, _ *http.Request) {
@@ -71,9 +71,11 @@ func TestAnswersThatAreNone(t *testing.T) {
 		if err == nil || c.want != nil && !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want %v with %q", name, err, c.want, c.says)
 		}
-		s, err := cl.Create(t.Context(), session.Config{})
-		if err == nil {
+		if s, err := cl.Create(t.Context(), session.Config{}); err == nil {
 			t.Errorf("%s: it created %v", name, s)
+		}
+		if _, err := cl.Session("x").State(t.Context()); err == nil {
+			t.Errorf("%s: it has a state", name)
 		}
 		web.Close()
 	}

@@ -26,8 +26,8 @@ const (
 
 // Events returns the session's events, from the one whose Seq is from (zero means the first), then those that happen from now
 // on, without a gap and without repetition, also if the connection breaks meanwhile. The sequence ends without an error when
-// the session is closed, and otherwise with the error of ctx or of the server; see session.AgentSession.Events. It may be used
-// more than once, and each use by one goroutine at a time.
+// the session is closed, or was closed before and has no query to go on with, and otherwise with the error of ctx or of the
+// server; see session.AgentSession.Events. It may be used more than once, and each use by one goroutine at a time.
 func (s *Session) Events(ctx context.Context, from uint64) iter.Seq2[runnerscripts.Event, error] {
 	return func(yield func(runnerscripts.Event, error) bool) {
 		f := &follower{session: s, next: max(from, 1), tries: s.client.tries(), yield: yield}

@@ -177,7 +177,7 @@ func (s *Session) fork(ctx context.Context, body sessionapi.Fork) ([]*Session, e
 	}
 	var forks []*Session
 	for _, id := range made.IDs {
-		forks = append(forks, &Session{s.client, id})
+		forks = append(forks, s.client.Session(id))
 	}
 	return forks, nil
 }
