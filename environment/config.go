@@ -277,6 +277,16 @@ func ParseConfig(data []byte) (Config, error) {
 	return cfg, nil
 }
 
+// FormatConfig returns a configuration as JSON that [ParseConfig] reads. It leaves out what a file
+// cannot hold, such as functions and loggers.
+func FormatConfig(cfg Config) ([]byte, error) {
+	settings, err := configfile.Settings(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("format the configuration: %w", err)
+	}
+	return json.Marshal(settings)
+}
+
 // parseConfig decodes a configuration. file is the file that holds it, empty for none. The
 // profile may be a name from the catalog or a path relative to dir.
 func parseConfig(data []byte, file, dir string) (Config, error) {

@@ -275,3 +275,23 @@ func TestWrongSettingsAreNamedAsInFiles(t *testing.T) {
 		}
 	}
 }
+
+func TestAFormattedConfigurationIsTheSame(t *testing.T) {
+	const text = `{
+		"sandbox": {"type": "local", "env": {"A": "1"}, "grace": "1m30s", "memory": "2GiB"},
+		"agent": {"name": "script", "config": {"turns": []}, "env": {"B": "2"}},
+		"budget": {"query": {"time": "10m"}, "session": {"usd": 2}},
+		"workspace": [{"files": [{"path": "a", "content": "x"}]}], "raw": true
+	}`
+	cfg, err := ParseConfig([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := FormatConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := ParseConfig(data); err != nil || !reflect.DeepEqual(again, cfg) {
+		t.Errorf("%s is %+v, want %+v; %v", data, again, cfg, err)
+	}
+}

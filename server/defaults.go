@@ -14,7 +14,7 @@ var parts = map[string]string{"sandbox": "type", "agent": "name"}
 // complete adds to a configuration what the client has left out. Settings of the default sandbox or agent are not those of
 // another one that the client names. Lists are not joined.
 func complete(defaults environment.Config, given json.RawMessage) (json.RawMessage, error) {
-	data, err := json.Marshal(defaults)
+	data, err := environment.FormatConfig(defaults)
 	if err != nil {
 		return nil, err
 	}

@@ -212,12 +212,14 @@ func answerTo(req runnerscripts.PermissionRequest, answer []string) (d runnerscr
 func (f *answerFlags) show(waiting []environment.Waiting, id, workspace string) error {
 	if f.asJSON {
 		type question struct {
-			environment.Waiting
+			ID      string                         `json:"id"`
+			Title   string                         `json:"title"`
+			Since   time.Time                      `json:"since,omitzero"` // a server does not say it
 			Request *environment.PermissionRequest `json:"request"`
 		}
 		var list []question
 		for _, w := range waiting {
-			list = append(list, question{w, w.Request})
+			list = append(list, question{w.ID, w.Title, w.Since, w.Request})
 		}
 		return printLines(f.app, list)
 	}

@@ -165,12 +165,15 @@ An ID may be cut short, as long as it fits only one sandbox.`,
 				a.status.Off()
 			}
 			a.status.Set(takesLong(cmd.CommandPath()), time.Now())
+			if !cmd.Flags().Changed("server") {
+				a.server = os.Getenv("AGENTENV_SERVER")
+			}
 			return errors.Join(a.refuseServer(cmd), refuseEmpty(cmd, args))
 		},
 	}
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.Flags().Bool("version", false, "print the version") // without -v, which commands have for --verbose
-	root.PersistentFlags().StringVar(&a.server, "server", os.Getenv("AGENTENV_SERVER"), "address of an 'envctl serve' that has the sessions (default $AGENTENV_SERVER; none: this machine)")
+	root.PersistentFlags().StringVar(&a.server, "server", "", "address of an 'envctl serve' that has the sessions (default $AGENTENV_SERVER, else this machine)")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%w; %s", err, flagMeant(cmd, err))
 	})
@@ -214,7 +217,7 @@ func takesLong(command string) string {
 // named are the flags whose value names a place, a user, a thing or a rule. The value must not
 // be empty; see refuseEmpty.
 var named = []string{
-	"sandbox", "to", "config", "image", "base", "network", "max-size", "memory", "user", "workdir",
+	"server", "sandbox", "to", "config", "image", "base", "network", "max-size", "memory", "user", "workdir",
 	"folder", "git", "in", "tar", "branch", "patch", "pattern", "agent", "model", "mode", "profile", "name", "id-file", "listen", "scenario", "permission", "log-level", "status", "request", "budget", "record", "replay",
 }
 

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 
 	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
@@ -42,13 +43,13 @@ func (a *app) refuseServer(cmd *cobra.Command) error {
 	return usagef("'%s' does not work with a server yet; leave out --server and AGENTENV_SERVER, or run it on the server's machine", path)
 }
 
-// client returns the client of the server.
-func (a *app) client() (*remote.Client, error) {
+// client returns the client of the server. log may be nil.
+func (a *app) client(log hclog.Logger) (*remote.Client, error) {
 	token, err := a.token()
 	if err != nil {
 		return nil, err
 	}
-	c, err := remote.New(remote.Config{URL: a.server, Token: token})
+	c, err := remote.New(remote.Config{URL: a.server, Token: token, Logger: log})
 	if err != nil {
 		return nil, usagef("--server: %w", err)
 	}
@@ -116,12 +117,17 @@ func logOfServed(s *remote.Session) *sessionLog {
 // localFlags are the flags of run that are about this machine.
 var localFlags = []string{"in", "folder", "gitignore", "history", "tar", "apply", "branch", "id-file", "record", "replay"}
 
+// instead is the advice about some of them.
+var instead = map[string]string{
+	"folder": ", or use --git", "tar": ", or use --git", "apply": ", or use --patch", "branch": ", or use --patch", "in": "; 'envctl attach' goes on with a session",
+}
+
 // runServed runs an agent in a sandbox of the server.
 func (f *runFlags) runServed(cmd *cobra.Command, prompts []string) (err error) {
 	ctx := cmd.Context()
 	for _, flag := range localFlags {
 		if cmd.Flags().Changed(flag) {
-			return usagef("--%s is about this machine, and the sandbox is on that of the server; leave it out, or use --git", flag)
+			return usagef("--%s is about this machine, and the sandbox is on that of the server; leave it out%s", flag, instead[flag])
 		}
 	}
 	cfg, err := f.configure(ctx)
@@ -139,6 +145,7 @@ func (f *runFlags) runServed(cmd *cobra.Command, prompts []string) (err error) {
 			return usagef("%s: workspace[%d] is of this machine, and the sandbox is on that of the server; use git or files", f.config, i)
 		}
 	}
+	log := cfg.Logger
 	cfg.Logger, cfg.Progress = nil, nil
 	for i, p := range prompts {
 		if prompts[i], err = f.app.prompt(p); err != nil {
@@ -150,7 +157,7 @@ func (f *runFlags) runServed(cmd *cobra.Command, prompts []string) (err error) {
 		return err
 	}
 	cfg.PermissionTimeout = answer.timeout()
-	c, err := f.app.client()
+	c, err := f.app.client(log)
 	if err != nil {
 		return err
 	}
@@ -176,6 +183,10 @@ func (f *runFlags) runServed(cmd *cobra.Command, prompts []string) (err error) {
 	}
 	if !f.keep {
 		err = errors.Join(err, c.Unload(ending, s.ID()))
+	}
+	if f.keep && !f.asJSON && f.patch != "-" { // else standard output holds the events or the patch
+		_, perr := fmt.Fprintln(f.app.out, s.ID())
+		err = errors.Join(err, perr)
 	}
 	if f.app.err.Terminal || f.keep {
 		_ = f.app.err.Println(term.Dim("go on with 'envctl --server " + f.app.server + " attach " + s.ID() + " PROMPT'"))
@@ -218,7 +229,11 @@ func (f *attachFlags) runServed(cmd *cobra.Command, id string, prompts []string)
 	if err != nil {
 		return err
 	}
-	s, err := f.app.servedSession(ctx, id)
+	log, err := f.log.logger(f.app.err)
+	if err != nil {
+		return err
+	}
+	s, err := f.app.servedSessionWith(ctx, log, id)
 	if err != nil {
 		return err
 	}
@@ -243,29 +258,29 @@ func (f *attachFlags) runServed(cmd *cobra.Command, id string, prompts []string)
 		}
 		return v.last(ctx, func() iter.Seq2[runnerscripts.Event, error] { return upToNow(ctx, s, 1) }, state)
 	}
-	log := logOfServed(s)
+	events := logOfServed(s)
 	if len(turns) > 0 {
-		err = log.from(ctx, turns[0])
+		err = events.from(ctx, turns[0])
 	} else {
-		err = log.onward(ctx)
+		err = events.onward(ctx)
 	}
 	if err != nil {
 		return err
 	}
 	for _, turn := range turns {
-		if err := v.print(ctx, log.turn(ctx, turn)); err != nil {
+		if err := v.print(ctx, events.turn(ctx, turn)); err != nil {
 			if ctx.Err() != nil {
 				fmt.Fprintf(f.app.err, "the query goes on: follow it with 'envctl --server %s attach %s'\n", f.app.server, s.ID())
 			}
 			return err
 		}
 	}
-	return v.prompts(ctx, log, prompts)
+	return v.prompts(ctx, events, prompts)
 }
 
 // servedRecords returns the sessions of the server that match a filter.
-func (a *app) servedRecords(ctx context.Context, filter store.Filter) (*remote.Client, []store.Record, error) {
-	c, err := a.client()
+func (a *app) servedRecords(ctx context.Context, log hclog.Logger, filter store.Filter) (*remote.Client, []store.Record, error) {
+	c, err := a.client(log)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -284,18 +299,31 @@ func (a *app) servedRecords(ctx context.Context, filter store.Filter) (*remote.C
 
 // servedSessions returns the sessions of the server for a list.
 func (a *app) servedSessions(ctx context.Context, filter store.Filter, status string) ([]listedSession, error) {
-	filter.Status = status
-	_, records, err := a.servedRecords(ctx, filter)
+	if filter.Status = status; status == queryWaiting {
+		filter.Status = queryRunning
+	}
+	c, records, err := a.servedRecords(ctx, nil, filter)
 	var list []listedSession
 	for _, r := range records {
-		list = append(list, listedSession{Record: r})
+		if r.Status == queryRunning {
+			if state, err := c.Session(r.ID).State(ctx); err == nil && len(state.Pending) > 0 {
+				r.Status = queryWaiting
+			}
+		}
+		if status == "" || r.Status == status {
+			list = append(list, listedSession{Record: r})
+		}
 	}
 	return list, err
 }
 
 // servedSession returns the session of the server whose ID begins with id.
 func (a *app) servedSession(ctx context.Context, id string) (*remote.Session, error) {
-	c, records, err := a.servedRecords(ctx, store.Filter{})
+	return a.servedSessionWith(ctx, nil, id)
+}
+
+func (a *app) servedSessionWith(ctx context.Context, log hclog.Logger, id string) (*remote.Session, error) {
+	c, records, err := a.servedRecords(ctx, log, store.Filter{})
 	if err != nil {
 		return nil, err
 	}

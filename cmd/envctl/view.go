@@ -140,6 +140,12 @@ func (v *view) turn(ctx context.Context, log *sessionLog, turn query) error {
 		}
 		return errors.Join(ctx.Err(), err)
 	}
+	if err == nil && v.respond != nil {
+		if result, _ := turn.Wait(patient); result.StopReason != runnerscripts.StopCancelled {
+			return nil
+		}
+		return errors.New("the query was cancelled: the server has ended, or another client has stopped it")
+	}
 	if _, ended := errors.AsType[*exitError](err); err != nil && !ended {
 		if turn.Interrupt(patient) == nil {
 			_, _ = turn.Wait(patient) // nobody can see how it ended

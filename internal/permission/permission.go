@@ -1,5 +1,5 @@
 // Package permission decides about the permission requests of a query and how long they wait for
-// an answer. Package environment starts the time when it gets a request (admit).
+// an answer. Package environment starts the time when it gets a request (internal/query, admit).
 package permission
 
 import (

@@ -104,12 +104,13 @@ func (c *Client) retry(ctx context.Context, f func() error) error {
 
 // tries spaces attempts.
 type tries struct {
-	patience, wait time.Duration
-	failing        time.Time // since when there is no connection; zero if there is one
-	atOnce         bool
+	client  *Client
+	wait    time.Duration
+	failing time.Time // since when there is no connection; zero if there is one
+	atOnce  bool
 }
 
-func (c *Client) tries() *tries { return &tries{patience: c.patience} }
+func (c *Client) tries() *tries { return &tries{client: c} }
 
 // received notes that the connection works: when it breaks the next attempt follows at once.
 func (t *tries) received() { t.failing, t.wait, t.atOnce = time.Time{}, 0, true }
@@ -122,12 +123,16 @@ func (t *tries) next(ctx context.Context, failed error) error {
 	if t.failing.IsZero() {
 		t.failing = time.Now()
 	}
-	if time.Since(t.failing) >= t.patience {
+	if time.Since(t.failing) >= t.client.patience {
+		t.client.reached.Store(false) // the next call does not wait
 		return unreachable(failed)
 	}
 	if t.atOnce {
 		t.atOnce = false
 		return nil
+	}
+	if t.wait == 0 {
+		t.client.log.Warn("no connection to the server; trying again", "for", t.client.patience, "error", errors.Unwrap(failed))
 	}
 	t.wait = min(max(t.wait*2, firstWait), lastWait)
 	timer := time.NewTimer(t.wait)

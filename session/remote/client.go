@@ -2,7 +2,6 @@ package remote
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +11,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/sessionapi"
@@ -44,6 +45,8 @@ type Config struct {
 	// Patience is how long a call tries again while there is no connection to a server that has answered before, and how
 	// long events may have a gap while there is none. Zero means DefaultPatience, a negative value not at all.
 	Patience time.Duration
+	// Logger receives a warning when a connection breaks; nil discards it.
+	Logger hclog.Logger
 }
 
 // Client opens sessions of a server, as session.Host does those of a program. Its methods may be called from several
@@ -53,7 +56,8 @@ type Client struct {
 	token    string
 	http     http.Client
 	patience time.Duration
-	reached  atomic.Bool // the server has answered once
+	log      hclog.Logger
+	reached  atomic.Bool // the server has answered, and was not given up since
 }
 
 // New returns a client. It does not connect. An address that is none is fs.ErrInvalid.
@@ -63,6 +67,9 @@ func New(cfg Config) (*Client, error) {
 		return nil, fmt.Errorf("server %q: %w: give an address such as http://127.0.0.1:8377", cfg.URL, fs.ErrInvalid)
 	}
 	c := &Client{base: strings.TrimSuffix(u.String(), "/"), token: strings.TrimSpace(cfg.Token), patience: cfg.Patience}
+	if c.log = cfg.Logger; c.log == nil {
+		c.log = hclog.NewNullLogger()
+	}
 	if cfg.HTTP != nil {
 		c.http = *cfg.HTTP
 	}
@@ -112,7 +119,7 @@ func newSession(cfg session.Config) (sessionapi.NewSession, error) {
 			return sessionapi.NewSession{}, fmt.Errorf("%w: Environment.Workspace[%d]: a reader cannot be sent; write the files with WriteFile", fs.ErrInvalid, i)
 		}
 	}
-	config, err := json.Marshal(env)
+	config, err := environment.FormatConfig(env)
 	if err != nil {
 		return sessionapi.NewSession{}, err
 	}

@@ -173,7 +173,7 @@ func (r *Receiver) stage(ctx context.Context, files []File) error {
 }
 
 // commit commits the index, unless it is that of the parent. Commits that earlier calls have made for
-// the branch, on the same parent with the same message, stay below.
+// the branch, on the same parent with the same subject, stay below.
 func (r *Receiver) commit(ctx context.Context, parent, message string) error {
 	tree, err := r.own.run(ctx, "write-tree")
 	if err != nil {
@@ -210,13 +210,14 @@ func (r *Receiver) commit(ctx context.Context, parent, message string) error {
 }
 
 // earlier returns the last commit of the branch if it and those before it, down to the parent, have
-// the message; else it returns the parent.
+// the subject of the message; else it returns the parent.
 func (r *Receiver) earlier(ctx context.Context, parent, message string) (string, error) {
 	tip, err := r.repo.commitOf(ctx, r.branch)
 	if err != nil || tip == "" {
 		return parent, err
 	}
-	args := []string{"log", "--format=%P%x00%B%x00", tip}
+	subject, _, _ := strings.Cut(message, "\n")
+	args := []string{"log", "--format=%P%x00%s%x00", tip}
 	if parent != "" {
 		args = append(args, "^"+parent)
 	}
@@ -228,7 +229,7 @@ func (r *Receiver) earlier(ctx context.Context, parent, message string) (string,
 	var below string
 	for i := 0; i+1 < len(fields); i += 2 {
 		below = strings.TrimSpace(fields[i])
-		if strings.TrimSpace(fields[i+1]) != message {
+		if fields[i+1] != subject {
 			return parent, nil
 		}
 	}
