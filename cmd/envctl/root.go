@@ -209,6 +209,7 @@ func takesLong(command string) string {
 		"envctl rewind":         "returning to the checkpoint",
 		"envctl rm":             "ending the sandbox",
 		"envctl run":            "starting the sandbox",
+		"envctl serve":          "opening the sessions",
 		"envctl stats":          "measuring",
 		"envctl transcript":     "reading the conversation",
 	}[command]
@@ -219,6 +220,7 @@ func takesLong(command string) string {
 var named = []string{
 	"server", "sandbox", "to", "config", "image", "base", "network", "max-size", "memory", "user", "workdir",
 	"folder", "git", "in", "tar", "branch", "patch", "pattern", "agent", "model", "mode", "profile", "name", "id-file", "listen", "scenario", "permission", "log-level", "status", "request", "budget", "record", "replay",
+	"token-file", "tls-cert", "tls-key",
 }
 
 // refuseEmpty rejects an empty value of a named flag. Like a missing flag, it would run the
