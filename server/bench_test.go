@@ -53,38 +53,33 @@ func pair(b *testing.B, turns string) (*session.AgentSession, *remote.Session) {
 // BenchmarkPrompt measures the time from a prompt to its first event, in this program and over HTTP.
 func BenchmarkPrompt(b *testing.B) {
 	own, s := pair(b, `{"steps":[{"text":"x"}]}`)
-	b.Run("program", func(b *testing.B) {
-		for b.Loop() {
-			turn, err := own.Prompt(b.Context(), "go")
-			if err != nil {
-				b.Fatal(err)
+	for name, prompt := range map[string]func() (turn, error){
+		"program": func() (turn, error) { return own.Prompt(b.Context(), "go") },
+		"http":    func() (turn, error) { return s.Prompt(b.Context(), "go") },
+	} {
+		b.Run(name, func(b *testing.B) {
+			for b.Loop() {
+				turn, err := prompt()
+				if err != nil {
+					b.Fatal(err)
+				}
+				for range turn.Events(b.Context()) {
+					break
+				}
+				b.StopTimer()
+				if _, err := turn.Wait(b.Context()); err != nil {
+					b.Fatal(err)
+				}
+				b.StartTimer()
 			}
-			for range turn.Events(b.Context()) {
-				break
-			}
-			b.StopTimer()
-			if _, err := turn.Wait(b.Context()); err != nil {
-				b.Fatal(err)
-			}
-			b.StartTimer()
-		}
-	})
-	b.Run("http", func(b *testing.B) {
-		for b.Loop() {
-			turn, err := s.Prompt(b.Context(), "go")
-			if err != nil {
-				b.Fatal(err)
-			}
-			for range turn.Events(b.Context()) {
-				break
-			}
-			b.StopTimer()
-			if _, err := turn.Wait(b.Context()); err != nil {
-				b.Fatal(err)
-			}
-			b.StartTimer()
-		}
-	})
+		})
+	}
+}
+
+// turn is a prompt of either kind of session.
+type turn interface {
+	Events(ctx context.Context) iter.Seq2[runnerscripts.Event, error]
+	Wait(ctx context.Context) (runnerscripts.QueryCompleted, error)
 }
 
 // BenchmarkEvents measures how fast readers get the events of a session that are stored, in this program and over HTTP, alone

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 
+	"github.com/agentenv-dev/agentenv/internal/jsonkeys"
 	"github.com/agentenv-dev/agentenv/internal/sessionapi"
 )
 
@@ -50,10 +50,10 @@ func (b body[T]) decode(data []byte) (v T, err error) {
 		data = []byte("{}")
 	}
 	var instance any
-	if err := json.Unmarshal(data, &instance); err != nil { // which limits the depth that onlyOne meets
+	if err := json.Unmarshal(data, &instance); err != nil { // which limits the depth
 		return v, invalid(err)
 	}
-	if err := onlyOne(data); err != nil {
+	if err := jsonkeys.Unique(data); err != nil {
 		return v, invalid(err)
 	}
 	if err := b.resolved.Validate(instance); err != nil {
@@ -92,40 +92,6 @@ func readBody(r *http.Request) ([]byte, error) {
 		return nil, fmt.Errorf("%w: the body must be of the type application/json", fs.ErrInvalid)
 	}
 	return data, nil
-}
-
-// onlyOne returns an error for duplicate keys in a valid JSON value: encoding/json would take the last one.
-func onlyOne(data []byte) error { return unique(json.NewDecoder(bytes.NewReader(data)), "") }
-
-func unique(dec *json.Decoder, at string) error {
-	token, err := dec.Token()
-	if err != nil {
-		return err
-	}
-	delim, ok := token.(json.Delim)
-	if !ok {
-		return nil
-	}
-	seen := make(map[string]bool)
-	for dec.More() {
-		below := at
-		if delim == '{' {
-			token, err := dec.Token()
-			if err != nil {
-				return err
-			}
-			key, _ := token.(string)
-			if below = strings.TrimPrefix(at+"."+key, "."); seen[key] {
-				return fmt.Errorf("duplicate key %q; keep one", below)
-			}
-			seen[key] = true
-		}
-		if err := unique(dec, below); err != nil {
-			return err
-		}
-	}
-	_, err = dec.Token() // the closing delimiter
-	return err
 }
 
 // query is the query of an address. It remembers its first error.

@@ -169,7 +169,7 @@ func TestRequestsThatAreWrong(t *testing.T) {
 		"garbage":              {"POST", "/v1/sessions", "{", "invalid", "body"},
 		"two values":           {"POST", "/v1/sessions", `{"config":` + config + `} {}`, "invalid", "after top-level value"},
 		"an unknown key":       {"POST", "/v1/sessions", `{"config":` + config + `,"max_queu":1}`, "invalid", "max_queu"},
-		"a key twice":          {"POST", "/v1/sessions", `{"config":` + config + `,"max_queue":1,"max_queue":2}`, "invalid", `duplicate key "max_queue"`},
+		"a key twice":          {"POST", "/v1/sessions", `{"config":` + config + `,"max_queue":1,"max_queue":2}`, "invalid", "the key max_queue stands twice"},
 		"another type":         {"POST", "/v1/sessions", `{"config":` + config + `,"max_queue":"1"}`, "invalid", "max_queue"},
 		"a bad duration":       {"POST", "/v1/sessions", `{"config":` + config + `,"idle_timeout":"1 hour"}`, "invalid", "1 hour"},
 		"a key of the config":  {"POST", "/v1/sessions", `{"config":{"agent":"script","sandbx":"local"}}`, "invalid_config", "sandbox"},

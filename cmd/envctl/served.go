@@ -43,12 +43,13 @@ func (a *app) refuseServer(cmd *cobra.Command) error {
 	return usagef("'%s' does not work with a server yet; leave out --server and AGENTENV_SERVER, or run it on the server's machine", path)
 }
 
-// client returns the client of the server. log may be nil.
-func (a *app) client(log hclog.Logger) (*remote.Client, error) {
+// client returns the client of the server. It warns when the connection breaks: then a command may wait for a minute.
+func (a *app) client() (*remote.Client, error) {
 	token, err := a.token()
 	if err != nil {
 		return nil, err
 	}
+	log := hclog.New(&hclog.LoggerOptions{Name: "agentenv", Level: hclog.Warn, Output: a.err})
 	c, err := remote.New(remote.Config{URL: a.server, Token: token, Logger: log})
 	if err != nil {
 		return nil, usagef("--server: %w", err)
@@ -145,7 +146,6 @@ func (f *runFlags) runServed(cmd *cobra.Command, prompts []string) (err error) {
 			return usagef("%s: workspace[%d] is of this machine, and the sandbox is on that of the server; use git or files", f.config, i)
 		}
 	}
-	log := cfg.Logger
 	cfg.Logger, cfg.Progress = nil, nil
 	for i, p := range prompts {
 		if prompts[i], err = f.app.prompt(p); err != nil {
@@ -157,7 +157,7 @@ func (f *runFlags) runServed(cmd *cobra.Command, prompts []string) (err error) {
 		return err
 	}
 	cfg.PermissionTimeout = answer.timeout()
-	c, err := f.app.client(log)
+	c, err := f.app.client()
 	if err != nil {
 		return err
 	}
@@ -229,17 +229,13 @@ func (f *attachFlags) runServed(cmd *cobra.Command, id string, prompts []string)
 	if err != nil {
 		return err
 	}
-	log, err := f.log.logger(f.app.err)
-	if err != nil {
-		return err
-	}
-	s, err := f.app.servedSessionWith(ctx, log, id)
+	s, err := f.app.servedSession(ctx, id)
 	if err != nil {
 		return err
 	}
 	v := f.app.newView(answer, f.app.newTranscriptPrinter(f.asJSON))
 	if f.permission != "" || answer.policy == permissionAsk || len(prompts) > 0 {
-		v.respond = s.Respond // otherwise whoever gave the prompt answers
+		v.respond = s.Respond // otherwise the client that gave the prompt answers
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer func() {
@@ -258,29 +254,16 @@ func (f *attachFlags) runServed(cmd *cobra.Command, id string, prompts []string)
 		}
 		return v.last(ctx, func() iter.Seq2[runnerscripts.Event, error] { return upToNow(ctx, s, 1) }, state)
 	}
-	events := logOfServed(s)
-	if len(turns) > 0 {
-		err = events.from(ctx, turns[0])
-	} else {
-		err = events.onward(ctx)
+	pending := make([]query, len(turns))
+	for i, turn := range turns {
+		pending[i] = turn
 	}
-	if err != nil {
-		return err
-	}
-	for _, turn := range turns {
-		if err := v.print(ctx, events.turn(ctx, turn)); err != nil {
-			if ctx.Err() != nil {
-				fmt.Fprintf(f.app.err, "the query goes on: follow it with 'envctl --server %s attach %s'\n", f.app.server, s.ID())
-			}
-			return err
-		}
-	}
-	return v.prompts(ctx, events, prompts)
+	return v.goOn(ctx, logOfServed(s), pending, prompts, "--server "+f.app.server+" attach "+s.ID())
 }
 
 // servedRecords returns the sessions of the server that match a filter.
-func (a *app) servedRecords(ctx context.Context, log hclog.Logger, filter store.Filter) (*remote.Client, []store.Record, error) {
-	c, err := a.client(log)
+func (a *app) servedRecords(ctx context.Context, filter store.Filter) (*remote.Client, []store.Record, error) {
+	c, err := a.client()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -302,7 +285,7 @@ func (a *app) servedSessions(ctx context.Context, filter store.Filter, status st
 	if filter.Status = status; status == queryWaiting {
 		filter.Status = queryRunning
 	}
-	c, records, err := a.servedRecords(ctx, nil, filter)
+	c, records, err := a.servedRecords(ctx, filter)
 	var list []listedSession
 	for _, r := range records {
 		if r.Status == queryRunning {
@@ -319,11 +302,7 @@ func (a *app) servedSessions(ctx context.Context, filter store.Filter, status st
 
 // servedSession returns the session of the server whose ID begins with id.
 func (a *app) servedSession(ctx context.Context, id string) (*remote.Session, error) {
-	return a.servedSessionWith(ctx, nil, id)
-}
-
-func (a *app) servedSessionWith(ctx context.Context, log hclog.Logger, id string) (*remote.Session, error) {
-	c, records, err := a.servedRecords(ctx, log, store.Filter{})
+	c, records, err := a.servedRecords(ctx, store.Filter{})
 	if err != nil {
 		return nil, err
 	}

@@ -144,7 +144,7 @@ func (a *app) showServed(ctx context.Context, id string) (listedSession, error) 
 	if err != nil {
 		return listedSession{}, err
 	}
-	_, records, err := a.servedRecords(ctx, nil, store.Filter{})
+	_, records, err := a.servedRecords(ctx, store.Filter{})
 	i := slices.IndexFunc(records, func(r store.Record) bool { return r.ID == s.ID() })
 	if err != nil || i < 0 {
 		return listedSession{}, errors.Join(err, store.ErrNotFound)

@@ -138,24 +138,11 @@ func (v *view) resumeSession(ctx context.Context, state session.State, cfg sessi
 	if len(turns) == 0 && len(prompts) == 0 {
 		return v.last(ctx, allOf(ctx, cfg.Store, state.ID), state)
 	}
-	log := logOf(s, cfg.Store)
-	if len(turns) > 0 {
-		err = log.from(ctx, turns[0])
-	} else {
-		err = log.onward(ctx) // without what Open says of a query that was lost
+	pending := make([]query, len(turns))
+	for i, turn := range turns {
+		pending[i] = turn
 	}
-	if err != nil {
-		return err
-	}
-	for _, turn := range turns {
-		if err := v.print(ctx, log.turn(ctx, turn)); err != nil {
-			if ctx.Err() != nil {
-				fmt.Fprintf(v.app.err, "the query goes on: follow it with 'envctl attach %s'\n", v.app.shortSession(state.ID))
-			}
-			return err
-		}
-	}
-	return v.prompts(ctx, log, prompts)
+	return v.goOn(ctx, logOf(s, cfg.Store), pending, prompts, "attach "+v.app.shortSession(state.ID))
 }
 
 // closeSession closes a session. env is the sandbox that ends with the session; it may be nil.

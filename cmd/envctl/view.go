@@ -125,6 +125,28 @@ func (v *view) prompts(ctx context.Context, log *sessionLog, prompts []string) e
 	return nil
 }
 
+// goOn prints the pending queries of a session, and then runs prompts. attach is the command that
+// follows the session.
+func (v *view) goOn(ctx context.Context, log *sessionLog, pending []query, prompts []string, attach string) (err error) {
+	if len(pending) > 0 {
+		err = log.from(ctx, pending[0])
+	} else {
+		err = log.onward(ctx) // without what opening a session adds about a lost query
+	}
+	if err != nil {
+		return err
+	}
+	for _, turn := range pending {
+		if err := v.print(ctx, log.turn(ctx, turn)); err != nil {
+			if ctx.Err() != nil {
+				fmt.Fprintf(v.app.err, "the query goes on: follow it with 'envctl %s'\n", attach)
+			}
+			return err
+		}
+	}
+	return v.prompts(ctx, log, prompts)
+}
+
 // turn prints a query to its end. It interrupts the query when ctx is done, or when its events
 // cannot be printed.
 func (v *view) turn(ctx context.Context, log *sessionLog, turn query) error {

@@ -1,6 +1,7 @@
 package remote_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -63,13 +64,17 @@ func TestAnswersThatAreNone(t *testing.T) {
 		"a broken connection": {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, remote.ErrUnreachable, "EOF"},
 	} {
 		web := httptest.NewServer(c.answer)
-		cl, err := remote.New(remote.Config{URL: web.URL, HTTP: web.Client(), Patience: -1})
+		var log bytes.Buffer
+		cl, err := remote.New(remote.Config{URL: web.URL, HTTP: web.Client(), Patience: 20 * time.Millisecond, Logger: hclog.New(&hclog.LoggerOptions{Output: &log})})
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, err = cl.Open(t.Context(), "x")
 		if err == nil || c.want != nil && !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want %v with %q", name, err, c.want, c.says)
+		}
+		if warned := strings.Contains(log.String(), "trying again"); warned != errors.Is(err, remote.ErrUnreachable) {
+			t.Errorf("%s: the log has %q", name, log.String())
 		}
 		if s, err := cl.Create(t.Context(), session.Config{}); err == nil {
 			t.Errorf("%s: it created %v", name, s)

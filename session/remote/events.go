@@ -92,7 +92,6 @@ func (f *follower) stream(ctx context.Context) error {
 // message is one message of a stream, as of the section "Server-sent events" of the HTML standard.
 type message struct {
 	kind string
-	id   string
 	data []byte
 }
 
@@ -121,15 +120,13 @@ func (f *follower) read(r *bufio.Reader) error {
 	}
 }
 
-// field adds a line to the message. The server sends data on one line.
+// field adds a line to the message. The server sends data on one line; its id is the Seq of the event, which the data has.
 func (m *message) field(line []byte) {
 	name, value, _ := bytes.Cut(line, []byte(":"))
 	value = bytes.TrimPrefix(value, []byte(" "))
 	switch string(name) {
 	case "event":
 		m.kind = string(value)
-	case "id":
-		m.id = string(value)
 	case "data":
 		m.data = value
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/agentenv-dev/agentenv/internal/closest"
+	"github.com/agentenv-dev/agentenv/internal/jsonkeys"
 )
 
 // Decode decodes JSON into v. A key that v does not have is an error. where is the path of the
@@ -68,10 +69,10 @@ func (r Reader) settingNamed(key string, t reflect.Type, where string) string {
 	}
 	fields := r.fields(t)
 	if _, ok := fields[key]; ok {
-		return join(where, key)
+		return jsonkeys.Join(where, key)
 	}
 	for _, name := range slices.Sorted(maps.Keys(fields)) {
-		if at := r.settingNamed(key, fields[name], join(where, name)); at != "" {
+		if at := r.settingNamed(key, fields[name], jsonkeys.Join(where, name)); at != "" {
 			return at
 		}
 	}
@@ -148,7 +149,7 @@ func (r Reader) checkKeys(value any, t reflect.Type, where string) error {
 	case map[string]any:
 		if t.Kind() == reflect.Map {
 			for key, v := range value {
-				if err := r.checkKeys(v, t.Elem(), join(where, key)); err != nil {
+				if err := r.checkKeys(v, t.Elem(), jsonkeys.Join(where, key)); err != nil {
 					return err
 				}
 			}
@@ -161,10 +162,10 @@ func (r Reader) checkKeys(value any, t reflect.Type, where string) error {
 		for key, v := range value {
 			field, ok := fields[key]
 			if !ok {
-				return fmt.Errorf("%w: unknown key %s; %s", ErrInvalid, join(where, key), r.meant(key, fields))
+				return fmt.Errorf("%w: unknown key %s; %s", ErrInvalid, jsonkeys.Join(where, key), r.meant(key, fields))
 			}
 			if field == durationType && v != nil {
-				number, err := readDuration(v, join(where, key))
+				number, err := readDuration(v, jsonkeys.Join(where, key))
 				if err != nil {
 					return err
 				}
@@ -174,7 +175,7 @@ func (r Reader) checkKeys(value any, t reflect.Type, where string) error {
 			if id, is := v.(json.Number); is && key == "user" && fitsNumber(id.String(), reflect.TypeFor[uint32]()) {
 				value[key], v = id.String(), id.String() // of a user without a name
 			}
-			if err := r.checkKeys(v, field, join(where, key)); err != nil {
+			if err := r.checkKeys(v, field, jsonkeys.Join(where, key)); err != nil {
 				return err
 			}
 		}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/agentenv-dev/agentenv/internal/jsonkeys"
 )
 
 // ToJSON converts one YAML or JSON document to JSON. Duplicate keys are an error.
@@ -44,46 +46,10 @@ func severalDocuments(data []byte) bool {
 	return false
 }
 
-// duplicateKeys returns an error for duplicate keys. encoding/json would take the last one.
+// duplicateKeys returns an error for duplicate keys.
 func duplicateKeys(data []byte) error {
-	dec := json.NewDecoder(bytes.NewReader(data))
-	return duplicatesIn(dec, "")
-}
-
-func duplicatesIn(dec *json.Decoder, where string) error {
-	token, err := dec.Token()
-	if err != nil {
+	if err := jsonkeys.Unique(data); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
-	delim, ok := token.(json.Delim)
-	if !ok {
-		return nil
-	}
-	seen := make(map[string]bool)
-	for i := 0; dec.More(); i++ {
-		at := fmt.Sprintf("%s[%d]", where, i)
-		if delim == '{' {
-			key, err := dec.Token()
-			if err != nil {
-				return fmt.Errorf("%w: %w", ErrInvalid, err)
-			}
-			name, _ := key.(string)
-			if at = join(where, name); seen[name] {
-				return fmt.Errorf("%w: the key %s stands twice; keep one", ErrInvalid, at)
-			}
-			seen[name] = true
-		}
-		if err := duplicatesIn(dec, at); err != nil {
-			return err
-		}
-	}
-	_, err = dec.Token() // the closing delimiter
-	return err
-}
-
-func join(where, key string) string {
-	if where == "" || key == "" {
-		return where + key
-	}
-	return where + "." + key
+	return nil
 }
