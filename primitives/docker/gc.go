@@ -93,6 +93,18 @@ func (g *collector) containers(ctx context.Context) {
 	g.links(ctx, found)
 	for _, c := range found {
 		why, err := g.garbageReason(ctx, c)
+		if why != "" {
+			// Its program may have died after the list, in which its state is older: what was being made is in its grace now.
+			// Nobody else starts it, so a state from after the death of the program is the last one.
+			if c.State, err = stateNow(ctx, g.eng, c.ID); err == nil {
+				why, err = g.garbageReason(ctx, c)
+			} else {
+				why = ""
+			}
+		}
+		if cerrdefs.IsNotFound(err) {
+			continue
+		}
 		if err != nil {
 			g.errs = append(g.errs, err)
 		}
@@ -103,6 +115,15 @@ func (g *collector) containers(ctx context.Context) {
 			return removeContainer(ctx, g.eng, c.ID)
 		})
 	}
+}
+
+// stateNow asks for the state of one container.
+func stateNow(ctx context.Context, eng *client.Client, id string) (container.ContainerState, error) {
+	found, err := eng.ContainerInspect(ctx, id)
+	if err != nil {
+		return "", err
+	}
+	return found.State.Status, nil
 }
 
 // garbageReason returns why a container is garbage, or "" if it is not.
