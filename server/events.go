@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/internal/apierror"
 	"github.com/agentenv-dev/agentenv/internal/sessionapi"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
@@ -145,7 +146,7 @@ func (s *Server) passOne(out *sse, r *http.Request, n next, more bool) (done boo
 		}
 	case n.err != nil:
 		_, said := s.describe(r, n.err)
-		data, err := json.Marshal(sessionapi.ErrorBody{Error: said})
+		data, err := json.Marshal(apierror.Body{Error: said})
 		if err != nil {
 			data = []byte("{}")
 		}

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/internal/apierror"
 	"github.com/agentenv-dev/agentenv/internal/sessionapi"
 )
 
@@ -74,7 +75,7 @@ func (o *once) serve(w http.ResponseWriter, r *http.Request, body []byte, do fun
 		return context.Cause(r.Context())
 	}
 	if c.answer.status == http.StatusInternalServerError && c.answer.body.Len() == 0 { // it panicked, in the other request
-		return sessionapi.ErrInternal
+		return apierror.ErrInternal
 	}
 	maps.Copy(w.Header(), c.answer.header)
 	w.WriteHeader(c.answer.status)

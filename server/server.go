@@ -20,6 +20,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/apierror"
 	"github.com/agentenv-dev/agentenv/internal/sessionapi"
 	"github.com/agentenv-dev/agentenv/session"
 )
@@ -147,7 +148,7 @@ func (s *Server) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 			panic(cause)
 		}
 		begun := w.answered
-		s.fail(w, r, fmt.Errorf("%w: panic: %v\n%s", sessionapi.ErrInternal, cause, debug.Stack()))
+		s.fail(w, r, fmt.Errorf("%w: panic: %v\n%s", apierror.ErrInternal, cause, debug.Stack()))
 		if begun {
 			panic(http.ErrAbortHandler) // so that the client does not take a part for the whole answer
 		}
@@ -159,7 +160,7 @@ func (s *Server) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	if err := s.admit(r); err != nil {
 		header.Set("Connection", "close")
 		_ = control.SetReadDeadline(time.Now().Add(time.Second)) // the body is not waited for
-		if errors.Is(err, sessionapi.ErrUnauthorized) {
+		if errors.Is(err, apierror.ErrUnauthorized) {
 			header.Set("WWW-Authenticate", "Bearer")
 		}
 		s.fail(w, r, err)
@@ -207,10 +208,10 @@ func (s *Server) notFound(w http.ResponseWriter, r *http.Request, mux http.Handl
 	mux.ServeHTTP(answer, r)
 	if allow := answer.header.Get("Allow"); allow != "" {
 		w.Header().Set("Allow", allow)
-		s.answerError(w, http.StatusMethodNotAllowed, sessionapi.Error{Code: "unsupported", Message: fmt.Sprintf("%s %s: only %s", r.Method, r.URL.Path, allow)})
+		s.answerError(w, http.StatusMethodNotAllowed, apierror.Error{Code: "unsupported", Message: fmt.Sprintf("%s %s: only %s", r.Method, r.URL.Path, allow)})
 		return
 	}
-	s.answerError(w, http.StatusNotFound, sessionapi.Error{Code: "not_found", Message: fmt.Sprintf("%s: there is no such path; %s/openapi.json lists them", r.URL.Path, sessionapi.Prefix)})
+	s.answerError(w, http.StatusNotFound, apierror.Error{Code: "not_found", Message: fmt.Sprintf("%s: there is no such path; %s/openapi.json lists them", r.URL.Path, sessionapi.Prefix)})
 }
 
 // admit refuses requests from pages of another origin, and those without the token. If there is none, it refuses requests from
@@ -228,7 +229,7 @@ func (s *Server) admit(r *http.Request) error {
 	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	sum := sha256.Sum256([]byte(token))
 	if !strings.EqualFold(scheme, "Bearer") || subtle.ConstantTimeCompare(sum[:], s.token[:]) != 1 {
-		return fmt.Errorf("%w: send it in the header Authorization: Bearer", sessionapi.ErrUnauthorized)
+		return fmt.Errorf("%w: send it in the header Authorization: Bearer", apierror.ErrUnauthorized)
 	}
 	return nil
 }
@@ -255,20 +256,21 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 // describe returns how a client sees an error, and logs the error. The client gets only a number of an error of the server.
-func (s *Server) describe(r *http.Request, err error) (int, sessionapi.Error) {
+func (s *Server) describe(r *http.Request, err error) (int, apierror.Error) {
 	if tooLarge, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return http.StatusRequestEntityTooLarge, sessionapi.Error{Code: "limit", Message: fmt.Sprintf("the body is larger than %d MiB", tooLarge.Limit>>20)}
+		return http.StatusRequestEntityTooLarge, apierror.Error{Code: "limit", Message: fmt.Sprintf("the body is larger than %d MiB", tooLarge.Limit>>20)}
 	}
-	code, known := sessionapi.CodeOf(err)
-	if known && !errors.Is(err, sessionapi.ErrInternal) {
+	code, known := sessionapi.Codes().Of(err)
+	if known && !errors.Is(err, apierror.ErrInternal) {
 		s.log.Debug("a request failed", "method", r.Method, "path", r.URL.Path, "code", code.Name, "error", err)
-		return code.Status, sessionapi.Error{Code: code.Name, Message: err.Error()}
+		return code.Status, apierror.Describe(code, err)
 	}
 	number := rand.Text()[:8]
 	s.log.Error("a request failed", "method", r.Method, "path", r.URL.Path, "number", number, "error", err)
-	return http.StatusInternalServerError, sessionapi.Error{Code: "internal", Message: fmt.Sprintf("%s %s failed; the server's log says why, at %s", r.Method, r.URL.Path, number)}
+	return http.StatusInternalServerError, apierror.Error{Code: "internal", Message: fmt.Sprintf("%s %s failed; the server's log says why, at %s", r.Method, r.URL.Path, number)}
 }
 
-func (s *Server) answerError(w http.ResponseWriter, status int, e sessionapi.Error) {
-	s.answer(w, status, sessionapi.ErrorBody{Error: sessionapi.Error{Code: e.Code, Message: cmp.Or(e.Message, e.Code)}})
+func (s *Server) answerError(w http.ResponseWriter, status int, e apierror.Error) {
+	e.Message = cmp.Or(e.Message, e.Code)
+	s.answer(w, status, apierror.Body{Error: e})
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"go.uber.org/goleak"
 
+	"github.com/agentenv-dev/agentenv/internal/apierror"
 	"github.com/agentenv-dev/agentenv/internal/sessionapi"
 	"github.com/agentenv-dev/agentenv/primitives/local"
 	"github.com/agentenv-dev/agentenv/server"
@@ -80,7 +81,7 @@ func ask(t testing.TB, h http.Handler, method, path, body string, headers ...str
 // fails checks that an answer is an error with a code, and that its message names something.
 func fails(t *testing.T, what string, status int, answer, code, names string) {
 	t.Helper()
-	var said sessionapi.ErrorBody
+	var said apierror.Body
 	if err := json.Unmarshal([]byte(answer), &said); err != nil {
 		t.Fatalf("%s: the answer %q is no error: %v", what, answer, err)
 	}

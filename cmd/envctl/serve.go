@@ -2,21 +2,18 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
+	"github.com/agentenv-dev/agentenv/internal/servertoken"
 	"github.com/agentenv-dev/agentenv/internal/sessionstore"
 	"github.com/agentenv-dev/agentenv/internal/statedir"
 	"github.com/agentenv-dev/agentenv/server"
@@ -144,20 +141,11 @@ func (f *serveFlags) open(ctx context.Context) (l net.Listener, url string, err 
 	return l, url, nil
 }
 
-// tokenFolder is the folder of the state folder in which servers leave tokens for commands of this user.
-const tokenFolder = "servers"
-
-// tokenFile returns the name of the file with the token of the server at an address.
-func tokenFile(url string) string { return strings.NewReplacer("://", "-", "/", "-").Replace(url) }
-
-// maxToken limits a token, in bytes.
-const maxToken = 4 << 10
-
 // token returns the token of the server at url: that of --token-file, or a new one that other commands of this user find until
 // remove is called.
 func (f *serveFlags) token(url string) (token string, remove func() error, err error) {
 	if f.tokenFile != "" {
-		data, err := statedir.ReadPrivate(f.tokenFile, maxToken)
+		data, err := statedir.ReadPrivate(f.tokenFile, servertoken.Max)
 		if err != nil {
 			return "", nil, usagef("--token-file: %w", err)
 		}
@@ -166,19 +154,5 @@ func (f *serveFlags) token(url string) (token string, remove func() error, err e
 		}
 		return token, func() error { return nil }, nil
 	}
-	folder, err := statedir.Open(tokenFolder)
-	if err != nil {
-		return "", nil, err
-	}
-	defer func() { err = errors.Join(err, folder.Close()) }()
-	name := tokenFile(url) // only one server has the address, so a file that is there is of an earlier one
-	if err := folder.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", nil, err
-	}
-	token = rand.Text()
-	if err := folder.WriteFile(name, []byte(token+"\n"), 0o600); err != nil {
-		return "", nil, err
-	}
-	file := filepath.Join(folder.Name(), name)
-	return token, func() error { return os.Remove(file) }, nil
+	return servertoken.New(url)
 }

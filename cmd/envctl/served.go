@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"iter"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -18,7 +17,7 @@ import (
 	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/environment"
 	outputfile "github.com/agentenv-dev/agentenv/internal/output"
-	"github.com/agentenv-dev/agentenv/internal/statedir"
+	"github.com/agentenv-dev/agentenv/internal/servertoken"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
 	"github.com/agentenv-dev/agentenv/session/remote"
@@ -45,7 +44,7 @@ func (a *app) refuseServer(cmd *cobra.Command) error {
 
 // client returns the client of the server. It warns when the connection breaks: then a command may wait for a minute.
 func (a *app) client() (*remote.Client, error) {
-	token, err := a.token()
+	token, err := servertoken.Find(a.server)
 	if err != nil {
 		return nil, err
 	}
@@ -55,23 +54,6 @@ func (a *app) client() (*remote.Client, error) {
 		return nil, usagef("--server: %w", err)
 	}
 	return c, nil
-}
-
-// token returns the token for the server: AGENTENV_TOKEN, or that which a server of this user has left on this machine for
-// exactly this address.
-func (a *app) token() (string, error) {
-	if token := os.Getenv("AGENTENV_TOKEN"); token != "" {
-		return token, nil
-	}
-	state, err := statedir.Path()
-	if err != nil {
-		return "", err
-	}
-	data, err := statedir.ReadPrivate(filepath.Join(state, tokenFolder, tokenFile(strings.TrimSuffix(a.server, "/"))), maxToken)
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	}
-	return strings.TrimSpace(string(data)), err
 }
 
 // explainServer adds to an error of a server what to do about it.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/apierror"
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
@@ -38,7 +39,7 @@ const (
 
 	// EventEnd is the last event of a stream whose session was closed.
 	EventEnd = "end"
-	// EventError is the last event of a stream that fails; its data is an [ErrorBody].
+	// EventError is the last event of a stream that fails; its data is an apierror.Body.
 	EventError = "error"
 	// EventShutdown is the last event of a stream whose server stops. The client connects again.
 	EventShutdown = "shutdown"
@@ -124,7 +125,7 @@ type Sessions struct {
 // Listed is a session in a list.
 type Listed struct {
 	store.Record
-	Error *Error `json:"error,omitempty"`
+	Error *apierror.Error `json:"error,omitempty"`
 }
 
 // Files is a list of files.

@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/internal/apierror"
 	"github.com/agentenv-dev/agentenv/internal/sessionapi"
 )
 
@@ -202,12 +203,12 @@ func (c *Client) do(req *http.Request) (*http.Response, error) {
 	}
 	defer func() { _ = res.Body.Close() }() // it was only read
 	data, err := io.ReadAll(io.LimitReader(res.Body, maxError))
-	var said sessionapi.ErrorBody
+	var said apierror.Body
 	switch {
 	case err != nil:
 		return nil, &broken{err}
 	case json.Unmarshal(data, &said) == nil && said.Error.Code != "":
-		return nil, said.Error.Err()
+		return nil, sessionapi.Codes().Err(said.Error)
 	case res.StatusCode >= 500: // of something between here and the server
 		return nil, &broken{fmt.Errorf("%s %s: %s", req.Method, req.URL.Redacted(), res.Status)}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/apierror"
 	"github.com/agentenv-dev/agentenv/internal/sessionapi"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/session"
@@ -24,9 +25,9 @@ import (
 // The errors of a server, besides those of package session.
 var (
 	// ErrUnauthorized: the token is missing, wrong or expired.
-	ErrUnauthorized = sessionapi.ErrUnauthorized
+	ErrUnauthorized = apierror.ErrUnauthorized
 	// ErrInternal: the server failed. Its log has the number that the message names.
-	ErrInternal = sessionapi.ErrInternal
+	ErrInternal = apierror.ErrInternal
 	// ErrUnreachable: there was no connection to the server for Config.Patience.
 	ErrUnreachable = errors.New("the server cannot be reached")
 )
@@ -163,7 +164,7 @@ func (c *Client) List(ctx context.Context, f store.Filter) iter.Seq2[store.Recor
 		for _, s := range list.Sessions {
 			var err error
 			if s.Error != nil {
-				err = s.Error.Err()
+				err = sessionapi.Codes().Err(*s.Error)
 			}
 			if !yield(s.Record, err) {
 				return

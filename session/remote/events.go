@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/internal/apierror"
 	"github.com/agentenv-dev/agentenv/internal/sessionapi"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -140,11 +141,11 @@ func (f *follower) take(m message) (done bool, err error) {
 	case sessionapi.EventShutdown:
 		return true, &broken{errors.New("the server stops")}
 	case sessionapi.EventError:
-		var said sessionapi.ErrorBody
+		var said apierror.Body
 		if err := json.Unmarshal(m.data, &said); err != nil {
 			return true, fmt.Errorf("the server ended the events without a reason: %w", err)
 		}
-		return true, said.Error.Err()
+		return true, sessionapi.Codes().Err(said.Error)
 	}
 	if m.kind != "" || m.data == nil {
 		return false, nil // of a newer server, or a heartbeat
