@@ -15,7 +15,7 @@ import (
 
 // ownTypes are the types of this module: the package of each has its name. A file may have their
 // blocks in every program.
-var ownTypes = []string{"docker", "local", "modal", "ssh"}
+var ownTypes = []string{"docker", "local", "modal", "remote", "ssh"}
 
 // unlinked is the block of a type that the program does not link.
 type unlinked map[string]json.RawMessage

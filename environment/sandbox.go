@@ -124,6 +124,10 @@ func (s Sandbox) check() error {
 	return nil
 }
 
+// Provider returns the provider of cfg.Sandbox, with what cfg has for it: for programs that work with sandboxes without an agent.
+// It is shared with cfg if it needs nothing of it.
+func Provider(cfg Config) (primitives.Provider, error) { return cfg.Sandbox.provider(cfg) }
+
 // provider returns the provider of the type, with settings of cfg.
 func (s Sandbox) provider(cfg Config) (primitives.Provider, error) {
 	if err := s.check(); err != nil {
@@ -231,11 +235,11 @@ func (c Config) spec(ctx context.Context) (primitives.Provider, primitives.Spec,
 	if c.keepsPath() {
 		spec.WorkspacePath = c.KeepPath
 	}
-	if _, ok := p.(primitives.ImageStore); !ok {
-		return p, spec, nil
+	_, images := p.(primitives.ImageStore)
+	if images {
+		spec.Image = cmp.Or(spec.Image, DefaultImage)
 	}
-	spec.Image = cmp.Or(spec.Image, DefaultImage)
-	if !c.wantsProgram() {
+	if _, installs := p.(primitives.Installer); !images && !installs || !c.wantsProgram() {
 		return p, spec, nil
 	}
 	recipe, err := readRecipe(ctx, c)

@@ -15,7 +15,7 @@ import (
 // several goroutines at once.
 //
 // Abilities that only some kinds have are separate interfaces: [Collector], [Historian],
-// [ImageStore], [Detector], [Examiner], [PathHolder], [Addressed].
+// [ImageStore], [Installer], [Detector], [Examiner], [PathHolder], [Addressed].
 type Provider interface {
 	// Create creates a sandbox. ctx covers only the creation. If Create fails, nothing of the
 	// sandbox remains.
@@ -87,8 +87,8 @@ type Spec struct {
 	// Session names the conversation that uses the sandbox, for people.
 	Session string `json:"session,omitempty"`
 
-	// Install is a program that the image must contain, for an [ImageStore]. The zero value
-	// means none.
+	// Install is a program that the image must contain, for an [ImageStore] or an [Installer]. The
+	// zero value means none.
 	Install Install `json:"-"`
 }
 
@@ -257,6 +257,13 @@ type ImageStore interface {
 	// RemoveImage removes one of Images by its Ref. It returns fs.ErrExist if a sandbox uses
 	// the image, and fs.ErrNotExist for an image that Images does not return.
 	RemoveImage(ctx context.Context, ref string) error
+}
+
+// Installer is implemented by providers that cannot say whether their sandboxes are created from
+// images, because another program knows it: it also chooses the image if [Spec] names none.
+type Installer interface {
+	// Installs marks the provider: its Create heeds [Spec].Install if there are images.
+	Installs()
 }
 
 // Image is an image that an [ImageStore] has built.

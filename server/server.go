@@ -62,6 +62,7 @@ type Server struct {
 	mux    *http.ServeMux
 	origin http.CrossOriginProtection
 	once   once
+	boxes  boxes
 
 	heartbeat time.Duration // between comments in a stream without events; tests shorten it
 	draining  chan struct{} // closed when streams are to end
@@ -83,6 +84,7 @@ func New(cfg Config) (*Server, error) {
 		cfg: cfg, log: cfg.Logger.Named("server"), token: sha256.Sum256([]byte(cfg.Token)),
 		mux: http.NewServeMux(), heartbeat: sessionapi.Heartbeat, draining: make(chan struct{}),
 	}
+	s.boxes.log = s.log
 	routes, err := s.routes()
 	if err != nil {
 		return nil, fmt.Errorf("new server: %w", err)
@@ -98,8 +100,15 @@ func Sessions(log hclog.Logger) session.Config {
 	return session.Config{Environment: environment.Config{OnPermission: environment.AnswerLater, Logger: log}}
 }
 
-// Serve serves connections from l until ctx is done. Then it ends the streams of events, waits up to 10 seconds for other
-// requests, and returns nil. It closes l. Without a token it refuses to listen on an address of a network, with
+// Close ends the streams as Drain does, closes the sandboxes of clients, and ends those that are not kept. Serve calls it by
+// itself.
+func (s *Server) Close(ctx context.Context) {
+	s.Drain()
+	s.boxes.stop(ctx)
+}
+
+// Serve serves connections from l until ctx is done. Then it ends the streams of events and the sandboxes of clients that are
+// not kept, waits up to 10 seconds for other requests, and returns nil. It closes l. Without a token it refuses to listen on an address of a network, with
 // fs.ErrPermission.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if s.cfg.Token == "" && !loopback(l.Addr().String()) {
@@ -116,7 +125,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	var err error
 	select {
 	case err = <-served:
-		s.Drain()
+		s.Close(ctx)
 		return errors.Join(err, srv.Close())
 	case <-ctx.Done():
 		s.Drain()
@@ -125,6 +134,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 			err = srv.Close()
 		}
 		cancel()
+		s.Close(ctx)
 		if serr := <-served; !errors.Is(serr, http.ErrServerClosed) {
 			err = errors.Join(err, serr)
 		}

@@ -84,6 +84,7 @@ func runScripts(t *testing.T, p testscript.Params, vars map[string]string, confi
 	}
 	claude, busybox := testagents.Claude(t), testdocker.Busybox(t)
 	p.RequireExplicitExec, p.RequireUniqueNames = true, true
+	more := p.Setup
 	p.Setup = func(e *testscript.Env) error {
 		e.Setenv("HOME", e.WorkDir)
 		e.Setenv("XDG_CACHE_HOME", filepath.Join(e.WorkDir, ".cache"))
@@ -105,7 +106,10 @@ func runScripts(t *testing.T, p testscript.Params, vars map[string]string, confi
 		if err := os.CopyFS(filepath.Join(e.WorkDir, "executor"), os.DirFS("../../examples/executor")); err != nil {
 			return err
 		}
-		return os.WriteFile(filepath.Join(e.WorkDir, "sandbox.yaml"), []byte(config), 0o600)
+		if err := os.WriteFile(filepath.Join(e.WorkDir, "sandbox.yaml"), []byte(config), 0o600); err != nil || more == nil {
+			return err
+		}
+		return more(e)
 	}
 	p.Cmds = map[string]func(*testscript.TestScript, bool, []string){"seqs": checkSeqs}
 	testscript.Run(t, p)

@@ -55,12 +55,20 @@ const defaultType, defaultImageType = "local", "docker"
 
 // loadNew returns the configuration of a new sandbox.
 func (t *target) loadNew(ctx context.Context, m *makeFlags) (environment.Config, error) {
-	cfg, err := t.load(ctx)
+	cfg, err := t.read(ctx)
 	if err != nil {
 		return cfg, err
 	}
 	cfg.Progress = t.app.newProgress()
-	return cfg, m.apply(&cfg)
+	chosen := cfg.Sandbox.Type != "" || m.image != ""
+	if err := m.apply(&cfg); err != nil {
+		return cfg, err
+	}
+	if !chosen && t.app.sandboxServer != "" {
+		cfg.Sandbox.Type = "" // the server's
+	}
+	t.app.overServer(&cfg.Sandbox)
+	return cfg, nil
 }
 
 // newProgress returns a function that prints progress messages to standard error.

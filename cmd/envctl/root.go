@@ -30,11 +30,13 @@ const (
 
 // app is one run of the command line: its streams and little else.
 type app struct {
-	in        io.Reader
-	out, err  *term.Output
-	status    *term.Status
-	server    string          // the address of the server to use; empty for this machine
-	forceExit <-chan struct{} // closed when an interrupted run must not wait any more; may be nil
+	in       io.Reader
+	out, err *term.Output
+	status   *term.Status
+	server   string // the address of the server to use; empty for this machine
+	// sandboxServer is server if the command works with sandboxes, and not with sessions.
+	sandboxServer string
+	forceExit     <-chan struct{} // closed when an interrupted run must not wait any more; may be nil
 }
 
 // Execute runs envctl with the given arguments (without the program's name) and
@@ -173,7 +175,7 @@ An ID may be cut short, as long as it fits only one sandbox.`,
 	}
 	root.SetVersionTemplate("{{.Name}} {{.Version}}\n")
 	root.Flags().Bool("version", false, "print the version") // without -v, which commands have for --verbose
-	root.PersistentFlags().StringVar(&a.server, "server", "", "address of an 'envctl serve' that has the sessions (default $AGENTENV_SERVER, else this machine)")
+	root.PersistentFlags().StringVar(&a.server, "server", "", "address of an 'envctl serve' that has the sessions and sandboxes (default $AGENTENV_SERVER, else this machine)")
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%w; %s", err, flagMeant(cmd, err))
 	})

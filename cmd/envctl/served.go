@@ -18,6 +18,7 @@ import (
 	"github.com/agentenv-dev/agentenv/environment"
 	outputfile "github.com/agentenv-dev/agentenv/internal/output"
 	"github.com/agentenv-dev/agentenv/internal/servertoken"
+	sandboxes "github.com/agentenv-dev/agentenv/primitives/remote"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
 	"github.com/agentenv-dev/agentenv/session/remote"
@@ -33,10 +34,28 @@ var served = []string{
 	"envctl", "envctl help", "envctl version", "envctl serve", "envctl doctor", "envctl completion",
 }
 
+// overServer are the commands that work with sandboxes of a server as with those of this machine.
+var overServer = []string{
+	"envctl create", "envctl exec", "envctl cp", "envctl port", "envctl ls", "envctl logs", "envctl stats", "envctl gc", "envctl rm", "envctl watch",
+}
+
+// overServer makes a sandbox one of the server: of the type that is chosen, else of that of the server.
+func (a *app) overServer(s *environment.Sandbox) {
+	if a.sandboxServer == "" {
+		return
+	}
+	s.Provider = &sandboxes.Provider{Server: a.sandboxServer, Sandbox: s.Type}
+	s.Type = "remote"
+}
+
 // refuseServer rejects --server for a command that would work on this machine nevertheless.
 func (a *app) refuseServer(cmd *cobra.Command) error {
 	path := cmd.CommandPath()
 	if a.server == "" || slices.Contains(served, path) || strings.HasPrefix(path, "envctl completion ") || strings.HasPrefix(path, "envctl __complete") {
+		return nil
+	}
+	if slices.Contains(overServer, path) {
+		a.sandboxServer = a.server
 		return nil
 	}
 	return usagef("'%s' does not work with a server yet; leave out --server and AGENTENV_SERVER, or run it on the server's machine", path)

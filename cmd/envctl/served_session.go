@@ -64,8 +64,20 @@ func (f *checkpointFlags) forkServed(ctx context.Context, from point) error {
 }
 
 // diffServed prints what has changed in a session of the server from one checkpoint to another; without the first, up to now.
-func (f *diffFlags) diffServed(ctx context.Context, from point, to int) error {
+func (f *diffFlags) diffServed(ctx context.Context, from point, to int) (err error) {
 	s, err := f.app.servedSession(ctx, from.id)
+	if errors.Is(err, store.ErrNotFound) && from.number == 0 { // it may be a sandbox
+		f.app.sandboxServer = f.app.server
+		env, aerr := f.attach(ctx, from.id)
+		if errors.Is(aerr, errNoSandbox) {
+			return err
+		}
+		if aerr != nil {
+			return aerr
+		}
+		defer func() { err = errors.Join(err, env.Close()) }()
+		return f.diffNow(ctx, env)
+	}
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ type target struct {
 // flags adds the flags that choose a sandbox.
 func (t *target) flags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.StringVarP(&t.sandbox, "sandbox", "s", "", "kind of sandbox: "+strings.Join(primitives.Types(), ", ")+"; ssh:HOST names the machine (default: local for a new one, any kind for one that is there)")
+	f.StringVarP(&t.sandbox, "sandbox", "s", "", "kind of sandbox: "+strings.Join(primitives.Types(), ", ")+"; ssh:HOST and remote:URL name the machine (default: local for a new one, any kind for one that is there)")
 	f.StringVarP(&t.config, "config", "c", "", "configuration file (YAML or JSON)")
 	t.log.flags(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("sandbox", cobra.FixedCompletions(primitives.Types(), cobra.ShellCompDirectiveNoFileComp))
@@ -45,8 +45,17 @@ func (t *target) agentFlag(cmd *cobra.Command) {
 }
 
 // load returns the configuration of the file, overridden by the flags. If neither chooses a type
-// of sandbox, Sandbox.Type is empty.
+// of sandbox, Sandbox.Type is empty. With --server the sandboxes are those of the server.
 func (t *target) load(ctx context.Context) (environment.Config, error) {
+	cfg, err := t.read(ctx)
+	if err == nil {
+		t.app.overServer(&cfg.Sandbox)
+	}
+	return cfg, err
+}
+
+// read is load for this machine.
+func (t *target) read(ctx context.Context) (environment.Config, error) {
 	var cfg environment.Config
 	if t.config != "" {
 		var err error
