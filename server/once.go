@@ -61,7 +61,7 @@ func (o *once) serve(w http.ResponseWriter, r *http.Request, body []byte, do fun
 	if len(key) > maxKey {
 		return fmt.Errorf("%w: the header %s has more than %d bytes", fs.ErrInvalid, sessionapi.KeyHeader, maxKey)
 	}
-	c, mine := o.begin(r.Method+" "+r.URL.Path+" "+key, sha256.Sum256(body))
+	c, mine := o.begin(callerOf(r.Context()).Name+" "+r.Method+" "+r.URL.Path+" "+key, sha256.Sum256(body))
 	if c == nil {
 		return fmt.Errorf("%w: another request has used the same %s", fs.ErrInvalid, sessionapi.KeyHeader)
 	}

@@ -9,6 +9,8 @@ import (
 	"io/fs"
 	"net/http"
 	"slices"
+	"strings"
+	"sync"
 
 	"github.com/coder/websocket"
 
@@ -70,43 +72,68 @@ func (s *Server) kinds(c *call) ([]kind, error) {
 	return all, nil
 }
 
-// find returns the sandbox that a call names, and its type.
-func (s *Server) find(c *call) (kind, boxID, error) {
+// found is the sandbox that a call names.
+type found struct {
+	boxID
+	provider primitives.Provider
+	open     primitives.EnvironmentPrimitive // nil if it is not open
+}
+
+var errNoSandbox = fmt.Errorf("%w: no sandbox has this ID", fs.ErrNotExist)
+
+// find finds the sandbox that a call names.
+func (s *Server) find(c *call) (found, error) {
 	kinds, err := s.kinds(c)
 	if err != nil {
-		return kind{}, boxID{}, err
+		return found{}, err
 	}
-	id := c.PathValue("id")
-	if len(kinds) == 1 || id == "" {
-		return kinds[0], boxID{kinds[0].typ, id}, nil
-	}
+	id, caller := c.PathValue("id"), callerOf(c.Context())
 	for _, k := range kinds {
-		if at := (boxID{k.typ, id}); s.boxes.has(at) {
-			return k, at, nil
+		at := boxID{k.typ, id}
+		if known, ok := s.boxes.look(at, caller); ok {
+			return found{at, known.provider, known.sandbox}, nil
 		}
 	}
-	var errs []error
+	if caller.Role != RoleAdmin {
+		return found{}, errNoSandbox
+	}
+	if len(kinds) == 1 {
+		return found{boxID{kinds[0].typ, id}, kinds[0].provider, nil}, nil
+	}
+	errs := []error{errNoSandbox}
 	for _, k := range kinds {
-		list, err := k.provider.List(c.Context())
-		if slices.ContainsFunc(list, func(i primitives.Info) bool { return i.ID == id }) {
-			return k, boxID{k.typ, id}, nil
+		info, err := listed(c.Context(), k.provider, id)
+		if err == nil && info.ID == id {
+			return found{boxID{k.typ, id}, k.provider, nil}, nil
 		}
 		errs = append(errs, err)
 	}
-	return kind{}, boxID{}, errors.Join(append([]error{fmt.Errorf("%w: no sandbox has this ID", fs.ErrNotExist)}, errs...)...)
+	return found{}, errors.Join(errs...)
 }
 
-// use returns the sandbox that a call names, open. meets is as for boxes.use.
-func (s *Server) use(c *call, meets bool) (open primitives.EnvironmentPrimitive, release func(), err error) {
-	k, id, err := s.find(c)
-	if err != nil {
-		return nil, nil, err
+// listed returns the entry of a sandbox in the list of its provider; a zero one if there is none.
+func listed(ctx context.Context, p primitives.Provider, id string) (primitives.Info, error) {
+	list, err := p.List(ctx)
+	if i := slices.IndexFunc(list, func(i primitives.Info) bool { return i.ID == id }); i >= 0 {
+		return list[i], nil
 	}
-	return s.boxes.use(c.Context(), id, meets, func() (primitives.EnvironmentPrimitive, error) { return k.provider.Attach(c.Context(), id.id) })
+	return primitives.Info{}, err
+}
+
+// use opens the sandbox that a call names.
+func (s *Server) use(c *call) (at boxID, open primitives.EnvironmentPrimitive, release func(), err error) {
+	f, err := s.find(c)
+	if err == nil {
+		open, release, err = s.boxes.use(c.Context(), f.boxID, f.provider)
+	}
+	return f.boxID, open, release, err
 }
 
 // provider returns the provider of sandboxes for clients.
 func (s *Server) provider(sandbox environment.Sandbox) (primitives.Provider, error) {
+	if sandbox.Type == "remote" { // with the token of this program for the other server
+		return nil, fmt.Errorf("%w: a server has no sandboxes of another server; use that one", fs.ErrInvalid)
+	}
 	sandbox.Keep = true // their durable commands must outlive connections, so they need a runner
 	return environment.Provider(environment.Config{Sandbox: sandbox, Runner: s.cfg.Defaults.Runner, Logger: s.log})
 }
@@ -135,40 +162,79 @@ func (s *Server) createSandbox(c *call, in sandboxapi.New) (sandboxapi.Sandbox, 
 			spec.Install = *in.Install
 		}
 	}
-	made := spec
-	made.Grace = 0 // counted here, from when the last client goes
-	box, err := p.Create(c.Context(), made)
+	if len(in.Owner) > maxOwner {
+		return sandboxapi.Sandbox{}, fmt.Errorf("%w: the owner has more than %d bytes", fs.ErrInvalid, maxOwner)
+	}
+	done, err := s.boxes.begin()
 	if err != nil {
 		return sandboxapi.Sandbox{}, err
 	}
-	err = s.boxes.add(c.Context(), boxID{cfg.Sandbox.Type, box.ID()}, box, spec, in.Owner)
-	if err == nil {
-		err = context.Cause(c.Context()) // the client does not know that there is one
-	}
+	defer done()
+	ctx, cancel := s.untilDrain(c.Context())
+	defer cancel()
+	made := spec
+	made.Grace = 0 // counted here, from when the last client goes
+	open, err := p.Create(ctx, made)
 	if err != nil {
-		_, terr := box.Terminate(context.WithoutCancel(c.Context()))
-		return sandboxapi.Sandbox{}, errors.Join(err, terr, box.Close())
+		return sandboxapi.Sandbox{}, err
 	}
-	return described(c.Context(), box)
+	at := boxID{cfg.Sandbox.Type, open.ID()}
+	s.boxes.add(ctx, &box{boxID: at, provider: p, sandbox: open, kept: spec.Keep, grace: spec.Grace, creator: in.Owner, owner: callerOf(ctx).Name})
+	is, err := described(ctx, at.typ, open)
+	if err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil { // the client does not know that there is one
+		_, eerr := s.boxes.end(context.WithoutCancel(ctx), at)
+		return sandboxapi.Sandbox{}, errors.Join(err, eerr)
+	}
+	return is, nil
+}
+
+// maxOwner limits what a client says of itself, in bytes.
+const maxOwner = 4 << 10
+
+// untilDrain returns a context that also ends when the server stops.
+func (s *Server) untilDrain(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-s.draining:
+			cancel(errStopping)
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(nil) }
 }
 
 // described describes an open sandbox.
-func described(ctx context.Context, p primitives.EnvironmentPrimitive) (sandboxapi.Sandbox, error) {
+func described(ctx context.Context, typ string, p primitives.EnvironmentPrimitive) (sandboxapi.Sandbox, error) {
 	state, err := p.Poll(ctx)
-	return sandboxapi.Sandbox{ID: p.ID(), State: state, Capabilities: p.Capabilities()}, err
+	return sandboxapi.Sandbox{ID: p.ID(), Type: typ, State: state, Capabilities: p.Capabilities()}, err
 }
 
+// describeSandbox does not open a sandbox, which would resume a paused one and count as a client.
 func (s *Server) describeSandbox(c *call, _ none) (sandboxapi.Sandbox, error) {
-	open, release, err := s.use(c, false)
+	f, err := s.find(c)
 	if err != nil {
 		return sandboxapi.Sandbox{}, err
 	}
-	defer release()
-	return described(c.Context(), open)
+	if f.open != nil {
+		is, err := described(c.Context(), f.typ, f.open)
+		if err == nil {
+			return is, nil
+		}
+		s.log.Debug("a sandbox does not say its state", "type", f.typ, "sandbox", f.id, "error", err)
+	}
+	info, err := listed(c.Context(), f.provider, f.id)
+	if err == nil && info.ID == "" {
+		err = errNoSandbox
+	}
+	return sandboxapi.Sandbox{ID: f.id, Type: f.typ, State: primitives.State{Status: info.Status}}, err
 }
 
 func (s *Server) readUsage(c *call, _ none) (primitives.Usage, error) {
-	open, release, err := s.use(c, false)
+	_, open, release, err := s.use(c)
 	if err != nil {
 		return primitives.Usage{}, err
 	}
@@ -177,15 +243,15 @@ func (s *Server) readUsage(c *call, _ none) (primitives.Usage, error) {
 }
 
 func (s *Server) history(c *call, _ none) (sandboxapi.History, error) {
-	k, id, err := s.find(c)
+	f, err := s.find(c)
 	if err != nil {
 		return sandboxapi.History{}, err
 	}
-	h, ok := k.provider.(primitives.Historian)
+	h, ok := f.provider.(primitives.Historian)
 	if !ok {
 		return sandboxapi.History{}, nil // what happened is not known
 	}
-	incidents, err := h.History(c.Context(), id.id)
+	incidents, err := h.History(c.Context(), f.id)
 	return sandboxapi.History{Incidents: incidents}, err
 }
 
@@ -194,7 +260,7 @@ func (s *Server) pause(c *call, _ none) (none, error) { return s.freeze(c, primi
 func (s *Server) resume(c *call, _ none) (none, error) { return s.freeze(c, primitives.Resume) }
 
 func (s *Server) freeze(c *call, do func(context.Context, primitives.EnvironmentPrimitive) error) (none, error) {
-	open, release, err := s.use(c, false)
+	_, open, release, err := s.use(c)
 	if err != nil {
 		return none{}, err
 	}
@@ -207,13 +273,16 @@ func (s *Server) listSandboxes(c *call, _ none) (sandboxapi.List, error) {
 	if err != nil {
 		return sandboxapi.List{}, err
 	}
-	list := sandboxapi.List{Sandboxes: []sandboxapi.Listed{}}
+	list, caller := sandboxapi.List{Sandboxes: []sandboxapi.Listed{}}, callerOf(c.Context())
 	var errs []error
 	for _, k := range kinds {
 		found, err := k.provider.List(c.Context())
 		errs = append(errs, err)
 		for _, info := range found {
-			list.Sandboxes = append(list.Sandboxes, sandboxapi.Listed{Info: info, Creator: s.boxes.creator(boxID{k.typ, info.ID})})
+			known, ok := s.boxes.look(boxID{k.typ, info.ID}, caller)
+			if ok || caller.Role == RoleAdmin {
+				list.Sandboxes = append(list.Sandboxes, sandboxapi.Listed{Info: info, Creator: known.creator})
+			}
 		}
 	}
 	slices.SortStableFunc(list.Sandboxes, func(a, b sandboxapi.Listed) int { return a.Created.Compare(b.Created) })
@@ -231,14 +300,18 @@ func (s *Server) beside(c *call, err error) *apierror.Error {
 }
 
 func (s *Server) removeSandbox(c *call, _ none) (none, error) {
-	k, id, err := s.find(c)
+	f, err := s.find(c)
 	if err != nil {
 		return none{}, err
 	}
-	if ok, err := s.boxes.end(c.Context(), id); ok || err != nil {
+	if ok, err := s.boxes.end(c.Context(), f.boxID); ok || err != nil {
 		return none{}, err
 	}
-	return none{}, k.provider.Remove(c.Context(), id.id)
+	err = f.provider.Remove(c.Context(), f.id)
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		s.boxes.forget(f.boxID)
+	}
+	return none{}, err
 }
 
 func (s *Server) collect(c *call, in sandboxapi.Collect) (sandboxapi.Collected, error) {
@@ -265,26 +338,28 @@ func (s *Server) collect(c *call, in sandboxapi.Collect) (sandboxapi.Collected, 
 
 // connect serves a sandbox to a client until the client goes.
 func (s *Server) connect(w http.ResponseWriter, c *call) error {
-	open, release, err := s.use(c, true)
+	switch {
+	case !strings.EqualFold(c.Header.Get("Upgrade"), "websocket"):
+		return fmt.Errorf("%w: this path is for a WebSocket", fs.ErrInvalid)
+	case c.Header.Get("Origin") != "":
+		return fmt.Errorf("%w: a page may not connect to a sandbox", fs.ErrPermission)
+	}
+	at, open, release, err := s.use(c)
 	if err != nil {
 		return err
 	}
 	defer release()
-	ctx, cancel := context.WithCancel(context.WithoutCancel(c.Context()))
-	defer cancel()
 	conn, err := websocket.Accept(w, c.Request, &websocket.AcceptOptions{Subprotocols: []string{sandboxapi.Protocol}})
 	if err != nil {
 		s.log.Debug("no WebSocket", "error", err)
 		return nil // Accept has answered
 	}
-	go func() {
-		select {
-		case <-s.draining:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	err = guest.Serve(ctx, sandboxapi.Stream(ctx, conn), open, guest.ServeConfig{Logger: s.log.Named("guest")})
-	s.log.Debug("a client has left a sandbox", "sandbox", open.ID(), "error", err)
+	ctx, cancel := s.untilDrain(context.WithoutCancel(c.Context()))
+	defer cancel()
+	meet := sync.OnceFunc(func() { s.boxes.meet(at) })
+	err = guest.Serve(ctx, sandboxapi.Stream(ctx, conn), open, guest.ServeConfig{
+		Logger: s.log.Named("guest"), StayOnStream: true, Work: func(bool) { meet() },
+	})
+	s.log.Debug("a client has left a sandbox", "type", at.typ, "sandbox", at.id, "error", err)
 	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
-	"crypto/subtle"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -41,9 +40,18 @@ const (
 type Config struct {
 	// Host has the sessions. The caller shuts it down after the server.
 	Host *session.Host
-	// Token is what clients must send as a bearer token, of at least 16 bytes. Without one the server answers only requests
-	// from this machine to a loopback address, and each user of the machine may do everything that this program may.
+	// Token is what an admin sends as a bearer token, of at least 16 bytes. With neither Token nor Authenticate the server
+	// answers only requests from this machine to a loopback address, and each user of the machine may do everything that this
+	// program may.
 	Token string
+	// Authenticate returns the caller behind another token than Token, or an error, whose text the client gets. Nil accepts no
+	// other token. It is called for each request, from several goroutines.
+	Authenticate func(ctx context.Context, token string) (Caller, error)
+	// Sandboxes lets runners and admins use sandboxes of their own, of every type that the program links, besides those of
+	// sessions. Configure does not see them.
+	Sandboxes bool
+	// MaxSessions is how many sessions a caller that is no admin may have. Zero means 100.
+	MaxSessions int
 	// Defaults is what the configuration of a new session has where its client leaves something out, as far as a
 	// configuration file can hold it. Settings of its sandbox and agent count only for a session with the same ones.
 	Defaults environment.Config
@@ -63,6 +71,7 @@ type Server struct {
 	origin http.CrossOriginProtection
 	once   once
 	boxes  boxes
+	rates  rates
 
 	heartbeat time.Duration // between comments in a stream without events; tests shorten it
 	draining  chan struct{} // closed when streams are to end
@@ -77,20 +86,26 @@ func New(cfg Config) (*Server, error) {
 	if n := len(cfg.Token); n > 0 && n < minToken {
 		return nil, fmt.Errorf("new server: %w: the token has %d bytes; use at least %d random ones", fs.ErrInvalid, n, minToken)
 	}
+	cfg.MaxSessions = cmp.Or(cfg.MaxSessions, defaultMaxSessions)
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
 	}
 	s := &Server{
 		cfg: cfg, log: cfg.Logger.Named("server"), token: sha256.Sum256([]byte(cfg.Token)),
 		mux: http.NewServeMux(), heartbeat: sessionapi.Heartbeat, draining: make(chan struct{}),
+		rates: rates{most: maxRate, burst: maxBurst},
 	}
-	s.boxes.log = s.log
+	s.boxes.log, s.boxes.connect = s.log, defaultGrace
 	routes, err := s.routes()
 	if err != nil {
 		return nil, fmt.Errorf("new server: %w", err)
 	}
 	for _, r := range routes {
-		s.mux.Handle(r.method+" "+r.path, r.handler)
+		guarded, err := s.guard(r)
+		if err != nil {
+			return nil, fmt.Errorf("new server: %w", err)
+		}
+		s.mux.Handle(r.method+" "+r.path, guarded)
 	}
 	return s, nil
 }
@@ -100,18 +115,18 @@ func Sessions(log hclog.Logger) session.Config {
 	return session.Config{Environment: environment.Config{OnPermission: environment.AnswerLater, Logger: log}}
 }
 
-// Close ends the streams as Drain does, closes the sandboxes of clients, and ends those that are not kept. Serve calls it by
-// itself.
+// Close ends the streams as Drain does, closes the sandboxes of clients, and ends those that are not kept, for up to a minute.
+// Serve calls it by itself.
 func (s *Server) Close(ctx context.Context) {
 	s.Drain()
 	s.boxes.stop(ctx)
 }
 
-// Serve serves connections from l until ctx is done. Then it ends the streams of events and the sandboxes of clients that are
-// not kept, waits up to 10 seconds for other requests, and returns nil. It closes l. Without a token it refuses to listen on an address of a network, with
-// fs.ErrPermission.
+// Serve serves connections from l until ctx is done. Then it ends the streams, waits up to 10 seconds for other requests, ends the
+// sandboxes of clients that are not kept, which takes up to a minute, and returns nil. It closes l. Without a token it refuses to
+// listen on an address of a network, with fs.ErrPermission.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	if s.cfg.Token == "" && !loopback(l.Addr().String()) {
+	if s.tokenless() && !loopback(l.Addr().String()) {
 		err := fmt.Errorf("serve on %s: %w: without a token a server listens on a loopback address only", l.Addr(), fs.ErrPermission)
 		return errors.Join(err, l.Close())
 	}
@@ -125,8 +140,9 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	var err error
 	select {
 	case err = <-served:
+		err = errors.Join(err, srv.Close())
 		s.Close(ctx)
-		return errors.Join(err, srv.Close())
+		return err
 	case <-ctx.Done():
 		s.Drain()
 		patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
@@ -167,7 +183,8 @@ func (s *Server) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 	header.Set("X-Content-Type-Options", "nosniff")
 	header.Set("Cache-Control", "no-store")
 	control := http.NewResponseController(w)
-	if err := s.admit(r); err != nil {
+	caller, err := s.admit(r)
+	if err != nil {
 		header.Set("Connection", "close")
 		_ = control.SetReadDeadline(time.Now().Add(time.Second)) // the body is not waited for
 		if errors.Is(err, apierror.ErrUnauthorized) {
@@ -176,6 +193,7 @@ func (s *Server) ServeHTTP(plain http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
+	r = r.WithContext(context.WithValue(r.Context(), callerKey{}, caller))
 	r.Body = http.MaxBytesReader(w, &patientBody{r.Body, control}, limitOf(r))
 	if h, pattern := s.mux.Handler(r); pattern == "" {
 		s.notFound(w, r, h)
@@ -224,24 +242,22 @@ func (s *Server) notFound(w http.ResponseWriter, r *http.Request, mux http.Handl
 	s.answerError(w, http.StatusNotFound, apierror.Error{Code: "not_found", Message: fmt.Sprintf("%s: there is no such path; %s/openapi.json lists them", r.URL.Path, sessionapi.Prefix)})
 }
 
-// admit refuses requests from pages of another origin, and those without the token. If there is none, it refuses requests from
+// tokenless reports whether the server takes requests without a token.
+func (s *Server) tokenless() bool { return s.cfg.Token == "" && s.cfg.Authenticate == nil }
+
+// admit refuses requests from pages of another origin, and those without a token. If none is needed, it refuses requests from
 // other machines, and from pages whose name points to this machine (DNS rebinding).
-func (s *Server) admit(r *http.Request) error {
+func (s *Server) admit(r *http.Request) (Caller, error) {
 	if err := s.origin.Check(r); err != nil {
-		return fmt.Errorf("%w: a page of another origin may not use this server: %w", fs.ErrPermission, err)
+		return Caller{}, fmt.Errorf("%w: a page of another origin may not use this server: %w", fs.ErrPermission, err)
 	}
-	if s.cfg.Token == "" {
-		if !loopback(r.Host) || !loopback(r.RemoteAddr) {
-			return fmt.Errorf("%w: without a token the server answers to a loopback address only, not to %q from %s", fs.ErrPermission, r.Host, r.RemoteAddr)
-		}
-		return nil
+	if !s.tokenless() {
+		return s.authenticate(r)
 	}
-	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
-	sum := sha256.Sum256([]byte(token))
-	if !strings.EqualFold(scheme, "Bearer") || subtle.ConstantTimeCompare(sum[:], s.token[:]) != 1 {
-		return fmt.Errorf("%w: send it in the header Authorization: Bearer", apierror.ErrUnauthorized)
+	if !loopback(r.Host) || !loopback(r.RemoteAddr) {
+		return Caller{}, fmt.Errorf("%w: without a token the server answers to a loopback address only, not to %q from %s", fs.ErrPermission, r.Host, r.RemoteAddr)
 	}
-	return nil
+	return Caller{Role: RoleAdmin}, nil
 }
 
 // loopback reports whether a Host header names this machine.

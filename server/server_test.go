@@ -302,7 +302,7 @@ func TestAChangeGoesOnWithoutItsClient(t *testing.T) {
 
 // The description is of OpenAPI 3.1, and has every route with its schemas.
 func TestTheInterfaceDescribesItself(t *testing.T) {
-	_, answer := ask(t, newServer(t, nil), "GET", "/v1/openapi.json", "")
+	_, answer := ask(t, newServer(t, func(cfg *server.Config) { cfg.Sandboxes = true }), "GET", "/v1/openapi.json", "")
 	var api struct {
 		OpenAPI string
 		Paths   map[string]map[string]struct {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"strings"
 
 	"github.com/agentenv-dev/agentenv/environment"
@@ -32,6 +33,13 @@ func (s *Server) list(c *call, _ none) (sessionapi.Sessions, error) {
 	if q.err != nil {
 		return sessionapi.Sessions{}, q.err
 	}
+	if caller := callerOf(c.Context()); caller.Role != RoleAdmin {
+		f.Metadata = maps.Clone(f.Metadata)
+		if f.Metadata == nil {
+			f.Metadata = make(map[string]string)
+		}
+		f.Metadata[ownerKey] = caller.Name
+	}
 	list := sessionapi.Sessions{Sessions: []sessionapi.Listed{}}
 	for record, err := range s.cfg.Host.List(c.Context(), f) {
 		listed := sessionapi.Listed{Record: record}
@@ -47,6 +55,9 @@ func (s *Server) list(c *call, _ none) (sessionapi.Sessions, error) {
 }
 
 func (s *Server) create(c *call, in sessionapi.NewSession) (sessionapi.Created, error) {
+	if err := admitRequest(callerOf(c.Context()), in); err != nil {
+		return sessionapi.Created{}, err
+	}
 	config, err := complete(s.cfg.Defaults, in.Config)
 	if err != nil {
 		return sessionapi.Created{}, err
@@ -63,6 +74,9 @@ func (s *Server) create(c *call, in sessionapi.NewSession) (sessionapi.Created, 
 		WatchWorkspace: (*environment.FilesOptions)(in.WatchWorkspace),
 	}
 	cfg.Environment.PermissionTimeout = in.PermissionTimeout.Span()
+	if err := s.admitSession(c.Context(), callerOf(c.Context()), in, &cfg); err != nil {
+		return sessionapi.Created{}, err
+	}
 	if s.cfg.Configure != nil {
 		if err := s.cfg.Configure(c.Context(), &cfg); err != nil {
 			return sessionapi.Created{}, err
@@ -172,6 +186,9 @@ func (s *Server) fork(c *call, in sessionapi.Fork) (sessionapi.Forks, error) {
 	}
 	if in.N > maxForks {
 		return sessionapi.Forks{}, fmt.Errorf("fork: %w: %d sessions; at most %d at a time", fs.ErrInvalid, in.N, maxForks)
+	}
+	if err := s.room(c.Context(), callerOf(c.Context()), in.N); err != nil {
+		return sessionapi.Forks{}, err
 	}
 	var made []*session.AgentSession
 	if in.Checkpoint == nil {

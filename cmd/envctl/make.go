@@ -67,8 +67,7 @@ func (t *target) loadNew(ctx context.Context, m *makeFlags) (environment.Config,
 	if !chosen && t.app.sandboxServer != "" {
 		cfg.Sandbox.Type = "" // the server's
 	}
-	t.app.overServer(&cfg.Sandbox)
-	return cfg, nil
+	return cfg, t.app.overServer(&cfg.Sandbox)
 }
 
 // newProgress returns a function that prints progress messages to standard error.

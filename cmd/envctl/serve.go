@@ -38,7 +38,8 @@ URL/v1/openapi.json describes.
 
 A client with the token may do what you may do here: run commands, in sandboxes of any kind. The
 token is in the file of --token-file. Without that flag each start makes a new token: envctl of the
-same user on this machine finds it by the address, and elsewhere AGENTENV_TOKEN gives it.
+same user on this machine finds it by the address, and elsewhere AGENTENV_TOKEN gives it. For
+others 'envctl serve token add' makes tokens that may do less.
 
 A session has the settings of --config and --sandbox where its client gives none. API keys in the
 environment of serve stay here, outside the sandboxes. At the end clients reconnect later, sessions
@@ -51,6 +52,7 @@ are closed and sandboxes that are not kept end.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context()) },
 	}
 	f.flags(cmd)
+	cmd.AddCommand(a.newServeTokenCmd())
 	fl := cmd.Flags()
 	fl.StringVar(&f.listen, "listen", "127.0.0.1:8377", "address to listen on, HOST:PORT; port 0 takes a free one")
 	fl.StringVar(&f.tokenFile, "token-file", "", "file with the token that clients must send; only you may be able to read it")
@@ -91,7 +93,7 @@ func (f *serveFlags) run(ctx context.Context) (err error) {
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
-	srv, err := server.New(server.Config{Host: host, Token: token, Defaults: cfg, Logger: log})
+	srv, err := server.New(server.Config{Host: host, Token: token, Authenticate: issued, Sandboxes: true, Defaults: cfg, Logger: log})
 	if err != nil {
 		return errors.Join(err, l.Close(), host.Shutdown(ctx))
 	}

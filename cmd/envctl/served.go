@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"iter"
 	"os"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/agentenv-dev/agentenv/environment"
 	outputfile "github.com/agentenv-dev/agentenv/internal/output"
 	"github.com/agentenv-dev/agentenv/internal/servertoken"
+	"github.com/agentenv-dev/agentenv/primitives"
 	sandboxes "github.com/agentenv-dev/agentenv/primitives/remote"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
@@ -31,7 +33,7 @@ import (
 var served = []string{
 	"envctl run", "envctl attach", "envctl answer", "envctl log", "envctl rewind", "envctl fork", "envctl compare", "envctl diff",
 	"envctl sessions", "envctl sessions ls", "envctl sessions show", "envctl sessions export", "envctl sessions rm",
-	"envctl", "envctl help", "envctl version", "envctl serve", "envctl doctor", "envctl completion",
+	"envctl", "envctl help", "envctl version", "envctl serve", "envctl serve token", "envctl serve token add", "envctl serve token ls", "envctl serve token rm", "envctl doctor", "envctl completion",
 }
 
 // overServer are the commands that work with sandboxes of a server as with those of this machine.
@@ -39,13 +41,21 @@ var overServer = []string{
 	"envctl create", "envctl exec", "envctl cp", "envctl port", "envctl ls", "envctl logs", "envctl stats", "envctl gc", "envctl rm", "envctl watch",
 }
 
-// overServer makes a sandbox one of the server: of the type that is chosen, else of that of the server.
-func (a *app) overServer(s *environment.Sandbox) {
-	if a.sandboxServer == "" {
-		return
+// overServer makes a sandbox one of the server: of the type that is chosen, else of that of the server. It leaves one that names
+// its server, and refuses what does not reach the server.
+func (a *app) overServer(s *environment.Sandbox) error {
+	const remoteType = "remote"
+	switch {
+	case a.sandboxServer == "" || s.Type == remoteType:
+		return nil
+	case s.Provider != nil && !reflect.DeepEqual(s.Provider, primitives.NewProvider(s.Type)):
+		return usagef("the settings that only %s has do not go to a server; leave them out, or put them into the configuration of its 'envctl serve'", s.Type)
+	case s.Workspace != "" && s.UsesHostFolder():
+		return usagef("sandbox.workspace is a folder of this machine, and the sandbox is on that of the server; leave it out")
 	}
 	s.Provider = &sandboxes.Provider{Server: a.sandboxServer, Sandbox: s.Type}
-	s.Type = "remote"
+	s.Type = remoteType
+	return nil
 }
 
 // refuseServer rejects --server for a command that would work on this machine nevertheless.

@@ -49,7 +49,7 @@ func (t *target) agentFlag(cmd *cobra.Command) {
 func (t *target) load(ctx context.Context) (environment.Config, error) {
 	cfg, err := t.read(ctx)
 	if err == nil {
-		t.app.overServer(&cfg.Sandbox)
+		err = t.app.overServer(&cfg.Sandbox)
 	}
 	return cfg, err
 }

@@ -31,6 +31,8 @@ type Body struct {
 var (
 	// ErrUnauthorized: the token is missing, wrong or expired.
 	ErrUnauthorized = errors.New("the server does not accept the token")
+	// ErrTooMany: a caller sends too many requests, or has too many sessions.
+	ErrTooMany = errors.New("too many requests or sessions")
 	// ErrInternal: the server failed. Its log has the number in the message.
 	ErrInternal = errors.New("the server failed")
 )
@@ -49,6 +51,7 @@ type Table []Code
 func Common() Table {
 	return Table{
 		{"unauthorized", http.StatusUnauthorized, ErrUnauthorized},
+		{"too_many", http.StatusTooManyRequests, ErrTooMany},
 		{"path_escape", http.StatusBadRequest, primitives.ErrPathEscape},
 		{"is_directory", http.StatusBadRequest, primitives.ErrIsDirectory},
 		{"not_directory", http.StatusBadRequest, primitives.ErrNotDirectory},

@@ -46,8 +46,9 @@ type New struct {
 // Sandbox describes one sandbox.
 type Sandbox struct {
 	ID           string                  `json:"id"`
+	Type         string                  `json:"type"`
 	State        primitives.State        `json:"state"`
-	Capabilities primitives.Capabilities `json:"capabilities"`
+	Capabilities primitives.Capabilities `json:"capabilities"` // zero unless a client uses it
 }
 
 // List has sandboxes, the oldest first.

@@ -28,6 +28,9 @@ type ServeConfig struct {
 	// KeepAlive is as in Config: a host that is silent for longer is treated as dead, and its
 	// commands are ended.
 	KeepAlive time.Duration
+	// StayOnStream refuses the socket that a host offers: a host that is not of this machine must not make the guest connect to
+	// a socket of its choice.
+	StayOnStream bool
 	// Work is called when an operation begins, and often while much data arrives. much reports
 	// whether there is work for more than one processor: several operations, a tree of files,
 	// or much data to write to files. Several goroutines call Work, and the operation waits for
@@ -53,7 +56,7 @@ func Serve(ctx context.Context, rw io.ReadWriteCloser, p primitives.EnvironmentP
 	ours := &hello{ID: p.ID(), Paths: p.Paths(), Capabilities: p.Capabilities()}
 	_, pipes := p.(outputExecer)
 	agreed, err := handshake(ctx, rw, ours, false, cfg.HandshakeTimeout, func(ctx context.Context, _ *bufio.Reader, a *handshakeResult) error {
-		return move(ctx, a, pipes && canPass)
+		return move(ctx, a, pipes && canPass, cfg.StayOnStream)
 	})
 	if err != nil {
 		return err

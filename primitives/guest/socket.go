@@ -177,13 +177,19 @@ func readOfferReply(in io.Reader) (v offerReply, err error) {
 // stay is the settle function if no socket was offered.
 func stay(context.Context, *bufio.Reader, *handshakeResult) error { return nil }
 
+var errStays = errors.New("this guest takes no socket of its host")
+
 // move is the settle function of the guest: it moves to the socket of the host's offer, if it
-// can.
-func move(ctx context.Context, a *handshakeResult, pipes bool) error {
+// can and does not stay.
+func move(ctx context.Context, a *handshakeResult, pipes, stays bool) error {
 	if a.theirs.Offer == nil {
 		return nil
 	}
-	conn, err := a.theirs.Offer.take(ctx)
+	var conn *net.UnixConn
+	err := errStays
+	if !stays {
+		conn, err = a.theirs.Offer.take(ctx)
+	}
 	v := offerReply{Moved: err == nil, Pipes: pipes && err == nil}
 	if err != nil {
 		v.Why = clip(err.Error(), maxOfferReply/2)

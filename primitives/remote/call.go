@@ -26,7 +26,8 @@ var ErrUnauthorized = apierror.ErrUnauthorized
 var codes = append(apierror.Common(), apierror.Code{Name: "invalid_config", Status: http.StatusBadRequest, Err: fs.ErrInvalid})
 
 const (
-	// callTimeout is how long the server may take to answer, but for the creation of a sandbox, which may build an image.
+	// callTimeout is how long the server may take to answer, but where it makes or ends sandboxes: that may build an image, or
+	// wait for commands.
 	callTimeout = time.Minute
 	// maxAnswer limits an answer, in bytes.
 	maxAnswer = 64 << 20
@@ -46,10 +47,18 @@ var transport = sync.OnceValue(func() http.RoundTripper {
 })
 
 func (p Provider) client() *http.Client {
+	client := http.Client{Transport: transport()}
 	if p.Client != nil {
-		return p.Client
+		client = *p.Client
 	}
-	return &http.Client{Transport: transport()}
+	// A server does not redirect. To follow would send the token elsewhere.
+	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &client
+}
+
+// bounded limits a request to callTimeout.
+func (p Provider) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeoutCause(ctx, callTimeout, fmt.Errorf("%w: %s does not answer", primitives.ErrUnavailable, p.where()))
 }
 
 // address returns the address of a path.
@@ -79,9 +88,9 @@ func (p Provider) header() (http.Header, error) {
 
 // call makes a request and decodes the answer. in and out may be nil.
 func (p Provider) call(ctx context.Context, method, path string, in, out any) error {
-	if method != http.MethodPost {
+	if method != http.MethodDelete && (method != http.MethodPost || in == nil) {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, callTimeout, fmt.Errorf("%w: %s does not answer", primitives.ErrUnavailable, p.where()))
+		ctx, cancel = p.bounded(ctx)
 		defer cancel()
 	}
 	var body io.Reader

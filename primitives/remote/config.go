@@ -43,10 +43,11 @@ func (p Provider) check() error {
 
 // where returns the address without a password, which it should not have.
 func (p Provider) where() string {
-	if u, err := url.Parse(p.Server); err == nil {
-		return u.Redacted()
+	u, err := url.Parse(p.Server)
+	if err != nil {
+		return "the server" // the text may hold a password
 	}
-	return p.Server
+	return u.Redacted()
 }
 
 // sandbox returns the key "sandbox" of a configuration, with spec.

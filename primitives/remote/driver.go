@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
 
@@ -29,14 +30,21 @@ var (
 // ID returns the sandbox's ID, which is unique on its server.
 func (d *driver) ID() string { return d.id }
 
+// open connects to the sandbox.
+func (d *driver) open(ctx context.Context, keep bool) (*guest.Sandbox, error) {
+	return guest.Open(ctx, d, guest.Config{Backend: backend, Logger: d.provider.Logger, HandshakeTimeout: callTimeout, Kept: keep})
+}
+
 // Dial connects to the sandbox.
 func (d *driver) Dial(ctx context.Context) (io.ReadWriteCloser, error) {
 	header, err := d.provider.header()
 	if err != nil {
 		return nil, err
 	}
+	dialing, cancel := d.provider.bounded(ctx)
+	defer cancel()
 	at := d.provider.address(sandboxapi.Of(d.id, "connect"))
-	conn, res, err := websocket.Dial(ctx, at, &websocket.DialOptions{ //nolint:bodyclose // it is the stream, or was read
+	conn, res, err := websocket.Dial(dialing, at, &websocket.DialOptions{ //nolint:bodyclose // it is the stream, or was read
 		HTTPClient: d.provider.client(), HTTPHeader: header, Subprotocols: []string{sandboxapi.Protocol},
 	})
 	switch {
@@ -45,7 +53,7 @@ func (d *driver) Dial(ctx context.Context) (io.ReadWriteCloser, error) {
 	case res != nil && res.StatusCode != http.StatusSwitchingProtocols:
 		return nil, answered(res)
 	}
-	return nil, d.provider.unreachable(ctx, err)
+	return nil, d.provider.unreachable(dialing, err)
 }
 
 // State asks the server. A sandbox that is not there was terminated, by a program or because its grace period was over.
@@ -54,7 +62,11 @@ func (d *driver) State(ctx context.Context) (guest.Status, error) {
 	if gone(err) {
 		is.State.Status, err = primitives.StatusTerminated, nil
 	}
-	return guest.Status{State: is.State}, err
+	status := guest.Status{State: is.State}
+	if is.State.Status == primitives.StatusLost {
+		status.Cause = fmt.Errorf("%w: the server has lost it; attach to it again", primitives.ErrUnavailable)
+	}
+	return status, err
 }
 
 // End removes the sandbox.

@@ -68,34 +68,40 @@ func (p Provider) create(ctx context.Context, spec primitives.Spec) (*guest.Sand
 	if err := p.call(ctx, http.MethodPost, sandboxapi.Path, body, &made); err != nil {
 		return nil, err
 	}
-	s, err := p.open(ctx, made, spec.Keep)
+	d := &driver{provider: p, id: made.ID, can: made.Capabilities}
+	d.provider.Sandbox = made.Type
+	s, err := d.open(ctx, spec.Keep)
 	if err != nil {
-		d := &driver{provider: p, id: made.ID}
 		err = errors.Join(err, d.End(ctx))
 	}
 	return s, err
 }
 
-// open connects to a sandbox.
-func (p Provider) open(ctx context.Context, is sandboxapi.Sandbox, keep bool) (*guest.Sandbox, error) {
-	d := &driver{provider: p, id: is.ID, can: is.Capabilities}
-	return guest.Open(ctx, d, guest.Config{Backend: backend, Logger: p.Logger, HandshakeTimeout: callTimeout, Kept: keep})
-}
-
 // Attach returns a live sandbox by its ID, also one that another program created. Both programs share it. An ID without a
 // sandbox returns fs.ErrNotExist.
 func (p Provider) Attach(ctx context.Context, id string) (primitives.EnvironmentPrimitive, error) {
-	is, err := p.find(ctx, id)
-	if err == nil {
-		err = guest.Status{State: is.State}.EndCause()
+	s, err := p.attach(ctx, id)
+	if err != nil {
+		return nil, wrap("attach", id, err)
 	}
-	if err == nil {
-		var s *guest.Sandbox
-		if s, err = p.open(ctx, is, false); err == nil {
-			return s, nil
-		}
+	return s, nil
+}
+
+func (p Provider) attach(ctx context.Context, id string) (*guest.Sandbox, error) {
+	if err := p.check(); err != nil {
+		return nil, err
 	}
-	return nil, wrap("attach", id, err)
+	d := &driver{provider: p, id: id}
+	s, err := d.open(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	is, err := p.find(ctx, id) // now it is open, so the server knows what it can do
+	if err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	d.can, d.provider.Sandbox = is.Capabilities, is.Type
+	return s, nil
 }
 
 // find returns what the server knows of a sandbox.

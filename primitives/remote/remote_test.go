@@ -47,7 +47,7 @@ func serve(t testing.TB, defaults environment.Config) (url string, stop func()) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, err := server.New(server.Config{Host: h, Token: token, Defaults: defaults})
+	s, err := server.New(server.Config{Host: h, Token: token, Sandboxes: true, Defaults: defaults})
 	if err != nil {
 		t.Fatal(err)
 	}

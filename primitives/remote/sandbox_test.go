@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 	"github.com/agentenv-dev/agentenv/primitives/remote"
 )
 
@@ -198,41 +200,48 @@ func TestASandboxEndsAfterItsGraceWithoutAClient(t *testing.T) {
 	}
 }
 
-// A client that dies between the creation and its connection leaves a sandbox that nobody knows.
-func TestAKeptSandboxThatNoClientHasMetEnds(t *testing.T) {
+// A redirect would take the token to another server, and a server would give its own one away.
+func TestTheTokenGoesToNoOtherServer(t *testing.T) {
+	got := make(chan string, 10)
+	evil := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { got <- r.Header.Get("Authorization") }))
+	defer evil.Close()
+	elsewhere := httptest.NewServer(http.RedirectHandler(evil.URL, http.StatusTemporaryRedirect))
+	defer elsewhere.Close()
+	if _, err := at(elsewhere.URL).Create(t.Context(), primitives.Spec{}); !errors.Is(err, primitives.ErrUnavailable) {
+		t.Errorf("a redirect: %v", err)
+	}
 	url, _ := serve(t, onThisMachine(t))
 	p := at(url)
-	ask := func() {
-		body := strings.NewReader(`{"sandbox": {"keep": true}}`)
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/v1/sandboxes", body)
+	p.Sandbox = "remote"
+	if _, err := p.Create(t.Context(), primitives.Spec{}); !errors.Is(err, fs.ErrInvalid) {
+		t.Errorf("a server of a server: %v", err)
+	}
+	select {
+	case token := <-got:
+		t.Errorf("the other one got %q", token)
+	default:
+	}
+}
+
+// The state of a sandbox is asked for without opening it: that would resume a paused one, and keep each from its end.
+func TestToLookIsNotToUse(t *testing.T) {
+	url, _ := serve(t, onThisMachine(t))
+	p := at(url)
+	s := create(t, p, primitives.Spec{Grace: time.Millisecond})
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	end := time.Now().Add(patience)
+	for {
+		state, err := s.(*guest.Sandbox).Driver().State(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		req.Header.Set("Authorization", "Bearer "+token)
-		req.Header.Set("Content-Type", "application/json")
-		res, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
+		if state.Status == primitives.StatusTerminated {
+			return
 		}
-		defer func() { _ = res.Body.Close(); http.DefaultClient.CloseIdleConnections() }()
-		if text, err := io.ReadAll(res.Body); res.StatusCode != http.StatusOK {
-			t.Fatalf("%s: %s, %v", res.Status, text, err)
-		}
-	}
-	one := func() string {
-		t.Helper()
-		list, err := p.List(t.Context())
-		if err != nil || len(list) != 1 {
-			t.Fatalf("listed: %+v, %v", list, err)
-		}
-		return list[0].ID
-	}
-	ask()
-	id := one()
-	for _, dry := range []bool{true, false} {
-		removed, err := p.GC(t.Context(), primitives.GCOptions{NoGrace: true, DryRun: dry})
-		if err != nil || len(removed) != 1 || removed[0].ID != id || listed(t, p, id) != dry {
-			t.Errorf("GC: %+v, %v", removed, err)
+		if time.Now().After(end) {
+			t.Fatalf("it is %s and does not end", state.Status)
 		}
 	}
 }
@@ -319,7 +328,6 @@ func (imaged) BuildImage(context.Context, primitives.Spec) (primitives.Image, er
 }
 func (imaged) Images(context.Context) ([]primitives.Image, error) { return nil, nil }
 func (imaged) RemoveImage(context.Context, string) error          { return fs.ErrNotExist }
-
 
 var registerImaged = sync.OnceFunc(func() { primitives.Register("imaged", func() primitives.Provider { return new(imaged) }) })
 

@@ -1,0 +1,172 @@
+package servertoken
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/internal/flock"
+	"github.com/agentenv-dev/agentenv/internal/statedir"
+)
+
+// Issued is a token that this user has given to somebody. Only its hash is stored.
+type Issued struct {
+	Name    string    `json:"name"`
+	Role    string    `json:"role"`
+	Created time.Time `json:"created"`
+	Expires time.Time `json:"expires,omitzero"` // zero means never
+	// Hash is the SHA-256 of the token, which has 130 random bits, in hexadecimal digits.
+	Hash string `json:"sha256"`
+}
+
+// expired reports whether the token is not accepted any more.
+func (i Issued) expired(now time.Time) bool { return !i.Expires.IsZero() && !now.Before(i.Expires) }
+
+const (
+	bookFile = "tokens.json"
+	lockFile = "tokens.lock"
+	// maxBook limits the file, in bytes.
+	maxBook = 4 << 20
+	// lockPatience is how long a change waits for another one.
+	lockPatience = 10 * time.Second
+	// prefix makes a token known to tools that look for secrets.
+	prefix = "agentenv_"
+)
+
+// errUnknown does not say which tokens there are.
+var errUnknown = errors.New("it is unknown, or was removed")
+
+// List returns the issued tokens, by name.
+func List() ([]Issued, error) {
+	state, err := statedir.Path()
+	if err != nil {
+		return nil, err
+	}
+	data, err := statedir.ReadPrivate(filepath.Join(state, folder, bookFile), maxBook)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var list []Issued
+	if err == nil {
+		err = json.Unmarshal(data, &list)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the tokens: %w", err)
+	}
+	return list, nil
+}
+
+// Issue makes a token. A name that has one is fs.ErrExist. Zero lasts for ever.
+func Issue(name, role string, lasts time.Duration) (token string, err error) {
+	token = prefix + rand.Text()
+	now := time.Now().UTC()
+	made := Issued{Name: name, Role: role, Created: now.Truncate(time.Second), Hash: hashOf(token)}
+	if lasts > 0 {
+		made.Expires = now.Add(lasts)
+	}
+	err = change(func(list []Issued) ([]Issued, error) {
+		i, found := find(list, name)
+		if found {
+			return nil, fmt.Errorf("%w: %q has a token; remove it first", fs.ErrExist, name)
+		}
+		return slices.Insert(list, i, made), nil
+	})
+	if err != nil {
+		return "", err
+	}
+	return token, nil
+}
+
+// Revoke removes the token of a name. A name without one is fs.ErrNotExist. Servers refuse it from the next request on.
+func Revoke(name string) error {
+	return change(func(list []Issued) ([]Issued, error) {
+		i, found := find(list, name)
+		if !found {
+			return nil, fmt.Errorf("%w: %q has no token", fs.ErrNotExist, name)
+		}
+		return slices.Delete(list, i, i+1), nil
+	})
+}
+
+// Check returns what was issued with a token.
+func Check(token string) (Issued, error) {
+	list, err := List()
+	if err != nil {
+		return Issued{}, err
+	}
+	hash := []byte(hashOf(token))
+	var found Issued
+	for _, i := range list { // all of them, so that the time does not depend on which one it is
+		if subtle.ConstantTimeCompare(hash, []byte(i.Hash)) == 1 {
+			found = i
+		}
+	}
+	switch {
+	case found.Name == "":
+		return Issued{}, errUnknown
+	case found.expired(time.Now()):
+		return Issued{}, fmt.Errorf("it has expired at %s", found.Expires.Format(time.RFC3339))
+	}
+	return found, nil
+}
+
+func hashOf(token string) string {
+	sum := sha256.Sum256([]byte(token))
+	return hex.EncodeToString(sum[:])
+}
+
+func find(list []Issued, name string) (int, bool) {
+	return slices.BinarySearchFunc(list, name, func(i Issued, name string) int {
+		switch {
+		case i.Name < name:
+			return -1
+		case i.Name > name:
+			return 1
+		}
+		return 0
+	})
+}
+
+// change replaces the list, atomically and one change at a time.
+func change(do func([]Issued) ([]Issued, error)) (err error) {
+	root, err := statedir.Open(folder)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
+	unlock, err := flock.LockWithin(filepath.Join(root.Name(), lockFile), lockPatience)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	list, err := List()
+	if err != nil {
+		return err
+	}
+	if list, err = do(list); err != nil {
+		return err
+	}
+	data, err := json.MarshalIndent(list, "", "  ")
+	if err != nil {
+		return err
+	}
+	temporary := bookFile + ".new"
+	f, err := root.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(data, '\n'))
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return root.Rename(temporary, bookFile)
+}
