@@ -38,6 +38,11 @@ func newSocket(t testing.TB) (*Socket, string) {
 // the guest moved to it.
 func offered(t *testing.T, socket *Socket, before func()) (c *Sandbox, stdio net.Conn, moved bool) {
 	t.Helper()
+	return offeredTo(t, ServeConfig{}, socket, before)
+}
+
+func offeredTo(t *testing.T, cfg ServeConfig, socket *Socket, before func()) (c *Sandbox, stdio net.Conn, moved bool) {
+	t.Helper()
 	host, guest := net.Pipe()
 	dialed := make(chan error, 1)
 	go func() {
@@ -47,7 +52,7 @@ func offered(t *testing.T, socket *Socket, before func()) (c *Sandbox, stdio net
 	}()
 	before()
 	served := make(chan error, 1)
-	go func() { served <- Serve(context.WithoutCancel(t.Context()), guest, newFake(t), ServeConfig{}) }()
+	go func() { served <- Serve(context.WithoutCancel(t.Context()), guest, newFake(t), cfg) }()
 	if err := within(t, dialed); err != nil {
 		t.Fatal(err)
 	}
@@ -98,6 +103,13 @@ func TestAGuestThatCannotReachTheSocketStays(t *testing.T) {
 	}
 	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the socket is still there: %v", err)
+	}
+}
+
+func TestAGuestThatStaysTakesNoSocket(t *testing.T) {
+	socket, _ := newSocket(t)
+	if _, _, moved := offeredTo(t, ServeConfig{StayOnStream: true}, socket, func() {}); moved {
+		t.Error("the guest moved")
 	}
 }
 
