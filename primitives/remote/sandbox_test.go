@@ -213,7 +213,7 @@ func TestTheTokenGoesToNoOtherServer(t *testing.T) {
 	url, _ := serve(t, onThisMachine(t))
 	p := at(url)
 	p.Sandbox = "remote"
-	if _, err := p.Create(t.Context(), primitives.Spec{}); !errors.Is(err, fs.ErrInvalid) {
+	if _, err := p.Create(t.Context(), primitives.Spec{}); !errors.Is(err, fs.ErrInvalid) || !strings.Contains(err.Error(), "use that one") {
 		t.Errorf("a server of a server: %v", err)
 	}
 	select {
