@@ -19,6 +19,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	_ "github.com/agentenv-dev/agentenv/primitives/modal" // docs name every type
+	_ "github.com/agentenv-dev/agentenv/primitives/remote"
 	_ "github.com/agentenv-dev/agentenv/primitives/ssh"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
 )

@@ -301,6 +301,9 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 	if wrong, ok := errors.AsType[*primitives.SettingError](err); !ok || wrong.Setting != "memory" {
 		t.Errorf("the setting is lost on the way: %v", err)
 	}
+	if found := (remote.Provider{}).Examine(ctx, primitives.Spec{}); found != nil {
+		t.Errorf("without a server: %+v", found)
+	}
 	stop()
 	if found := p.Examine(ctx, primitives.Spec{}); len(found) != 1 || !errors.Is(found[0].Err, primitives.ErrUnavailable) {
 		t.Errorf("examined: %+v", found)

@@ -26,6 +26,8 @@ import (
 var (
 	// ErrUnauthorized: the token is missing, wrong or expired.
 	ErrUnauthorized = apierror.ErrUnauthorized
+	// ErrTooMany: the token has made too many requests, or has too many sessions.
+	ErrTooMany = apierror.ErrTooMany
 	// ErrInternal: the server failed. Its log has the number that the message names.
 	ErrInternal = apierror.ErrInternal
 	// ErrUnreachable: there was no connection to the server for Config.Patience.
