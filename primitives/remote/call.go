@@ -143,7 +143,7 @@ func answered(res *http.Response) error {
 	if err == nil && json.Unmarshal(data, &said) == nil && said.Error.Code != "" {
 		err = codes.Err(said.Error)
 		if errors.Is(err, ErrUnauthorized) {
-			err = fmt.Errorf("%w; set %s to the token of 'envctl serve'", err, servertoken.Variable)
+			err = fmt.Errorf("%w; set %s to a token of 'envctl serve' or 'envctl serve token add'", err, servertoken.Variable)
 		}
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -44,8 +45,11 @@ func (p Provider) check() error {
 // where returns the address without a password, which it should not have.
 func (p Provider) where() string {
 	u, err := url.Parse(p.Server)
-	if err != nil {
+	if err != nil && strings.Contains(p.Server, "@") {
 		return "the server" // the text may hold a password
+	}
+	if err != nil {
+		return p.Server
 	}
 	return u.Redacted()
 }

@@ -280,6 +280,8 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 		"another token":       {remote.Provider{Server: url, Token: "another-token-of-16"}, primitives.Spec{}, remote.ErrUnauthorized, "set AGENTENV_TOKEN"},
 		"no token":            {remote.Provider{Server: url}, primitives.Spec{}, remote.ErrUnauthorized, "set AGENTENV_TOKEN"},
 		"no address":          {remote.Provider{Server: "build1"}, primitives.Spec{}, fs.ErrInvalid, "give one such as"},
+		"no scheme":           {remote.Provider{Server: "127.0.0.1:8377"}, primitives.Spec{}, fs.ErrInvalid, `"127.0.0.1:8377" is no address`},
+		"a bad password":      {remote.Provider{Server: "http://me:%secret@build1"}, primitives.Spec{}, fs.ErrInvalid, "give one such as"},
 		"a password":          {remote.Provider{Server: "http://me:secret@build1"}, primitives.Spec{}, fs.ErrInvalid, "xxxxx"},
 		"nobody there":        {remote.Provider{Server: "http://127.0.0.1:1", Token: token}, primitives.Spec{}, primitives.ErrUnavailable, "cannot be reached"},
 		"no type":             {remote.Provider{Server: url, Token: token, Sandbox: "dockre"}, primitives.Spec{}, fs.ErrInvalid, "dockre"},
