@@ -262,7 +262,7 @@ type ImageStore interface {
 // Installer is implemented by providers that cannot say whether their sandboxes are created from
 // images, because another program knows it: it also chooses the image if [Spec] names none.
 type Installer interface {
-	// Installs marks the provider: its Create heeds [Spec].Install if there are images.
+	// Installs marks the provider: its Create uses [Spec].Install if the sandboxes have images.
 	Installs()
 }
 

@@ -94,6 +94,14 @@ var access = map[string]Role{
 	"GET /sandboxes/{id}/connect":                   RoleRunner,
 }
 
+// ownedBy returns metadata with the caller as the owner.
+func ownedBy(caller Caller, metadata map[string]string) map[string]string {
+	owned := map[string]string{}
+	maps.Copy(owned, metadata)
+	owned[ownerKey] = caller.Name
+	return owned
+}
+
 // guard returns the handler of a route for those callers that may use it. A session of another caller does not exist for them.
 func (s *Server) guard(r route) (http.Handler, error) {
 	need, ok := access[r.method+" "+strings.TrimPrefix(r.path, sessionapi.Prefix)]
@@ -168,11 +176,7 @@ func (s *Server) admitSession(ctx context.Context, caller Caller, in sessionapi.
 	if caller.Role == RoleAdmin {
 		return nil
 	}
-	cfg.Metadata = maps.Clone(cfg.Metadata)
-	if cfg.Metadata == nil {
-		cfg.Metadata = make(map[string]string)
-	}
-	cfg.Metadata[ownerKey] = caller.Name
+	cfg.Metadata = ownedBy(caller, cfg.Metadata)
 	if caller.Role == RoleUser {
 		keys, err := keysOf(in.Config)
 		if err != nil {
@@ -191,7 +195,7 @@ func (s *Server) room(ctx context.Context, caller Caller, more int) error {
 		return nil
 	}
 	n := 0
-	for _, err := range s.cfg.Host.List(ctx, store.Filter{Metadata: map[string]string{ownerKey: caller.Name}}) {
+	for _, err := range s.cfg.Host.List(ctx, store.Filter{Metadata: ownedBy(caller, nil)}) {
 		if err != nil && !errors.Is(err, store.ErrCorrupt) {
 			return err
 		}

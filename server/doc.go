@@ -1,4 +1,4 @@
-// Package server serves sessions over HTTP: package session/remote is its client, 'envctl serve' a program around it, and
+// Package server serves sessions and sandboxes over HTTP: packages session/remote and primitives/remote are its clients, 'envctl serve' a program around it, and
 // docs/server.md describes the interface for clients in other languages.
 //
 //	host, err := session.NewHost(session.HostConfig{Store: st, Session: server.Sessions(logger)})
@@ -10,6 +10,6 @@
 //
 // Where to look: server.go has the server and what every request passes; routes.go lists the routes, which sessions.go and
 // workspace.go answer; events.go streams; decode.go reads bodies and openapi.go describes them, both by the same schemas;
-// once.go makes each
-// change once; defaults.go completes configurations.
+// once.go makes each change once; defaults.go completes configurations. access.go has the roles of callers, and the table of
+// what each may do. sandboxes.go answers the routes of sandboxes, and boxes.go decides when one without clients ends.
 package server

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"strings"
 
 	"github.com/agentenv-dev/agentenv/environment"
@@ -34,11 +33,7 @@ func (s *Server) list(c *call, _ none) (sessionapi.Sessions, error) {
 		return sessionapi.Sessions{}, q.err
 	}
 	if caller := callerOf(c.Context()); caller.Role != RoleAdmin {
-		f.Metadata = maps.Clone(f.Metadata)
-		if f.Metadata == nil {
-			f.Metadata = make(map[string]string)
-		}
-		f.Metadata[ownerKey] = caller.Name
+		f.Metadata = ownedBy(caller, f.Metadata)
 	}
 	list := sessionapi.Sessions{Sessions: []sessionapi.Listed{}}
 	for record, err := range s.cfg.Host.List(c.Context(), f) {

@@ -180,7 +180,7 @@ func (p Provider) History(ctx context.Context, id string) ([]primitives.Incident
 	return found.Incidents, wrap("history", id, err)
 }
 
-// Installs says that Create heeds Spec.Install, if the type on the server has images.
+// Installs marks that Create uses Spec.Install if the type on the server has images.
 func (p Provider) Installs() {}
 
 // Address returns Server, which a file may write after the type: "remote:https://build1:8377".

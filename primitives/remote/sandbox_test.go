@@ -312,7 +312,7 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 	}
 }
 
-// imaged is a type with images, none of which exists: it says which it would use.
+// imaged is a type whose Create passes on its Spec, and makes no sandbox.
 type imaged struct{}
 
 var asked = make(chan primitives.Spec, 10)
