@@ -159,8 +159,9 @@ func NewMeter(budget Budget, used Used) *Meter {
 }
 
 // Query starts counting a query from zero. When a limit is used up, the meter calls exceeded
-// once, on its own goroutine, with a [*BudgetError], or with an [ErrConfig] for a model without
-// a price. The returned function ends the query and returns its usage.
+// once, with a [*BudgetError], or with an [ErrConfig] for a model without a price. It does so
+// before the agent gets the answer to its call, so exceeded must return soon and must not call
+// the meter. The returned function ends the query and returns its usage.
 //
 // With [Budget.Ask], the meter first calls more, one call at a time, on its own goroutine. If
 // more returns true, the query may use the amount of the limit again. more must return soon
@@ -227,7 +228,7 @@ func (m *Meter) overLocked() error {
 // failLocked ends the query. The caller holds m.mu.
 func (m *Meter) failLocked(err error) {
 	if m.exceeded != nil && err != nil {
-		go m.exceeded(err)
+		m.exceeded(err)
 		m.exceeded = nil
 	}
 }

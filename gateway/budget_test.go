@@ -260,3 +260,16 @@ func TestACompressedCallIsRefused(t *testing.T) {
 		t.Errorf("%d %s", status, body)
 	}
 }
+
+// An agent that is refused a call may fail at once. The cause must be known by then.
+func TestAQueryEndsBeforeItsAgentIsAnswered(t *testing.T) {
+	for range 100 {
+		meter, ended := NewMeter(Budget{Query: Limits{Requests: 1}}, Used{}), make(chan error, 1)
+		end := meter.Query(func(err error) { ended <- err }, nil)
+		first, second := meter.admit(t.Context(), "m"), meter.admit(t.Context(), "m")
+		if first != nil || !isBudget(second) || len(ended) != 1 {
+			t.Fatalf("first call: %v, second call: %v, and %d of 1 causes are known", first, second, len(ended))
+		}
+		end()
+	}
+}
