@@ -119,11 +119,16 @@ func (s *Server) guard(r route) (http.Handler, error) {
 		case ofSession && caller.Role != RoleAdmin:
 			err = s.owns(req.Context(), caller, req.PathValue("id"))
 		}
-		if err != nil {
-			s.fail(w, req, err)
-			return
+		forwarded := false
+		if err == nil && ofSession {
+			forwarded, err = s.elsewhere(w, req, req.PathValue("id"))
 		}
-		r.handler(w, req)
+		switch {
+		case err != nil:
+			s.fail(w, req, err)
+		case !forwarded:
+			r.handler(w, req)
+		}
 	}), nil
 }
 

@@ -144,6 +144,8 @@ func (s *Server) passOne(out *sse, r *http.Request, n next, more bool) (done boo
 		default:
 			out.event(sessionapi.EventEnd, []byte("{}"))
 		}
+	case s.moves(n.err):
+		out.event(sessionapi.EventShutdown, []byte("{}"))
 	case n.err != nil:
 		_, said := s.describe(r, n.err)
 		data, err := json.Marshal(apierror.Body{Error: said})

@@ -83,21 +83,23 @@ func (o *once) serve(w http.ResponseWriter, r *http.Request, body []byte, do fun
 	return nil
 }
 
-// make makes a change. One that panics may be made again.
+// make makes a change. One that panics may be made again, and one that the server cannot make now.
 func (o *once) make(c *change, do func()) {
-	made := false
+	ended := false
 	defer func() {
-		if !made {
+		if !ended {
+			c.answer.status = http.StatusInternalServerError
+		}
+		if !ended || c.answer.status == http.StatusServiceUnavailable {
 			o.mu.Lock()
 			maps.DeleteFunc(o.calls, func(_ string, other *change) bool { return other == c })
 			o.mu.Unlock()
-			c.answer.status = http.StatusInternalServerError
 		}
 		c.made = time.Now()
 		close(c.done)
 	}()
 	do()
-	made = true
+	ended = true
 }
 
 // begin returns the change with a key, and whether the caller is to make it; nil if that had another body.

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log"
 	"net"
 	"net/http"
 	"net/netip"
@@ -72,6 +73,8 @@ type Server struct {
 	once   once
 	boxes  boxes
 	rates  rates
+	// forwarding makes the requests to other servers.
+	forwarding http.Transport
 
 	heartbeat time.Duration // between comments in a stream without events; tests shorten it
 	draining  chan struct{} // closed when streams are to end
@@ -93,7 +96,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, log: cfg.Logger.Named("server"), token: sha256.Sum256([]byte(cfg.Token)),
 		mux: http.NewServeMux(), heartbeat: sessionapi.Heartbeat, draining: make(chan struct{}),
-		rates: rates{most: maxRate, burst: maxBurst},
+		rates: rates{most: maxRate, burst: maxBurst}, forwarding: http.Transport{Proxy: http.ProxyFromEnvironment, IdleConnTimeout: idleTimeout},
 	}
 	s.boxes.log, s.boxes.connect = s.log, defaultGrace
 	routes, err := s.routes()
@@ -120,10 +123,12 @@ func Sessions(log hclog.Logger) session.Config {
 func (s *Server) Close(ctx context.Context) {
 	s.Drain()
 	s.boxes.stop(ctx)
+	s.forwarding.CloseIdleConnections()
 }
 
 // Serve serves connections from l until ctx is done. Then it ends the streams, waits up to 10 seconds for other requests, ends the
-// sandboxes of clients that are not kept, which takes up to a minute, and returns nil. It closes l. Without a token it refuses to
+// sandboxes of clients that are not kept, which takes up to a minute, and returns nil. It closes l. In a store that programs share
+// (store.Shared) it opens the sessions of servers that have died, and passes requests on to the server that has their session. Without a token it refuses to
 // listen on an address of a network, with fs.ErrPermission.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	if s.tokenless() && !loopback(l.Addr().String()) {
@@ -132,9 +137,12 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	}
 	srv := &http.Server{
 		Handler: s, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeader,
-		ErrorLog:    s.log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}),
+		ErrorLog:    s.errorLog(),
 		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
 	}
+	var others sync.WaitGroup
+	others.Go(func() { s.takeOver(ctx) })
+	defer others.Wait()
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()
 	var err error
@@ -156,6 +164,11 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		}
 	}
 	return err
+}
+
+// errorLog returns a log for what package http says of connections.
+func (s *Server) errorLog() *log.Logger {
+	return s.log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug})
 }
 
 // Drain ends the streams of events, and tells their clients to connect again later. Use it with the method RegisterOnShutdown
@@ -298,5 +311,8 @@ func (s *Server) describe(r *http.Request, err error) (int, apierror.Error) {
 
 func (s *Server) answerError(w http.ResponseWriter, status int, e apierror.Error) {
 	e.Message = cmp.Or(e.Message, e.Code)
+	if status == http.StatusServiceUnavailable {
+		w.Header().Set("Retry-After", "1")
+	}
 	s.answer(w, status, apierror.Body{Error: e})
 }

@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"strings"
 
+	"github.com/google/uuid"
+
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/sessionapi"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -109,6 +111,12 @@ func (s *Server) prompt(c *call, in sessionapi.Prompt) (sessionapi.Accepted, err
 	open, err := s.session(c)
 	if err != nil {
 		return sessionapi.Accepted{}, err
+	}
+	if key := c.Header.Get(sessionapi.KeyHeader); key != "" {
+		// The prompt may have reached a server that has died since.
+		id := uuid.NewSHA1(uuid.NameSpaceURL, []byte(callerOf(c.Context()).Name+" "+c.PathValue("id")+" "+key)).String()
+		query, err := open.PromptOnce(c.Context(), id, in.Text)
+		return sessionapi.Accepted{ID: query.ID, Seq: query.Seq}, err
 	}
 	turn, err := open.Prompt(c.Context(), in.Text)
 	if err != nil {

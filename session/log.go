@@ -70,12 +70,7 @@ func (s *AgentSession) appendLocked(ctx context.Context, events []runnerscripts.
 		return err // only a prompt was refused
 	}
 	if err != nil {
-		s.log.Error("session cannot be stored and ends", eventlog.Error, err)
-		s.broken = fmt.Errorf("session %s cannot go on, because its events cannot be stored: %w", s.id, err)
-		if s.cancel != nil {
-			s.cancel()
-		}
-		return s.broken
+		return s.breakLocked(err)
 	}
 	for _, ev := range events {
 		s.state.apply(ev)
@@ -88,6 +83,18 @@ func (s *AgentSession) appendLocked(ctx context.Context, events []runnerscripts.
 	s.reopenedLocked()
 	s.wakeReadersLocked()
 	return nil
+}
+
+// breakLocked ends a session whose events cannot be stored. The caller holds mu.
+func (s *AgentSession) breakLocked(err error) error {
+	s.log.Error("session cannot be stored and ends", eventlog.Error, err)
+	s.broken = fmt.Errorf("session %s cannot go on, because its events cannot be stored: %w", s.id, err)
+	s.closing = true // a query in a kept sandbox goes on without this program
+	if s.cancel != nil {
+		s.cancel()
+	}
+	s.wakeReadersLocked()
+	return s.broken
 }
 
 // wakeReadersLocked wakes the readers of the log. The caller holds s.mu.

@@ -150,6 +150,8 @@ type savedState struct {
 	Creating time.Time `json:"creating,omitzero"`
 	Hosts    []string  `json:"hosts,omitempty"`
 	Failed   bool      `json:"failed,omitempty"`
+
+	Recent []acceptedQuery `json:"recent,omitempty"`
 }
 
 // ReadState returns the state of a session without opening it. If a program drives the session,
@@ -172,7 +174,7 @@ func (s *State) load(ctx context.Context, st store.Store, rec store.Record) erro
 	if rec.StateSeq != 0 && rec.StateSeq <= rec.LastSeq && json.Unmarshal(rec.State, &saved) == nil && saved.LastSeq == rec.StateSeq {
 		*s = saved.State
 		s.Environment.readySeq, s.Environment.creating = saved.ReadySeq, saved.Creating
-		s.hostRequests, s.failed = saved.Hosts, saved.Failed
+		s.hostRequests, s.failed, s.recent = saved.Hosts, saved.Failed, saved.Recent
 	} else {
 		s.ID, s.Agent = rec.ID, rec.Agent
 	}
@@ -193,7 +195,7 @@ func (s *AgentSession) saveRecord(ctx context.Context, status string) {
 	s.mu.Lock()
 	st := s.state.clone()
 	s.mu.Unlock()
-	saved := savedState{st, st.Environment.readySeq, st.Environment.creating, st.hostRequests, st.failed}
+	saved := savedState{st, st.Environment.readySeq, st.Environment.creating, st.hostRequests, st.failed, st.recent}
 	data, err := json.Marshal(saved)
 	if err == nil {
 		err = s.store.Update(context.WithoutCancel(ctx), s.id, func(r *store.Record) {

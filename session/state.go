@@ -66,7 +66,18 @@ type State struct {
 	hostRequests []string
 	// failed says that the last query failed.
 	failed bool
+	// recent are the last queries, oldest first, so that a prompt that is sent again is not accepted again.
+	recent []acceptedQuery
 }
+
+// acceptedQuery is a query whose prompt was accepted.
+type acceptedQuery struct {
+	ID  string `json:"id"`
+	Seq uint64 `json:"seq"` // of its query_queued event
+}
+
+// maxRecent is how many queries State.recent has.
+const maxRecent = 64
 
 // Options are the mutable settings of a session. An empty field is not changed.
 type Options struct {
@@ -127,7 +138,7 @@ func newState() State {
 func (s State) clone() State {
 	s.Queued = slices.Clone(s.Queued)
 	s.Pending, s.hostRequests = slices.Clone(s.Pending), slices.Clone(s.hostRequests)
-	s.Checkpoints = slices.Clip(s.Checkpoints)
+	s.Checkpoints, s.recent = slices.Clip(s.Checkpoints), slices.Clone(s.recent)
 	if s.Query != nil {
 		q := *s.Query
 		s.Query = &q
@@ -239,6 +250,7 @@ func (s *State) applyQuery(ev runnerscripts.Event) {
 	case runnerscripts.TypeQueryQueued:
 		if p, ok := decode[runnerscripts.QueryStarted](ev); ok {
 			s.Queued = append(s.Queued, QueryState{ID: ev.QueryID, Prompt: p.Prompt, Time: ev.Time, Seq: ev.Seq})
+			s.recent = append(s.recent[max(0, len(s.recent)+1-maxRecent):], acceptedQuery{ev.QueryID, ev.Seq})
 			s.name(p.Prompt)
 		}
 		return
@@ -263,6 +275,17 @@ func (s *State) applyQuery(ev runnerscripts.Event) {
 	}](ev); ok {
 		s.Usage = s.Usage.Add(p.Usage)
 	}
+}
+
+// accepted returns the Seq of the query_queued event of one of the last queries; zero if it is none of
+// them.
+func (s *State) accepted(id string) uint64 {
+	for _, q := range s.recent {
+		if q.ID == id {
+			return q.Seq
+		}
+	}
+	return 0
 }
 
 // query returns the queued or running query with this ID; nil if there is none.

@@ -49,15 +49,34 @@ func (s *AgentSession) Prompt(ctx context.Context, text string) (*Turn, error) {
 	return t, nil
 }
 
-// accept stores and queues the prompt. Prompts are accepted one at a time, so that they run in
-// the order of their events.
+// PromptOnce is [AgentSession.Prompt] for a caller that cannot know whether an earlier call was
+// successful, such as one whose connection broke: the prompt becomes the query with this ID, and
+// if the session has that among its last 64 queries, PromptOnce accepts nothing. It returns the
+// ID, the Seq and the prompt of the query. Other programs may have made the earlier call.
+func (s *AgentSession) PromptOnce(ctx context.Context, id, text string) (QueryState, error) {
+	if text == "" || id == "" {
+		return QueryState{}, fmt.Errorf("prompt: %w: the prompt or the ID is empty", fs.ErrInvalid)
+	}
+	if err := ctx.Err(); err != nil {
+		return QueryState{}, fmt.Errorf("prompt: %w", err)
+	}
+	t := &Turn{session: s, id: id, prompt: text, done: make(chan struct{})}
+	if err := s.accept(ctx, t); err != nil {
+		return QueryState{}, fmt.Errorf("prompt: %w", err)
+	}
+	return QueryState{ID: id, Seq: t.seq, Prompt: text}, nil
+}
+
+// accept stores and queues the prompt, unless the session has its query. Prompts are accepted one at
+// a time, so that they run in the order of their events.
 func (s *AgentSession) accept(ctx context.Context, t *Turn) error {
 	s.promptMu.Lock()
 	defer s.promptMu.Unlock()
 	s.mu.Lock()
 	err := s.checkLocked()
+	t.seq = s.state.accepted(t.id)
 	switch {
-	case err != nil:
+	case err != nil || t.seq != 0:
 	case s.cfg.RejectBusy && (s.state.Query != nil || len(s.state.Queued) > 0):
 		err = ErrBusy
 	case s.state.overall(s.cfg) != nil:
@@ -66,7 +85,7 @@ func (s *AgentSession) accept(ctx context.Context, t *Turn) error {
 		err = fmt.Errorf("%w: %d prompts are queued already", ErrBusy, len(s.queue))
 	}
 	s.mu.Unlock()
-	if err != nil {
+	if err != nil || t.seq != 0 {
 		return err
 	}
 	events := []runnerscripts.Event{

@@ -1,6 +1,7 @@
 package sessionapi
 
 import (
+	"errors"
 	"net/http"
 	"slices"
 
@@ -9,6 +10,9 @@ import (
 	"github.com/agentenv-dev/agentenv/session"
 	"github.com/agentenv-dev/agentenv/session/store"
 )
+
+// ErrMoving: the server that had the session does not answer, and another one will have it soon.
+var ErrMoving = errors.New("the session moves to another server; try again")
 
 // codes are the kinds of errors of sessions, before those of their sandboxes.
 var codes = slices.Concat(apierror.Table{
@@ -22,6 +26,8 @@ var codes = slices.Concat(apierror.Table{
 	{Name: "dropped", Status: http.StatusGone, Err: store.ErrDropped},
 	{Name: "corrupt", Status: http.StatusInternalServerError, Err: store.ErrCorrupt},
 	{Name: "store_newer", Status: http.StatusInternalServerError, Err: store.ErrNewer},
+	{Name: "session_moving", Status: http.StatusServiceUnavailable, Err: ErrMoving},
+	{Name: "store_unavailable", Status: http.StatusServiceUnavailable, Err: store.ErrUnavailable},
 	{Name: "store_busy", Status: http.StatusServiceUnavailable, Err: store.ErrBusy},
 	{Name: "continued_elsewhere", Status: http.StatusConflict, Err: store.ErrConflict},
 	{Name: "invalid_config", Status: http.StatusBadRequest, Err: environment.ErrConfig},

@@ -208,7 +208,11 @@ func (c *Client) do(req *http.Request) (*http.Response, error) {
 	case err != nil:
 		return nil, &broken{err}
 	case json.Unmarshal(data, &said) == nil && said.Error.Code != "":
-		return nil, sessionapi.Codes().Err(said.Error)
+		err := sessionapi.Codes().Err(said.Error)
+		if res.Header.Get("Retry-After") != "" && res.StatusCode == http.StatusServiceUnavailable {
+			return nil, &broken{err} // the session moves to another server, or the store is away
+		}
+		return nil, err
 	case res.StatusCode >= 500: // of something between here and the server
 		return nil, &broken{fmt.Errorf("%s %s: %s", req.Method, req.URL.Redacted(), res.Status)}
 	}

@@ -19,6 +19,8 @@ var (
 	ErrLocked = errors.New("the session is in use")
 	// ErrBusy: other programs write to the store without a pause. Try again.
 	ErrBusy = errors.New("the store is in use by another program")
+	// ErrUnavailable: the store cannot be reached. Try again.
+	ErrUnavailable = errors.New("the store cannot be reached")
 	// ErrNewer: a newer version of the program has written the store.
 	ErrNewer = errors.New("the store is of a newer version")
 	// ErrCorrupt: what is stored was damaged.

@@ -1,0 +1,107 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httputil"
+	"net/url"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/internal/sessionapi"
+	"github.com/agentenv-dev/agentenv/session/store"
+)
+
+// Servers that share a store: a session is open on one of them, and the others pass its requests on to
+// that one. The lease in the store says which, and its name is the server's address.
+
+const (
+	// forwardedHeader marks a request that another server has passed on. It is passed on once only.
+	forwardedHeader = "Agentenv-Forwarded"
+	// takeOverInterval is how often a server looks for sessions of servers that have died. The lease of
+	// those must expire first, for which the store has its time.
+	takeOverInterval = 2 * time.Second
+)
+
+// shared returns the store of the sessions if other servers may have them, else nil.
+func (s *Server) shared() store.Shared {
+	shared, _ := s.cfg.Host.Store().(store.Shared)
+	return shared
+}
+
+// elsewhere passes a request for a session on to the server that has it open, and reports whether it did.
+func (s *Server) elsewhere(w http.ResponseWriter, r *http.Request, id string) (bool, error) {
+	shared := s.shared()
+	if shared == nil || s.cfg.Host.Opened(id) != nil {
+		return false, nil
+	}
+	owner, err := shared.Owner(r.Context(), id)
+	if err != nil {
+		return false, err
+	}
+	to, err := url.Parse(owner)
+	if err != nil || to.Host == "" { // no server: the session is in use, as that program says
+		return false, nil
+	}
+	if r.Header.Get(forwardedHeader) != "" {
+		return false, fmt.Errorf("%w: %s", sessionapi.ErrMoving, id)
+	}
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	if r.Method == http.MethodGet { // a stream may be without an end
+		go func() {
+			select {
+			case <-s.draining:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+	}
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(p *httputil.ProxyRequest) {
+			p.SetURL(to)
+			p.Out.Header.Set(forwardedHeader, "1")
+		},
+		Transport: &s.forwarding,
+		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			s.fail(w, r, fmt.Errorf("%w: %s is on %s, which does not answer: %w", sessionapi.ErrMoving, id, to.Redacted(), err))
+		},
+		ErrorLog: s.errorLog(),
+	}
+	proxy.ServeHTTP(w, r.WithContext(ctx))
+	return true, nil
+}
+
+// takeOver keeps the sessions of a shared store going until ctx is done; see session.Host.TakeOver.
+func (s *Server) takeOver(ctx context.Context) {
+	if s.shared() == nil {
+		return
+	}
+	tick := time.NewTicker(takeOverInterval)
+	defer tick.Stop()
+	said := ""
+	for {
+		err := s.cfg.Host.TakeOver(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			said = ""
+		case err.Error() != said: // the same every two seconds would hide the rest of the log
+			said = err.Error()
+			s.log.Error("sessions of other servers cannot be taken over", "error", err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// moves reports whether the events of a session ended because it goes on elsewhere, or the store is away:
+// the client connects again.
+func (s *Server) moves(err error) bool {
+	return s.shared() != nil && (errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrUnavailable))
+}

@@ -1,0 +1,49 @@
+package session
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+func TestAPromptThatIsSentAgainIsAcceptedOnce(t *testing.T) {
+	t.Parallel()
+	cfg := fakeConfig(Config{MaxQueue: 1})
+	s := startFake(t, cfg, newFake())
+	send := func(s *AgentSession, id string) QueryState {
+		t.Helper()
+		q, err := s.PromptOnce(t.Context(), id, "go")
+		if err != nil || q.ID != id || q.Seq == 0 {
+			t.Fatalf("%+v, %v", q, err)
+		}
+		awaitFrom(t, s, q.Seq, runnerscripts.TypeSessionIdle)
+		return q
+	}
+	first := send(s, "once")
+	if again := send(s, "once"); again != first {
+		t.Errorf("%+v, want %+v", again, first)
+	}
+	for i := range maxRecent - 1 {
+		send(s, fmt.Sprint(i))
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	cfg.ID = s.ID()
+	cfg.Store = s.store
+	s = startFake(t, cfg, newFake())
+	if again := send(s, "once"); again.Seq != first.Seq {
+		t.Errorf("in another program: %+v, want %+v", again, first)
+	}
+	if n, want := count(logOf(t, s), runnerscripts.TypeQueryQueued), maxRecent; n != want {
+		t.Errorf("%d prompts were accepted, want %d", n, want)
+	}
+	for _, wrong := range [][2]string{{"", "go"}, {"id", ""}} {
+		if _, err := s.PromptOnce(t.Context(), wrong[0], wrong[1]); !errors.Is(err, fs.ErrInvalid) {
+			t.Errorf("%q: %v", wrong, err)
+		}
+	}
+}
