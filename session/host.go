@@ -253,6 +253,9 @@ func (h *Host) Unload(ctx context.Context, id string) error {
 	}
 	err := e.session.Close()
 	h.forget(id, e)
+	if _, shared := h.cfg.Store.(store.Shared); shared && errors.Is(err, store.ErrConflict) {
+		return nil // another program has the session
+	}
 	return err
 }
 

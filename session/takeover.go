@@ -18,16 +18,17 @@ func (h *Host) TakeOver(ctx context.Context) error {
 	if !ok {
 		return nil
 	}
+	var errs []error
 	for _, id := range shared.Lost() {
 		if s := h.Opened(id); s != nil {
 			s.replaced()
 		}
+		errs = append(errs, h.Unload(ctx, id))
 	}
 	abandoned, err := shared.Abandoned(ctx)
 	if err != nil {
-		return err
+		return errors.Join(append(errs, err)...)
 	}
-	var errs []error
 	for _, id := range abandoned {
 		if err := h.takeOver(ctx, id); err != nil && !passed(err) {
 			errs = append(errs, err)

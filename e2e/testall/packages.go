@@ -22,7 +22,7 @@ const module = "github.com/agentenv-dev/agentenv/"
 type packages struct{ quick, source, contracts, agents, floods []string }
 
 // double matches the imports of tests that need an engine, agents or another machine.
-var double = regexp.MustCompile(`internal/test/(testdocker|testagents|testssh|testmodal)$`)
+var double = regexp.MustCompile(`internal/test/(testdocker|testagents|testssh|testmodal|testpostgres)$`)
 
 // slow matches the packages whose tests need more than a moment although they import no double.
 var slow = regexp.MustCompile(`^(internal/test/.*|internal/archive|primitives/guest|primitives/local|primitives/primitivestest|session/sessiontest|session/remote|server|` +

@@ -8,13 +8,13 @@ import "context"
 type Shared interface {
 	Store
 
-	// Owner returns the name of the other program that has the lease of a session; it is empty if
-	// none has, the lease has expired, or it is this program's.
+	// Owner returns the name of the other program that has the lease of a session. It is empty if
+	// none has, the lease has expired or is this program's, or there is no such session.
 	Owner(ctx context.Context, id string) (string, error)
 
 	// Abandoned returns the sessions whose lease has expired: their programs have died.
 	Abandoned(ctx context.Context) ([]string, error)
 
-	// Lost returns the sessions whose leases this program has lost since the last call.
+	// Lost returns the sessions whose leases this program has lost and not released.
 	Lost() []string
 }

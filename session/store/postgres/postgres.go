@@ -1,0 +1,249 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/agentenv-dev/agentenv/session/store"
+)
+
+const (
+	// leaseTime is how long a lease lasts without being renewed, and renewals how many of them fit into it.
+	leaseTime = 10 * time.Second
+	renewals  = 5
+	// answerTime is how long a method waits for one answer, and connectTime for a connection.
+	answerTime  = 30 * time.Second
+	connectTime = 10 * time.Second
+	// firstWait and lastWait are between attempts.
+	firstWait = 20 * time.Millisecond
+	lastWait  = time.Second
+)
+
+// Config configures a store. The zero value is that of [Open].
+type Config struct {
+	// Name says which program has the lease of a session, to those that want it: store.ErrLocked and
+	// Store.Owner contain it. A server uses its URL. Empty means the process and the machine.
+	Name string
+
+	lease time.Duration // set by tests
+}
+
+// Store is a [store.Shared] in a database. See [Open].
+type Store struct {
+	pool *pgxpool.Pool
+	// leases renews the leases. It has a connection of its own, so that other methods do not delay it.
+	leases    *pgxpool.Pool
+	owner     string // is never used again
+	name      string
+	leaseTime time.Duration
+
+	stop    context.CancelFunc
+	stopped context.Context //nolint:containedctx // the life of the store, not of a call
+	renewed sync.WaitGroup
+
+	mu     sync.Mutex
+	held   map[string]int64 // the numbers of the leases, by session; also of those that were lost
+	lost   map[string]bool
+	steady time.Time // since when the leases were renewed without a failure
+}
+
+var _ store.Shared = (*Store)(nil)
+
+// Open opens the store in a database, and makes its tables if they are missing. The URL is that of
+// PostgreSQL's own clients, such as postgres://user@host/database?search_path=schema; PGPASSWORD and the
+// other variables of these clients complete it. A database that does not answer is
+// store.ErrUnavailable, one of a newer version store.ErrNewer, a refused login fs.ErrPermission. The
+// caller must close the sessions before the store.
+func Open(ctx context.Context, url string) (*Store, error) { return Config{}.Open(ctx, url) }
+
+// Open is like the function [Open].
+func (c Config) Open(ctx context.Context, url string) (*Store, error) {
+	s, err := c.open(ctx, url)
+	if err != nil {
+		return nil, &store.Error{Op: "open", Err: translate(err)}
+	}
+	return s, nil
+}
+
+func (c Config) open(ctx context.Context, url string) (*Store, error) {
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil { // which quotes the URL, and with it the password
+		return nil, fmt.Errorf("%w: the URL of the database cannot be read; give one such as postgres://user@host/database", fs.ErrInvalid)
+	}
+	cfg.ConnConfig.ConnectTimeout = cmp.Or(cfg.ConnConfig.ConnectTimeout, connectTime)
+	s := &Store{
+		owner: rand.Text(), name: c.Name, leaseTime: cmp.Or(c.lease, leaseTime), held: make(map[string]int64), lost: make(map[string]bool), steady: time.Now(),
+	}
+	if s.name == "" {
+		host, _ := os.Hostname() // empty means unknown
+		s.name = fmt.Sprintf("process %d (%s) on %s", os.Getpid(), filepath.Base(os.Args[0]), host)
+	}
+	if s.pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
+		return nil, err
+	}
+	own := cfg.Copy()
+	own.MaxConns, own.MinConns, own.MinIdleConns = 1, 0, 0
+	if s.leases, err = pgxpool.NewWithConfig(ctx, own); err == nil {
+		err = s.migrate(ctx)
+	}
+	if err == nil {
+		err = s.sweep(ctx)
+	}
+	if err != nil {
+		s.closePools()
+		return nil, err
+	}
+	s.stopped, s.stop = context.WithCancel(context.WithoutCancel(ctx))
+	s.renewed.Go(func() { s.renewAll(s.stopped) })
+	return s, nil
+}
+
+// Close closes the connections. Later calls fail.
+func (s *Store) Close() error {
+	s.stop()
+	s.renewed.Wait()
+	s.closePools()
+	return nil
+}
+
+func (s *Store) closePools() {
+	s.pool.Close()
+	if s.leases != nil {
+		s.leases.Close()
+	}
+}
+
+// uncertain is the error of a change that may have been made.
+type uncertain struct{ error }
+
+func (u uncertain) Unwrap() error { return u.error }
+
+// patiently calls f, again while the database is away for no longer than a lease lasts, and returns the error of the
+// method op. f must not be called again after an [uncertain] error.
+func (s *Store) patiently(ctx context.Context, op, id string, f func(ctx context.Context) error) error {
+	wait, end := firstWait, time.Now().Add(s.leaseTime)
+	for {
+		err := ctx.Err()
+		if err == nil {
+			err = translate(f(ctx))
+		}
+		if err == nil {
+			return nil
+		}
+		_, unknown := errors.AsType[uncertain](err)
+		if again := errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrBusy); !again || unknown || time.Now().After(end) {
+			return &store.Error{Op: op, ID: id, Err: err}
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			end = time.Time{}
+		case <-s.stopped.Done():
+			end = time.Time{}
+		}
+		timer.Stop()
+		wait = min(2*wait, lastWait)
+	}
+}
+
+// transact makes a change of the method op in a transaction. ctx ends the wait for the database, but does
+// not interrupt f.
+func (s *Store) transact(ctx context.Context, op, id string, f func(ctx context.Context, tx pgx.Tx) error) error {
+	return s.patiently(ctx, op, id, func(ctx context.Context) error { return s.once(ctx, answerTime, f) })
+}
+
+// once makes a change in one attempt, which lasts at most for a time.
+func (s *Store) once(ctx context.Context, limit time.Duration, f func(ctx context.Context, tx pgx.Tx) error) (err error) {
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Release()
+	work, cancel := context.WithTimeoutCause(context.WithoutCancel(ctx), limit, fmt.Errorf("%w: it did not answer for %v", store.ErrUnavailable, limit))
+	defer cancel()
+	defer func() {
+		if err != nil && work.Err() != nil {
+			err = errors.Join(err, context.Cause(work))
+		}
+	}()
+	tx, err := conn.Begin(work)
+	if err != nil {
+		return err
+	}
+	if err = ctx.Err(); err == nil {
+		err = f(work, tx)
+	}
+	if err != nil {
+		_ = tx.Rollback(work) // a connection that fails is closed, and that rolls back, too
+		return err
+	}
+	if err = tx.Commit(work); err != nil {
+		if _, refused := errors.AsType[*pgconn.PgError](err); !refused {
+			err = uncertain{fmt.Errorf("%w: %w", store.ErrUnavailable, err)}
+		}
+	}
+	return err
+}
+
+// translate adds the sentinel of the contract to an error of the database.
+func translate(err error) error {
+	var sentinel error
+	if said, ok := errors.AsType[*pgconn.PgError](err); ok {
+		sentinel = sentinelOf(said.Code)
+	} else if isOf[*pgconn.ConnectError](err) || isOf[net.Error](err) || pgconn.SafeToRetry(err) ||
+		errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed) {
+		sentinel = store.ErrUnavailable
+	}
+	for _, known := range []error{context.Canceled, context.DeadlineExceeded, sentinel} {
+		if known == nil || errors.Is(err, known) {
+			return err
+		}
+	}
+	return fmt.Errorf("%w: %w", sentinel, err)
+}
+
+func isOf[E error](err error) bool {
+	_, ok := errors.AsType[E](err)
+	return ok
+}
+
+// sentinelOf returns the sentinel for a code of PostgreSQL (its documentation, appendix A); nil if there is
+// none.
+func sentinelOf(code string) error {
+	switch code {
+	case "23505": // unique_violation
+		return fs.ErrExist
+	case "25006", "28000", "28P01", "42501": // read-only, invalid login, insufficient privilege
+		return fs.ErrPermission
+	case "3D000", "3F000": // no such database, no such schema
+		return fs.ErrNotExist
+	case "40001", "40P01", "55P03": // serialization failure, deadlock, lock not available
+		return store.ErrBusy
+	case "53100": // disk_full
+		return syscall.ENOSPC
+	case "53300", "57P01", "57P02", "57P03": // too many connections, shut down, crashed, not started yet
+		return store.ErrUnavailable
+	case "XX001", "XX002": // data or index corrupted
+		return store.ErrCorrupt
+	}
+	if len(code) == 5 && code[:2] == "08" { // connection exception
+		return store.ErrUnavailable
+	}
+	return nil
+}
