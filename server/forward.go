@@ -49,21 +49,15 @@ func (s *Server) elsewhere(w http.ResponseWriter, r *http.Request, id string) (b
 	}
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
-	if r.Method == http.MethodGet { // a stream may be without an end
-		go func() {
-			select {
-			case <-s.draining:
-				cancel()
-			case <-ctx.Done():
-			}
-		}()
-	}
+	answered := make(chan struct{})
+	go s.watchOwner(ctx, cancel, r, owner, answered)
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.SetURL(to)
 			p.Out.Header.Set(forwardedHeader, "1")
 		},
-		Transport: &s.forwarding,
+		Transport:      &s.forwarding,
+		ModifyResponse: func(*http.Response) error { close(answered); return nil },
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			s.fail(w, r, fmt.Errorf("%w: %s is on %s, which does not answer: %w", sessionapi.ErrMoving, id, to.Redacted(), err))
 		},
@@ -71,6 +65,33 @@ func (s *Server) elsewhere(w http.ResponseWriter, r *http.Request, id string) (b
 	}
 	proxy.ServeHTTP(w, r.WithContext(ctx))
 	return true, nil
+}
+
+// watchOwner cancels a request for another server when that has lost the session without an answer, as one that hangs, and
+// a stream, which may be without an end, when this server stops.
+func (s *Server) watchOwner(ctx context.Context, cancel context.CancelFunc, r *http.Request, owner string, answered <-chan struct{}) {
+	tick := time.NewTicker(takeOverInterval)
+	defer tick.Stop()
+	draining := s.draining
+	if r.Method != http.MethodGet {
+		draining = nil
+	}
+	for {
+		select {
+		case <-draining:
+			cancel()
+			return
+		case <-ctx.Done():
+			return
+		case <-answered:
+			answered = nil
+			tick.Stop()
+		case <-tick.C:
+			if now, err := s.shared().Owner(ctx, r.PathValue("id")); err == nil && now != owner {
+				cancel()
+			}
+		}
+	}
 }
 
 // takeOver keeps the sessions of a shared store going until ctx is done; see session.Host.TakeOver.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"strings"
 	"time"
 
@@ -18,12 +19,15 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/statedir"
 	"github.com/agentenv-dev/agentenv/server"
 	"github.com/agentenv-dev/agentenv/session"
+	"github.com/agentenv-dev/agentenv/session/store"
+	"github.com/agentenv-dev/agentenv/session/store/postgres"
 )
 
 // serveFlags are the flags of serve.
 type serveFlags struct {
 	target
 	listen, tokenFile, cert, key string
+	database, advertise          string
 	idle                         time.Duration
 }
 
@@ -43,10 +47,15 @@ others 'envctl serve token add' makes tokens that may do less.
 
 A session has the settings of --config and --sandbox where its client gives none. API keys in the
 environment of serve stay here, outside the sandboxes. At the end clients reconnect later, sessions
-are closed and sandboxes that are not kept end.`,
+are closed and sandboxes that are not kept end.
+
+Servers with the same --database, of PostgreSQL, share their sessions: each answers for all, and the
+sessions of one that dies go on at another. They need the same --token-file. Keep the password out of
+the URL, which other users of this machine can read: PGPASSWORD or ~/.pgpass may have it.`,
 		Example: `  envctl serve
   envctl serve --sandbox docker --config agents.yaml
   envctl serve --listen 10.0.0.5:8377 --token-file token --tls-cert cert.pem --tls-key key.pem
+  envctl serve --database postgres://agentenv@db/agentenv --token-file token --listen 10.0.0.5:8377
   envctl --server http://127.0.0.1:8377 run --agent claude "Explain this"`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context()) },
@@ -58,6 +67,8 @@ are closed and sandboxes that are not kept end.`,
 	fl.StringVar(&f.tokenFile, "token-file", "", "file with the token that clients must send; only you may be able to read it")
 	fl.StringVar(&f.cert, "tls-cert", "", "file with the certificate, for https")
 	fl.StringVar(&f.key, "tls-key", "", "file with the key of the certificate")
+	fl.StringVar(&f.database, "database", "", "URL of a PostgreSQL database for the sessions, in place of this user's store")
+	fl.StringVar(&f.advertise, "advertise", "", "URL at which the other servers of the database reach this one (default: that of --listen)")
 	fl.DurationVar(&f.idle, "idle", 30*time.Minute, "close a session that had no query and no reader for so long, and end its sandbox if that is not kept; 0 for never")
 	return cmd
 }
@@ -73,6 +84,9 @@ func (f *serveFlags) run(ctx context.Context) (err error) {
 	if f.idle < 0 {
 		return usagef("--idle: %s is negative; give a positive time, or 0 for never", f.idle)
 	}
+	if err := f.checkDatabase(); err != nil {
+		return err
+	}
 	l, url, err := f.open(ctx)
 	if err != nil {
 		return err
@@ -82,11 +96,11 @@ func (f *serveFlags) run(ctx context.Context) (err error) {
 		return errors.Join(err, l.Close())
 	}
 	defer func() { err = errors.Join(err, remove()) }()
-	st, err := sessionstore.Open(ctx)
+	st, closeStore, err := f.store(ctx, url)
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
-	defer func() { err = errors.Join(err, st.Close()) }()
+	defer func() { err = errors.Join(err, closeStore()) }()
 	reopened := server.Sessions(log)
 	reopened.Environment.Agent.Env = cfg.Agent.Env // which no session stores
 	host, err := session.NewHost(session.HostConfig{Store: st, Session: reopened, Idle: f.idle})
@@ -105,6 +119,40 @@ func (f *serveFlags) run(ctx context.Context) (err error) {
 	ending, stop := f.app.unhurried(ctx)
 	defer stop()
 	return errors.Join(err, host.Shutdown(ending))
+}
+
+// checkDatabase refuses flags of a server that others could not reach.
+func (f *serveFlags) checkDatabase() error {
+	switch host, _, _ := net.SplitHostPort(f.listen); {
+	case f.database == "" && f.advertise != "":
+		return usagef("--advertise is for servers that share a database; give --database, too")
+	case f.database == "":
+	case f.tokenFile == "":
+		return usagef("--database: the servers of a database pass requests on to each other, so they need the same token; give --token-file")
+	case f.advertise != "":
+		if u, err := url.Parse(f.advertise); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+			return usagef("--advertise: %q is no address of a server; give a URL such as http://10.0.0.5:8377", f.advertise)
+		}
+	case host == "" || net.ParseIP(host).IsUnspecified():
+		return usagef("--listen %s is no address at which another server reaches this one; --advertise gives it", f.listen)
+	}
+	return nil
+}
+
+// store opens the store of the sessions. url is where this server listens.
+func (f *serveFlags) store(ctx context.Context, url string) (store.Store, func() error, error) {
+	if f.database == "" {
+		st, err := sessionstore.Open(ctx)
+		if err != nil {
+			return nil, nil, err
+		}
+		return st, st.Close, nil
+	}
+	st, err := postgres.Config{Name: firstOf(f.advertise, url)}.Open(ctx, f.database)
+	if err != nil {
+		return nil, nil, fmt.Errorf("--database: %w", err)
+	}
+	return st, st.Close, nil
 }
 
 // say prints the address, and how to use it.

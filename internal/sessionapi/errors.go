@@ -11,7 +11,7 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-// ErrMoving: the server that had the session does not answer, and another one will have it soon.
+// ErrMoving says that the server that had the session does not answer, and another one will have it soon.
 var ErrMoving = errors.New("the session moves to another server; try again")
 
 // codes are the kinds of errors of sessions, before those of their sandboxes.
