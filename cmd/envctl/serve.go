@@ -49,9 +49,9 @@ A session has the settings of --config and --sandbox where its client gives none
 environment of serve stay here, outside the sandboxes. At the end clients reconnect later, sessions
 are closed and sandboxes that are not kept end.
 
-Servers with the same --database, of PostgreSQL, share their sessions: each answers for all, and the
-sessions of one that dies go on at another. They need the same --token-file. Keep the password out of
-the URL, which other users of this machine can read: PGPASSWORD or ~/.pgpass may have it.`,
+Servers with the same --database, of PostgreSQL, share their sessions: each answers for all, and
+the sessions of one that dies go on at another. They need the same --token-file. Keep the password
+out of the URL, which other users of this machine can read: PGPASSWORD or ~/.pgpass may have it.`,
 		Example: `  envctl serve
   envctl serve --sandbox docker --config agents.yaml
   envctl serve --listen 10.0.0.5:8377 --token-file token --tls-cert cert.pem --tls-key key.pem

@@ -85,7 +85,7 @@ func start(t testing.TB) *Server {
 		}
 	}
 	if out, err := s.command(t, "initdb", "-D", s.data(), "-U", "agentenv", "--pwfile", password,
-		"-A", "scram-sha-256", "-E", "UTF8", "--locale", "C", "--no-sync").CombinedOutput(); err != nil {
+		"-A", "password", "-E", "UTF8", "--locale", "C", "--no-sync").CombinedOutput(); err != nil {
 		t.Fatalf("initdb: %v: %s", err, out)
 	}
 	s.Start(t)
