@@ -4,6 +4,7 @@ import (
 	"context"
 	"iter"
 	"net/http"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -168,8 +169,19 @@ func BenchmarkSlowReaders(b *testing.B) {
 	all.Wait()
 }
 
-// BenchmarkSessions measures sessions that are created over HTTP, asked once and removed, sixteen at a time.
+// BenchmarkSessions measures sessions that are created over HTTP and asked once, sixteen at a time: those that are then
+// removed, and those that stay, with the memory that each takes in this program, which is the server and the client.
 func BenchmarkSessions(b *testing.B) {
+	for _, stay := range []bool{false, true} {
+		name := "removed"
+		if stay {
+			name = "stay"
+		}
+		b.Run(name, func(b *testing.B) { benchSessions(b, stay) })
+	}
+}
+
+func benchSessions(b *testing.B, stay bool) {
 	root := b.TempDir()
 	url, _ := listen(b, newServer(b, func(cfg *server.Config) {
 		cfg.Configure = func(_ context.Context, cfg *session.Config) error {
@@ -196,13 +208,14 @@ func BenchmarkSessions(b *testing.B) {
 		if err != nil {
 			return err
 		}
-		if _, err := turn.Wait(b.Context()); err != nil {
+		if _, err := turn.Wait(b.Context()); err != nil || stay {
 			return err
 		}
 		return s.Destroy(b.Context())
 	}
 	todo := make(chan struct{}, 16)
 	var all sync.WaitGroup
+	before := memory()
 	for b.Loop() {
 		todo <- struct{}{}
 		all.Go(func() {
@@ -214,6 +227,17 @@ func BenchmarkSessions(b *testing.B) {
 	}
 	all.Wait()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "sessions/s")
+	if stay {
+		b.ReportMetric(float64(memory()-before)/1024/float64(b.N), "KiB/session")
+	}
+}
+
+// memory returns how many bytes this program uses for what is alive, and for stacks.
+func memory() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
 }
 
 // reader is a session of either kind.
