@@ -2,10 +2,12 @@ package environment
 
 import (
 	"encoding/json"
+	"fmt"
 	"strings"
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/configfile"
 	"github.com/agentenv-dev/agentenv/environment/internal/redact"
 	"github.com/agentenv-dev/agentenv/environment/internal/secrets"
 	"github.com/agentenv-dev/agentenv/internal/eventlog"
@@ -38,6 +40,22 @@ func secretsOfConfig(cfg Config) []string {
 		s.AddTree("", settings)
 	}
 	return s.Values()
+}
+
+// FormatSafely returns what [FormatConfig] does for people to see: "[redacted]" stands in place of all variables and headers, of values
+// with the name of a secret, tokens of well-known vendors and the credentials in URLs, wherever they are, also in the lines of inline
+// files. A value that refers to a variable, as ${NAME}, stays. [ParseConfig] may not read the result.
+func FormatSafely(cfg Config) ([]byte, error) {
+	settings, err := configfile.Settings(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("format the configuration: %w", err)
+	}
+	var found secrets.Found
+	data, err := json.Marshal(found.Hidden("", settings))
+	if err != nil {
+		return nil, fmt.Errorf("format the configuration: %w", err)
+	}
+	return redact.New(append(found.Values(), secretsOfConfig(cfg)...)).JSON(data), nil
 }
 
 // SafeLogger returns a logger that writes to c.Logger and redacts the secrets of c, as events

@@ -141,3 +141,41 @@ func TestNoSecretIsInALogRecord(t *testing.T) {
 		t.Errorf("records:\n%s", got)
 	}
 }
+
+// What is shown of a configuration has no secret, and is complete otherwise.
+func TestAConfigurationIsShownWithoutSecrets(t *testing.T) {
+	const long = "0123456789abcdef"
+	cfg, err := ParseConfig([]byte(`{
+		"sandbox": {"type": "local", "env": {"PLAIN": "a1"}},
+		"agent": {
+			"name": "claude", "env": {"WORD": "b2", "PASSED_ON": "${HOME}"},
+			"config": {"apiKey": "c3", "baseURL": "https://example.com", "deep": [{"environment": {"ANY": "d4"}}]}
+		},
+		"credentials": {"anthropic": {"command": ["pass", "--token=e5` + long + `"]}},
+		"profile": {"name": "reviewer", "mcp_servers": [
+			{"name": "m", "url": "https://example.com/?api_key=g7` + long + `", "headers": {"X-Plain": "h8"}},
+			{"name": "n", "command": ["curl", "-H", "Authorization: Bearer i9` + long + `"]}
+		]},
+		"workspace": [
+			{"files": [{"path": ".env", "content": "A=1\nDB_PASSWORD=\"j10` + long + `\"\n"}]},
+			{"git": {"url": "https://k11` + long + `@git.example.com/x.git"}}
+		]
+	}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown, err := FormatSafely(cfg)
+	if err != nil || !json.Valid(shown) {
+		t.Fatalf("%s, %v", shown, err)
+	}
+	for _, secret := range []string{"a1", "b2", "c3", "d4", "e5", "g7", "h8", "i9", "j10", "k11"} {
+		if bytes.Contains(shown, []byte(`"`+secret+`"`)) || bytes.Contains(shown, []byte(secret+long)) {
+			t.Errorf("%s is in %s", secret, shown)
+		}
+	}
+	for _, plain := range []string{`"reviewer"`, `"claude"`, `"PLAIN"`, `"${HOME}"`, `"baseURL":"https://example.com"`, `"pass"`, "git.example.com/x.git", `A=1`} {
+		if !bytes.Contains(shown, []byte(plain)) {
+			t.Errorf("%s is missing in %s", plain, shown)
+		}
+	}
+}

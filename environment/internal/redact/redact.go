@@ -12,8 +12,8 @@ import (
 	"unicode/utf8"
 )
 
-// redacted replaces a secret.
-const redacted = "[redacted]"
+// Redacted replaces a secret.
+const Redacted = "[redacted]"
 
 // Redactor redacts secrets. The zero value knows none.
 type Redactor struct {
@@ -34,7 +34,7 @@ func New(secrets []string) Redactor {
 	r := Redactor{starts: new([256][]string), longest: len(secrets[0])}
 	pairs := make([]string, 0, 2*len(secrets))
 	for _, secret := range secrets {
-		pairs = append(pairs, secret, redacted)
+		pairs = append(pairs, secret, Redacted)
 		r.starts[secret[0]] = append(r.starts[secret[0]], secret)
 	}
 	r.replacer = strings.NewReplacer(pairs...)
@@ -97,7 +97,7 @@ func (r Redactor) JSON(value []byte) []byte {
 		}
 		if secrets := r.starts[first]; secrets != nil {
 			if end := match(value, i, secrets); end > 0 {
-				safe = append(append(safe, value[copied:i]...), redacted...)
+				safe = append(append(safe, value[copied:i]...), Redacted...)
 				copied, next = end, end
 			}
 		}

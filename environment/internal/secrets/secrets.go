@@ -8,6 +8,7 @@ import (
 	"unicode"
 
 	"github.com/agentenv-dev/agentenv/environment/internal/hostgit"
+	"github.com/agentenv-dev/agentenv/environment/internal/redact"
 	"github.com/agentenv-dev/agentenv/internal/secret"
 )
 
@@ -65,12 +66,73 @@ func (s *Found) AddTree(name string, value any) {
 	}
 }
 
+// variables are the names of mappings of variables or headers: each value in one may be a secret.
+var variables = []string{"env", "environment", "headers"}
+
+// Hidden returns a copy of a JSON value without the values of variables, headers and settings with the name of a secret. It adds the
+// secrets in other texts, such as the lines of a file and the arguments of a command, for a redactor.
+func (s *Found) Hidden(name string, value any) any {
+	switch value := value.(type) {
+	case string:
+		if isReference(value) {
+			return value
+		}
+		if isSecretName(name) {
+			return redact.Redacted
+		}
+		s.addText(value)
+	case []any:
+		hidden := make([]any, len(value))
+		for i, v := range value {
+			hidden[i] = s.Hidden(name, v)
+		}
+		return hidden
+	case map[string]any:
+		hidden := make(map[string]any, len(value))
+		for key, v := range value {
+			text, is := v.(string)
+			if is && slices.Contains(variables, name) && !isReference(text) {
+				s.Add(key, text) // it may stand elsewhere, too
+				hidden[key] = redact.Redacted
+			} else {
+				hidden[key] = s.Hidden(key, v)
+			}
+		}
+		return hidden
+	}
+	return value
+}
+
+// addText adds the secrets in a text, such as "API_KEY=..." and "Authorization: Bearer ...".
+func (s *Found) addText(text string) {
+	s.Add("", text)
+	words, name := strings.Fields(text), ""
+	for _, word := range words {
+		word = strings.Trim(word, `"'`+"`,;")
+		if key, ok := strings.CutSuffix(word, ":"); ok {
+			name = key
+			continue
+		}
+		key, value, _ := strings.Cut(word, "=")
+		s.Add(key, strings.Trim(value, `"'`))
+		if s.Add(name, word); !strings.EqualFold(word, "Bearer") && !strings.EqualFold(word, "Basic") {
+			name = ""
+		}
+	}
+}
+
+// isReference reports whether a value refers to a variable.
+func isReference(value string) bool {
+	value = strings.TrimSpace(value)
+	return strings.HasPrefix(value, "${") || strings.HasPrefix(value, "{env:")
+}
+
 // Add adds the secrets in a value with this name.
 func (s *Found) Add(name, value string) {
 	value = strings.TrimSpace(value)
 	switch {
-	case strings.HasPrefix(value, "${"), strings.HasPrefix(value, "{env:"):
-		return // a reference to a variable
+	case isReference(value):
+		return
 	case isSecretName(name), isToken(value):
 		s.Hide(value)
 		if _, rest, ok := strings.Cut(value, " "); ok { // "Bearer TOKEN"
