@@ -60,6 +60,10 @@ const ownerKey = "owner"
 var access = map[string]Role{
 	"GET /openapi.json": RoleUser,
 
+	"POST /team/load":      RoleUser,
+	"POST /session/create": RoleUser,
+	"POST /session/run":    RoleUser,
+
 	"GET /sessions":                                 RoleUser,
 	"POST /sessions":                                RoleUser,
 	"GET /sessions/{id}":                            RoleUser,
@@ -71,6 +75,8 @@ var access = map[string]Role{
 	"POST /sessions/{id}/interrupt":                 RoleUser,
 	"POST /sessions/{id}/permissions/{request}":     RoleUser,
 	"PATCH /sessions/{id}/options":                  RoleUser,
+	"GET /sessions/{id}/tools":                      RoleUser,
+	"GET /sessions/{id}/models":                     RoleUser,
 	"GET /sessions/{id}/transcript":                 RoleUser,
 	"DELETE /sessions/{id}/environment":             RoleUser,
 	"GET /sessions/{id}/files":                      RoleUser,
@@ -116,7 +122,7 @@ func (s *Server) guard(r route) (http.Handler, error) {
 		case err != nil:
 		case !caller.Role.may(need):
 			err = fmt.Errorf("%w: %s %s needs the role %s, and this token has %s", fs.ErrPermission, req.Method, req.URL.Path, need, caller.Role)
-		case ofSession && caller.Role != RoleAdmin:
+		case ofSession:
 			err = s.owns(req.Context(), caller, req.PathValue("id"))
 		}
 		forwarded := false
@@ -132,8 +138,11 @@ func (s *Server) guard(r route) (http.Handler, error) {
 	}), nil
 }
 
-// owns returns the error for an unknown session if it is not the caller's.
+// owns returns the error for an unknown session if it is not the caller's. All are an admin's.
 func (s *Server) owns(ctx context.Context, caller Caller, id string) error {
+	if caller.Role == RoleAdmin {
+		return nil
+	}
 	record, err := s.cfg.Host.Store().Load(ctx, id)
 	if err == nil && record.Metadata[ownerKey] != caller.Name {
 		err = &store.Error{Op: "load", ID: id, Err: store.ErrNotFound}
@@ -244,6 +253,9 @@ func admitRequest(caller Caller, in sessionapi.NewSession) error {
 // keysOf returns the keys of a configuration.
 func keysOf(config json.RawMessage) ([]string, error) {
 	var keys map[string]json.RawMessage
+	if len(config) == 0 {
+		return nil, nil
+	}
 	if err := json.Unmarshal(config, &keys); err != nil {
 		return nil, fmt.Errorf("%w: config: %w", fs.ErrInvalid, err)
 	}

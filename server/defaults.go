@@ -22,6 +22,9 @@ func complete(defaults environment.Config, given json.RawMessage) (json.RawMessa
 	if err := json.Unmarshal(data, &base); err != nil {
 		return nil, err
 	}
+	if len(given) == 0 {
+		return data, nil
+	}
 	if json.Unmarshal(given, &over) != nil || over == nil {
 		return given, nil // environment.ParseConfig says what it is
 	}

@@ -8,8 +8,8 @@
 //	err = srv.Serve(ctx, listener) // until ctx is done
 //	err = errors.Join(err, host.Shutdown(context.WithoutCancel(ctx)))
 //
-// Where to look: server.go has the server and what every request passes; routes.go lists the routes, which sessions.go and
-// workspace.go answer; events.go streams; decode.go reads bodies and openapi.go describes them, both by the same schemas;
+// Where to look: server.go has the server and what every request passes; routes.go lists the routes, which sessions.go,
+// workspace.go and wire.go answer; events.go streams; decode.go reads bodies and openapi.go describes them, both by the same schemas;
 // once.go makes each change once; defaults.go completes configurations. access.go has the roles of callers, and the table of
 // what each may do. sandboxes.go answers the routes of sandboxes, and boxes.go decides when one without clients ends.
 package server

@@ -44,12 +44,18 @@ func (s *Server) events(w http.ResponseWriter, c *call) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancelCause(c.Context())
+	s.follow(w, c.Request, func(ctx context.Context) iter.Seq2[runnerscripts.Event, error] { return read(ctx, from) })
+	return nil
+}
+
+// follow streams events until they end, the client has gone or the server stops.
+func (s *Server) follow(w http.ResponseWriter, r *http.Request, events func(context.Context) iter.Seq2[runnerscripts.Event, error]) {
+	ctx, cancel := context.WithCancelCause(r.Context())
 	defer cancel(nil)
 	all := make(chan next, ahead)
 	go func() { // it ends with ctx
 		defer close(all)
-		for ev, err := range read(ctx, from) {
+		for ev, err := range events(ctx) {
 			select {
 			case all <- next{ev, err}:
 			case <-ctx.Done():
@@ -59,12 +65,11 @@ func (s *Server) events(w http.ResponseWriter, c *call) error {
 	}()
 	out := newSSE(w)
 	if err := out.flush(); err == nil { // the client learns that it is connected
-		s.pass(out, c.Request, all)
+		s.pass(out, r, all)
 	}
 	cancel(nil)
 	for range all { // until the goroutine has ended
 	}
-	return nil
 }
 
 // reader returns how to read the events of the session that the path names. It opens a session only to resume its queries,
@@ -170,7 +175,7 @@ type sse struct {
 }
 
 func newSSE(w http.ResponseWriter) *sse {
-	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("Content-Type", eventStream)
 	w.Header().Set("X-Accel-Buffering", "no") // for nginx
 	w.WriteHeader(http.StatusOK)
 	out := &sse{w: w, control: http.NewResponseController(w)}

@@ -13,7 +13,13 @@ import (
 // follow opens the stream of a session's events and returns its lines.
 func follow(t *testing.T, url, id string, headers ...string) *bufio.Scanner {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), "GET", url+sessionapi.SessionPath(id, "events"), nil)
+	return stream(t, url, "GET", sessionapi.SessionPath(id, "events"), "", headers...)
+}
+
+// stream opens a stream and returns its lines.
+func stream(t *testing.T, url, method, path, body string, headers ...string) *bufio.Scanner {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, url+path, strings.NewReader(body))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -103,12 +103,14 @@ func (r route) describe() operation {
 	for _, name := range r.query {
 		op.Parameters = append(op.Parameters, parameter{name, "query", name == "path", text})
 	}
-	switch {
-	case r.media == "text/event-stream":
+	if r.media == eventStream {
 		op.Parameters = append(op.Parameters, parameter{sessionapi.LastEventID, "header", false, text})
-	case r.method == "PUT":
+	}
+	switch r.method {
+	case "GET":
+	case "PUT":
 		op.Body = &content{true, map[string]media{"application/octet-stream": {}}}
-	case r.method != "GET":
+	default:
 		op.Parameters = append(op.Parameters, parameter{sessionapi.KeyHeader, "header", false, text})
 	}
 	if r.body != nil {

@@ -19,6 +19,9 @@ func (s *Server) routes() ([]route, error) {
 	const one = "/sessions/{id}"
 	add(t, "GET", "/sessions", "List sessions, the latest first", s.list, "agent", "status", "parent", "since", "limit", "metadata")
 	add(t, "POST", "/sessions", "Create a session", s.create)
+	add(t, "POST", "/team/load", "Say what creating a session would do or refuse, without creating it", s.load)
+	add(t, "POST", "/session/create", "Create a session, as POST /sessions does", s.create)
+	streamOf(t, "POST", "/session/run", "Send a prompt, and follow the events of its query up to the end", eventStream, s.run)
 	add(t, "GET", one, "The state of a session, which need not be open", s.state)
 	add(t, "DELETE", one, "End the sandbox and remove the session", s.destroy)
 	add(t, "POST", one+"/open", "Open a session, so that its events go on", s.open)
@@ -28,6 +31,8 @@ func (s *Server) routes() ([]route, error) {
 	add(t, "POST", one+"/interrupt", "Stop the running query", s.interrupt)
 	add(t, "POST", one+"/permissions/{request}", "Answer a permission request", s.respond)
 	add(t, "PATCH", one+"/options", "Change the model or the permission mode", s.setOptions)
+	add(t, "GET", one+"/tools", "The tools that the agent offers to its model", s.tools)
+	add(t, "GET", one+"/models", "The models that the options accept", s.models)
 	add(t, "GET", one+"/transcript", "The agent's own history of the conversation", s.transcript)
 	add(t, "DELETE", one+"/environment", "End the sandbox; the next prompt makes a new one", s.terminate)
 	add(t, "GET", one+"/files", "List the files of the workspace", s.files, "ignore", "max_content")
@@ -35,7 +40,7 @@ func (s *Server) routes() ([]route, error) {
 	add(t, "GET", one+"/changes", "What has changed from one checkpoint to another", s.changes, "from", "to")
 	add(t, "POST", one+"/rewind", "Return to a checkpoint", s.rewind)
 	add(t, "POST", one+"/fork", "Create sessions with this conversation and workspace", s.fork)
-	t.stream("GET", one+"/events", "Follow the events, from the one after Last-Event-ID or from ?from", "text/event-stream", s.events, "from")
+	t.stream("GET", one+"/events", "Follow the events, from the one after Last-Event-ID or from ?from", eventStream, s.events, "from")
 	t.stream("GET", one+"/file", "Read a file of the sandbox", "application/octet-stream", s.readFile, "path")
 	t.stream("PUT", one+"/file", "Write a file of the sandbox", "", s.writeFile, "path", "mode", "append", "exclusive", "if_revision")
 	t.stream("GET", one+"/patch", "The changes from one checkpoint to another, for git apply", "text/x-patch", s.patch, "from", "to")
@@ -70,6 +75,9 @@ type table struct {
 	err    error
 }
 
+// eventStream is the media type of server-sent events.
+const eventStream = "text/event-stream"
+
 // none is a body, or a reply, without content.
 type none struct{}
 
@@ -82,6 +90,7 @@ func isNone[T any]() bool {
 type call struct {
 	*http.Request
 	query   *query
+	body    []byte // of the request, if the operation streams
 	release func() // of the session; nil if none is in use
 }
 
@@ -172,6 +181,26 @@ func (t *table) stream(method, path, summary, media string, do func(http.Respons
 		}
 	}
 	t.routes = append(t.routes, r)
+}
+
+// streamOf is stream for an operation that takes JSON.
+func streamOf[In any](t *table, method, path, summary, media string, do func(http.ResponseWriter, *call, In) error) {
+	in, err := newBody[In]()
+	if err != nil {
+		t.err = errors.Join(t.err, fmt.Errorf("%s %s: %w", method, path, err))
+		return
+	}
+	t.stream(method, path, summary, media, func(w http.ResponseWriter, c *call) (err error) {
+		if c.body, err = readBody(c.Request); err != nil {
+			return err
+		}
+		v, err := in.decode(c.body)
+		if err != nil {
+			return err
+		}
+		return do(w, c, v)
+	})
+	t.routes[len(t.routes)-1].body = in.resolved.Schema()
 }
 
 // session returns the session that the path names, until the end of the call. It opens the session if it is not open.

@@ -57,7 +57,7 @@ type Config struct {
 	// configuration file can hold it. Settings of its sandbox and agent count only for a session with the same ones.
 	Defaults environment.Config
 	// Configure changes the configuration of a new session, or refuses it with an error. Nil takes it as it is. The server
-	// sets OnPermission and Logger.
+	// sets OnPermission and Logger. POST /team/load calls it, too, and creates nothing.
 	Configure func(ctx context.Context, cfg *session.Config) error
 	// Logger receives diagnostics; nil discards them.
 	Logger hclog.Logger

@@ -166,7 +166,7 @@ func TestRequestsThatAreWrong(t *testing.T) {
 		"dots in a path":       {"GET", "/v1/sessions/%2e%2e%2f%2e%2e%2fetc", "", "session_not_found", "no such session"},
 		"an unknown session":   {"GET", "/v1/sessions/unknown", "", "session_not_found", "unknown"},
 		"a prompt to it":       {"POST", "/v1/sessions/unknown/prompts", `{"text":"x"}`, "session_not_found", "unknown"},
-		"no body":              {"POST", "/v1/sessions", "", "invalid", "config"},
+		"no body":              {"POST", "/v1/sessions", "", "invalid", "Agent.Name"},
 		"garbage":              {"POST", "/v1/sessions", "{", "invalid", "body"},
 		"two values":           {"POST", "/v1/sessions", `{"config":` + config + `} {}`, "invalid", "after top-level value"},
 		"an unknown key":       {"POST", "/v1/sessions", `{"config":` + config + `,"max_queu":1}`, "invalid", "max_queu"},
@@ -332,7 +332,7 @@ func TestTheInterfaceDescribesItself(t *testing.T) {
 			}
 		}
 	}
-	if operations != 32 || len(ids) != operations {
+	if operations != 37 || len(ids) != operations {
 		t.Errorf("there are %d operations with %d names", operations, len(ids))
 	}
 }

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -52,16 +53,29 @@ func (s *Server) list(c *call, _ none) (sessionapi.Sessions, error) {
 }
 
 func (s *Server) create(c *call, in sessionapi.NewSession) (sessionapi.Created, error) {
-	if err := admitRequest(callerOf(c.Context()), in); err != nil {
+	cfg, err := s.configure(c.Context(), in)
+	if err != nil {
 		return sessionapi.Created{}, err
+	}
+	made, err := s.cfg.Host.Create(c.Context(), cfg)
+	if err != nil {
+		return sessionapi.Created{}, err
+	}
+	return sessionapi.Created{ID: made.ID()}, nil
+}
+
+// configure returns the configuration of a new session, or why the caller may not have it.
+func (s *Server) configure(ctx context.Context, in sessionapi.NewSession) (session.Config, error) {
+	if err := admitRequest(callerOf(ctx), in); err != nil {
+		return session.Config{}, err
 	}
 	config, err := complete(s.cfg.Defaults, in.Config)
 	if err != nil {
-		return sessionapi.Created{}, err
+		return session.Config{}, err
 	}
 	env, err := environment.ParseConfig(config)
 	if err != nil {
-		return sessionapi.Created{}, err
+		return session.Config{}, err
 	}
 	cfg := session.Config{
 		Environment: env, Metadata: in.Metadata, RejectBusy: in.RejectBusy, MaxQueue: in.MaxQueue,
@@ -71,20 +85,16 @@ func (s *Server) create(c *call, in sessionapi.NewSession) (sessionapi.Created, 
 		WatchWorkspace: (*environment.FilesOptions)(in.WatchWorkspace),
 	}
 	cfg.Environment.PermissionTimeout = in.PermissionTimeout.Span()
-	if err := s.admitSession(c.Context(), callerOf(c.Context()), in, &cfg); err != nil {
-		return sessionapi.Created{}, err
+	if err := s.admitSession(ctx, callerOf(ctx), in, &cfg); err != nil {
+		return session.Config{}, err
 	}
 	if s.cfg.Configure != nil {
-		if err := s.cfg.Configure(c.Context(), &cfg); err != nil {
-			return sessionapi.Created{}, err
+		if err := s.cfg.Configure(ctx, &cfg); err != nil {
+			return session.Config{}, err
 		}
 	}
 	cfg.Environment.OnPermission, cfg.Environment.Logger = environment.AnswerLater, s.cfg.Logger
-	made, err := s.cfg.Host.Create(c.Context(), cfg)
-	if err != nil {
-		return sessionapi.Created{}, err
-	}
-	return sessionapi.Created{ID: made.ID()}, nil
+	return cfg, nil
 }
 
 func (s *Server) state(c *call, _ none) (session.State, error) {

@@ -117,6 +117,19 @@ func (c Config) withDefaults() (Config, error) {
 	return c, nil
 }
 
+// Check returns those errors of [Open] for a new session that come before anything is stored: a configuration that makes no sense.
+// It makes nothing, and reaches no sandbox; see environment.Config.Check.
+func (c Config) Check(ctx context.Context) error {
+	c, err := c.withDefaults()
+	if err == nil {
+		err = c.check(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("check the session: %w", err)
+	}
+	return nil
+}
+
 // check returns the errors that environment.Create would return before it creates a sandbox. It
 // does not require the sources of the workspace for a stored session.
 func (c Config) check(ctx context.Context) error {

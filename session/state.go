@@ -25,6 +25,8 @@ type State struct {
 	// gemini and acp do not report tools, claude and codex do not report models.
 	Tools  []string              `json:"tools,omitempty"`
 	Models []runnerscripts.Model `json:"models,omitempty"`
+	// Initialized says that the agent has reported what it offers: what is empty then, it does not report.
+	Initialized bool `json:"initialized,omitempty"`
 	// Model and Mode are the current values as reported by the agent; empty if it does not
 	// report them.
 	Model string `json:"model,omitempty"`
@@ -189,6 +191,7 @@ func (s *State) apply(ev runnerscripts.Event) {
 		}
 	case runnerscripts.TypeSessionInitialized:
 		if p, ok := decode[runnerscripts.SessionInitialized](ev); ok {
+			s.Initialized = true
 			setIf(&s.Agent, p.Agent)
 			setIf(&s.Model, p.Model)
 			setIf(&s.Mode, p.Mode)
@@ -225,7 +228,7 @@ func (s *State) apply(ev runnerscripts.Event) {
 	case runnerscripts.TypeAgentChanged:
 		if p, ok := decode[runnerscripts.AgentChanged](ev); ok {
 			s.Agent, s.Model, s.Mode, s.Options = p.Agent, "", "", Options{}
-			s.Tools, s.Models = nil, nil
+			s.Tools, s.Models, s.Initialized = nil, nil, false
 			s.ContextUsed, s.ContextSize = 0, 0
 		}
 	}

@@ -4,12 +4,14 @@ package sessionapi
 
 import (
 	"encoding/json"
+	"iter"
 	"net/url"
 	"strconv"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/apierror"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
@@ -61,10 +63,10 @@ func (d *Duration) UnmarshalText(text []byte) error {
 // Span returns the duration.
 func (d Duration) Span() time.Duration { return time.Duration(d) }
 
-// NewSession is the body that creates a session. The fields are those of session.Config.
+// NewSession is the body that creates a session, and that loads a team. The fields are those of session.Config.
 type NewSession struct {
-	// Config is the environment, as in a configuration file. Paths in it are of the server's machine.
-	Config             json.RawMessage   `json:"config" jsonschema:"the environment, as in a configuration file; its paths are of the server's machine"`
+	// Config is the environment, as in a configuration file. Paths in it are of the server's machine. What it lacks is the server's.
+	Config             json.RawMessage   `json:"config,omitempty" jsonschema:"the environment, as in a configuration file; its paths are of the server's machine"`
 	PermissionTimeout  Duration          `json:"permission_timeout,omitzero"`
 	Metadata           map[string]string `json:"metadata,omitempty"`
 	RejectBusy         bool              `json:"reject_busy,omitempty"`
@@ -90,6 +92,27 @@ type Created struct {
 	ID string `json:"id"`
 }
 
+// Team is what a session with a configuration would have.
+type Team struct {
+	Config json.RawMessage `json:"config" jsonschema:"the whole environment, with the profile and without secrets"`
+}
+
+// Run is the body of a prompt whose answer is the events of its query.
+type Run struct {
+	SessionID string `json:"session_id"`
+	Text      string `json:"text"`
+}
+
+// Tools and Models are what an agent offers.
+type (
+	Tools struct {
+		Tools []string `json:"tools"`
+	}
+	Models struct {
+		Models []runnerscripts.Model `json:"models"`
+	}
+)
+
 // Prompt is the body of a prompt.
 type Prompt struct {
 	Text string `json:"text"`
@@ -99,6 +122,21 @@ type Prompt struct {
 type Accepted struct {
 	ID  string `json:"id"`
 	Seq uint64 `json:"seq"`
+}
+
+// EventsOf returns the events of one query, up to its end, and those without a query: the sandbox's own. events must begin with the
+// first event of the query.
+func EventsOf(query string, events iter.Seq2[runnerscripts.Event, error]) iter.Seq2[runnerscripts.Event, error] {
+	return func(yield func(runnerscripts.Event, error) bool) {
+		for ev, err := range events {
+			if err == nil && ev.QueryID != "" && ev.QueryID != query {
+				continue
+			}
+			if !yield(ev, err) || err == nil && ev.QueryID == query && ev.Type.EndsQuery() {
+				return
+			}
+		}
+	}
 }
 
 // Rewind is the body of a rewind.

@@ -2,6 +2,7 @@ package remote
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -100,6 +101,18 @@ func (c *Client) Create(ctx context.Context, cfg session.Config) (*Session, erro
 		return nil, fmt.Errorf("create a session on the server: the answer of the server has no id")
 	}
 	return c.Session(created.ID), nil
+}
+
+// Check returns the errors that Create would return, and creates nothing: the server resolves the configuration, with its own settings
+// where cfg has none, and checks it. It returns the environment that the session would have, as environment.FormatSafely does.
+func (c *Client) Check(ctx context.Context, cfg session.Config) (json.RawMessage, error) {
+	body, err := newSession(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("check a session on the server: %w", err)
+	}
+	var team sessionapi.Team
+	err = c.change(ctx, http.MethodPost, sessionapi.Prefix+"/team/load", body, &team)
+	return team.Config, err
 }
 
 // newSession returns a configuration as the server gets it.

@@ -41,9 +41,30 @@ func TestWhatCannotTravelIsRefused(t *testing.T) {
 		"Logger":       {Environment: environment.Config{Logger: hclog.NewNullLogger()}},
 		"reader":       {Environment: environment.Config{Workspace: []environment.Source{{Tar: &environment.Tar{Reader: strings.NewReader("")}}}}},
 	} {
-		if _, err := c.Create(t.Context(), cfg); !errors.Is(err, fs.ErrInvalid) || !strings.Contains(err.Error(), names) {
-			t.Errorf("%s: %v", names, err)
+		_, err := c.Create(t.Context(), cfg)
+		_, cerr := c.Check(t.Context(), cfg)
+		for _, err := range []error{err, cerr} {
+			if !errors.Is(err, fs.ErrInvalid) || !strings.Contains(err.Error(), names) {
+				t.Errorf("%s: %v", names, err)
+			}
 		}
+	}
+}
+
+// Check is Create without a session.
+func TestCheckCreatesNothing(t *testing.T) {
+	c := client(t, serve(t, t.TempDir()))
+	cfg := session.Config{Environment: environment.Config{Agent: environment.Agent{Name: "script"}, Sandbox: environment.Sandbox{Type: "local"}}}
+	config, err := c.Check(t.Context(), cfg)
+	if env, perr := environment.ParseConfig(config); err != nil || perr != nil || env.Agent.Name != "script" {
+		t.Errorf("%s, %v, %v", config, err, perr)
+	}
+	cfg.Environment.Agent.Name = "claud"
+	if _, err := c.Check(t.Context(), cfg); !errors.Is(err, environment.ErrConfig) {
+		t.Errorf("an agent that is none: %v", err)
+	}
+	for r, err := range c.List(t.Context(), store.Filter{}) {
+		t.Errorf("there is the session %s, %v", r.ID, err)
 	}
 }
 

@@ -47,16 +47,7 @@ func (t *Turn) ID() string { return t.query.ID }
 
 // Events returns the events from the acceptance of the prompt to the end of its query; see session.Turn.Events.
 func (t *Turn) Events(ctx context.Context) iter.Seq2[runnerscripts.Event, error] {
-	return func(yield func(runnerscripts.Event, error) bool) {
-		for ev, err := range t.session.Events(ctx, t.query.Seq) {
-			if err == nil && ev.QueryID != "" && ev.QueryID != t.query.ID {
-				continue
-			}
-			if !yield(ev, err) || err == nil && t.ends(ev) {
-				return
-			}
-		}
-	}
+	return sessionapi.EventsOf(t.query.ID, t.session.Events(ctx, t.query.Seq))
 }
 
 // ends reports whether an event is the last one of the query.
