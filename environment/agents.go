@@ -230,14 +230,21 @@ func askRecipe(ctx context.Context, runner, name string) (r runnerscripts.Recipe
 	})
 }
 
-// checkAgent returns [ErrConfig] for an agent that the runner does not know. If this machine
+// checkAgent returns [ErrConfig] for an agent that the runner does not know, or that does not support what it is asked for. If this machine
 // cannot run any runner, checkAgent returns nil: the first script then reports the error.
 func (c Config) checkAgent(ctx context.Context) error {
 	if c.Agent.Name == "" || len(c.Scripts.ExecuteQuery) > 0 {
 		return nil
 	}
-	if _, err := readRecipe(ctx, c); errors.Is(err, ErrConfig) {
+	r, err := readRecipe(ctx, c)
+	switch {
+	case errors.Is(err, ErrConfig):
 		return err
+	case err != nil:
+		return nil
+	}
+	if _, err := r.Resolve(c.Agent, c.Profile); err != nil {
+		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	return nil
 }

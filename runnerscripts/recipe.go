@@ -1,7 +1,9 @@
 package runnerscripts
 
 import (
+	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -31,6 +33,62 @@ type Recipe struct {
 	// Supports lists what the agent can do beyond answering prompts. Any other feature is refused
 	// with FailUnsupported.
 	Supports []Feature `json:"supports,omitempty"`
+}
+
+// Resolve returns the agent completed with the fields of the profile that it does not set. If one of them asks for what the agent
+// does not support, the error is a [*ScriptFailure] with FailUnsupported, which names it.
+func (r Recipe) Resolve(a Agent, p Profile) (Agent, error) {
+	if a.Model == "" {
+		a.Model = p.Model
+	}
+	if a.PermissionMode == "" {
+		a.PermissionMode = p.PermissionMode
+	}
+	if a.MaxTurns == 0 {
+		a.MaxTurns = p.MaxTurns
+	}
+	a.SystemPrompt = strings.TrimSpace(p.SystemPrompt + "\n\n" + a.SystemPrompt)
+	stdio := func(m MCPServer) bool { return len(m.Command) > 0 }
+	http := func(m MCPServer) bool { return m.URL != "" }
+	wanted := []struct {
+		feature Feature
+		field   string
+		asked   bool
+	}{
+		{FeatureModel, "model", a.Model != ""},
+		{FeaturePermissionMode, "permission_mode", a.PermissionMode != ""},
+		{FeatureMaxTurns, "max_turns", a.MaxTurns != 0},
+		{FeatureSystemPrompt, "system_prompt", a.SystemPrompt != ""},
+		{FeatureBudget, "profile.budget_usd", p.BudgetUSD != 0},
+		{FeatureAllowedTools, "profile.allowed_tools", len(p.AllowedTools) > 0},
+		{FeatureDeniedTools, "profile.denied_tools", len(p.DeniedTools) > 0},
+		{FeatureRules, "profile.rules", len(p.Rules) > 0},
+		{FeatureSkills, "profile.skills", len(p.Skills) > 0},
+		{FeatureCommands, "profile.commands", len(p.Commands) > 0},
+		{FeatureSubagents, "profile.subagents", len(p.Subagents) > 0},
+		{FeatureHooks, "profile.hooks", len(p.Hooks) > 0},
+		{FeatureMCPStdio, "profile.mcp_servers with a command", slices.ContainsFunc(p.MCPServers, stdio)},
+		{FeatureMCPHTTP, "profile.mcp_servers with a url", slices.ContainsFunc(p.MCPServers, http)},
+		{FeaturePlugins, "profile.plugins", len(p.Plugins) > 0},
+	}
+	for _, w := range wanted {
+		if w.asked && !slices.Contains(r.Supports, w.feature) {
+			return a, &ScriptFailure{Code: FailUnsupported, Message: fmt.Sprintf("leave out %s: the agent %q has nothing for it (it has: %s)", w.field, r.Agent, listed(r.Supports))}
+		}
+	}
+	return a, nil
+}
+
+func listed(features []Feature) string {
+	if len(features) == 0 {
+		return "nothing of the kind"
+	}
+	names := make([]string, len(features))
+	for i, f := range features {
+		names[i] = fmt.Sprint(f)
+	}
+	slices.Sort(names)
+	return strings.Join(names, ", ")
 }
 
 // TooOld reports whether version, as the agent's program prints it, is older than Minimum. A text

@@ -51,8 +51,7 @@ func (a *app) executeQuery(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	req.Agent = agent.WithProfile(req.Agent, req.Profile)
-	if err := agent.CheckFeatures(driver.Recipe(), req.Agent, req.Profile); err != nil {
+	if req.Agent, err = driver.Recipe().Resolve(req.Agent, req.Profile); err != nil {
 		return err
 	}
 	life, kill := context.WithCancelCause(ctx)

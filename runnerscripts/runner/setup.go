@@ -11,7 +11,6 @@ import (
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
-	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/handoff"
 )
 
@@ -24,8 +23,7 @@ func (a *app) setupSession(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	req.Agent = agent.WithProfile(req.Agent, req.Profile)
-	if err := agent.CheckFeatures(driver.Recipe(), req.Agent, req.Profile); err != nil {
+	if req.Agent, err = driver.Recipe().Resolve(req.Agent, req.Profile); err != nil {
 		return err
 	}
 	if err := makeFolders(req.Paths); err != nil {

@@ -19,53 +19,6 @@ func session(t *testing.T) rs.Session {
 	return s
 }
 
-func TestWhatTheAgentSaysComesBeforeTheProfile(t *testing.T) {
-	p := rs.Profile{Model: "a", PermissionMode: "plan", MaxTurns: 3, SystemPrompt: "First."}
-	got := agent.WithProfile(rs.Agent{Model: "b", SystemPrompt: "Second."}, p)
-	if got.Model != "b" || got.PermissionMode != "plan" || got.MaxTurns != 3 || got.SystemPrompt != "First.\n\nSecond." {
-		t.Errorf("%+v", got)
-	}
-}
-
-func TestEveryFieldThatAnAgentHasNothingForIsRefusedByName(t *testing.T) {
-	for field, p := range map[string]rs.Profile{
-		"model":                              {Model: "m"},
-		"permission_mode":                    {PermissionMode: "plan"},
-		"max_turns":                          {MaxTurns: 1},
-		"system_prompt":                      {SystemPrompt: "x"},
-		"profile.budget_usd":                 {BudgetUSD: 1},
-		"profile.allowed_tools":              {AllowedTools: []string{"x"}},
-		"profile.denied_tools":               {DeniedTools: []string{"x"}},
-		"profile.rules":                      {Rules: []rs.Rule{{}}},
-		"profile.skills":                     {Skills: []rs.Skill{{}}},
-		"profile.commands":                   {Commands: []rs.SlashCommand{{}}},
-		"profile.subagents":                  {Subagents: []rs.Subagent{{}}},
-		"profile.hooks":                      {Hooks: []rs.Hook{{}}},
-		"profile.mcp_servers with a command": {MCPServers: []rs.MCPServer{{Command: []string{"x"}}}},
-		"profile.mcp_servers with a url":     {MCPServers: []rs.MCPServer{{URL: "http://x"}}},
-		"profile.plugins":                    {Plugins: []rs.Plugin{{}}},
-	} {
-		t.Run(field, func(t *testing.T) {
-			a := agent.WithProfile(rs.Agent{}, p)
-			err := agent.CheckFeatures(rs.Recipe{Agent: "some"}, a, p)
-			failure, ok := errors.AsType[*rs.ScriptFailure](err)
-			if !ok || failure.Code != rs.FailUnsupported || !strings.Contains(failure.Message, field+":") || !strings.Contains(failure.Message, `"some"`) {
-				t.Errorf("%v", err)
-			}
-			feature := rs.Feature(strings.TrimPrefix(field, "profile."))
-			switch field {
-			case "profile.mcp_servers with a command":
-				feature = rs.FeatureMCPStdio
-			case "profile.mcp_servers with a url":
-				feature = rs.FeatureMCPHTTP
-			}
-			if err := agent.CheckFeatures(rs.Recipe{Supports: []rs.Feature{feature}}, a, p); err != nil {
-				t.Errorf("supported: %v", err)
-			}
-		})
-	}
-}
-
 func TestAKeyOfFrontmatterThatAProgramDoesNotKnowIsRefusedByName(t *testing.T) {
 	front := map[string]any{"b": 1, "a": 2, "color": 3}
 	for says, known := range map[string][]string{
