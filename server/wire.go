@@ -46,16 +46,8 @@ func (s *Server) run(w http.ResponseWriter, c *call, in sessionapi.Run) error {
 	}
 	c.SetPathValue("id", in.SessionID)
 	answer := &recorded{status: http.StatusOK, header: make(http.Header)}
-	err = s.once.serve(answer, c.Request, c.body, func(w http.ResponseWriter, r *http.Request) {
-		prompt := &call{Request: r}
-		defer prompt.end()
-		if accepted, err := s.prompt(prompt, sessionapi.Prompt{Text: in.Text}); err != nil {
-			s.fail(w, r, err)
-		} else {
-			s.answer(w, http.StatusOK, accepted)
-		}
-	})
-	if err != nil {
+	accept := func(w http.ResponseWriter, r *http.Request) { s.accept(w, r, in.Text) }
+	if err := s.once.serve(answer, c.Request, c.body, accept); err != nil {
 		return err
 	}
 	if answer.status != http.StatusOK {
@@ -76,6 +68,18 @@ func (s *Server) run(w http.ResponseWriter, c *call, in sessionapi.Run) error {
 		return after(seen, sessionapi.EventsOf(query.ID, read(ctx, query.Seq)))
 	})
 	return nil
+}
+
+// accept answers with the query of a prompt.
+func (s *Server) accept(w http.ResponseWriter, r *http.Request, text string) {
+	c := &call{Request: r}
+	defer c.end()
+	query, err := s.prompt(c, sessionapi.Prompt{Text: text})
+	if err != nil {
+		s.fail(w, r, err)
+		return
+	}
+	s.answer(w, http.StatusOK, query)
 }
 
 // after leaves out the events before the one whose Seq is from. The end of a query ends its events whether a client has seen it or not.

@@ -32,6 +32,7 @@ type runFlags struct {
 	patch, branch     string
 	apply             bool
 	keep, asJSON, raw bool
+	dryRun            bool
 
 	source      *environment.Folder // the source of the whole workspace; nil if there is none
 	staysOnHost bool                // the workspace is a folder of this machine
@@ -62,19 +63,30 @@ made in the folder itself, if that is as it was copied. With none of --apply, --
 With --json every event is one line of JSON on standard output, with its "type" and
 a "seq" that counts without a gap: from 1, or with --in from where the stored session of that
 sandbox ends. The exit status is 1 if a query failed, and 124 if --timeout ended it; that
-something was denied is no failure.`,
+something was denied is no failure.
+
+With --dry-run nothing starts, is stored or reaches a network: what is given is checked, and the
+whole configuration is printed as a file for --config, with the profile and without secrets.
+The agent's program is looked for only in the sandbox, and so is what the engine has.
+A prompt may be left out.`,
 		Example: `  envctl run "Say hello"
   envctl run --agent claude --folder . --apply "Fix the failing test"
   envctl run --agent claude --folder . --branch fix "Fix the failing test and commit"
   envctl run --agent claude --folder . --patch fix.patch "Fix the failing test"
   envctl run --json "Say hello" | jq -r .type
+  envctl run --dry-run --agent claude --profile ./reviewer --budget 2usd >task.yaml
   envctl run --sandbox docker --agent claude --folder . --apply "Fix the failing test"
   envctl run --in web --agent codex "Explain this code"
   envctl run --agent claude --budget 2usd --timeout 10m --folder . --apply "Fix the failing test"
   envctl run --agent claude --record fix.replay --folder . "Fix the failing test"
   envctl run --agent claude --replay fix.replay --sandbox docker --folder . "Fix the failing test"
   envctl run --agent claude --permission allow --git https://example.com/repo.git "Explain this code"`,
-		Args: cobra.MinimumNArgs(1),
+		Args: func(cmd *cobra.Command, prompts []string) error {
+			if f.dryRun {
+				return nil
+			}
+			return cobra.MinimumNArgs(1)(cmd, prompts)
+		},
 		RunE: func(cmd *cobra.Command, prompts []string) error {
 			switch {
 			case f.app.server != "":
@@ -100,6 +112,7 @@ something was denied is no failure.`,
 	fl.BoolVar(&f.apply, "apply", false, "make what changed in the folder of --folder; refused if that has changed meanwhile")
 	fl.BoolVar(&f.keep, "keep", false, "keep the sandbox, and print its ID in the last line")
 	fl.BoolVar(&f.asJSON, "json", false, "print events as JSON lines")
+	fl.BoolVar(&f.dryRun, "dry-run", false, "check everything and print the whole configuration, but start nothing")
 	fl.BoolVar(&f.raw, "raw", false, "with --json: the agent's own lines, too")
 	_ = cmd.RegisterFlagCompletionFunc("in", f.completeIDs(0))
 	_ = cmd.RegisterFlagCompletionFunc("permission",
@@ -110,7 +123,7 @@ something was denied is no failure.`,
 // runIn runs the agent in an existing sandbox, as attach does.
 func (f *runFlags) runIn(cmd *cobra.Command, prompts []string) error {
 	for _, flag := range []string{
-		"image", "network", "allow-host", "memory", "cpus", "folder", "gitignore", "history", "git", "tar", "name", "id-file", "keep", "patch", "apply", "branch",
+		"image", "network", "allow-host", "memory", "cpus", "folder", "gitignore", "history", "git", "tar", "name", "id-file", "keep", "patch", "apply", "branch", "dry-run",
 	} {
 		if cmd.Flags().Changed(flag) {
 			return usagef("--%s is for a new sandbox, and --in names one that is there; leave one of them out", flag)
@@ -145,6 +158,9 @@ func (f *runFlags) run(ctx context.Context, prompts []string) (err error) {
 	answer, err := f.app.newAnswerer(f.permission)
 	if err != nil {
 		return err
+	}
+	if f.dryRun {
+		return f.printConfig(ctx, cfg)
 	}
 	show := f.app.newPrinter(f.asJSON)
 	if len(prompts) > 1 {

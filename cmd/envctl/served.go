@@ -172,6 +172,13 @@ func (f *runFlags) runServed(cmd *cobra.Command, prompts []string) (err error) {
 	if err != nil {
 		return err
 	}
+	if f.dryRun {
+		config, err := c.Check(ctx, session.Config{Environment: cfg})
+		if err != nil {
+			return explainServer(err)
+		}
+		return f.print(config)
+	}
 	s, err := c.Create(ctx, session.Config{Environment: cfg})
 	if err != nil {
 		return explainServer(err)

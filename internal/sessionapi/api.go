@@ -103,15 +103,15 @@ type Run struct {
 	Text      string `json:"text"`
 }
 
-// Tools and Models are what an agent offers.
-type (
-	Tools struct {
-		Tools []string `json:"tools"`
-	}
-	Models struct {
-		Models []runnerscripts.Model `json:"models"`
-	}
-)
+// Tools are what an agent offers to its model.
+type Tools struct {
+	Tools []string `json:"tools"`
+}
+
+// Models are what an agent lets its user choose from.
+type Models struct {
+	Models []runnerscripts.Model `json:"models"`
+}
 
 // Prompt is the body of a prompt.
 type Prompt struct {
