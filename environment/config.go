@@ -181,7 +181,8 @@ func (c Config) admit(p primitives.EnvironmentPrimitive) error {
 }
 
 // Check returns those errors of [Create] that need no sandbox, such as a Workspace folder or an
-// agent that does not exist. Most are [ErrConfig]. Check neither looks for a sandbox of the type
+// agent that does not exist, a profile that the agent does not support, and settings that a
+// primitives.SpecChecker refuses. Most are [ErrConfig]. Check neither looks for a sandbox of the type
 // nor creates one. If there is no runner for this machine yet, Check builds one, which can take
 // a minute: Create needs it too.
 func (c Config) Check(ctx context.Context) error {
@@ -191,7 +192,7 @@ func (c Config) Check(ctx context.Context) error {
 	if c.Pool != (PoolConfig{}) {
 		return fmt.Errorf("%w: pool: a pool outlives its environments; leave it out, or make a pool with NewPool and the environment with that", ErrConfig)
 	}
-	return errors.Join(c.checkRunner(), c.checkAgent(ctx))
+	return errors.Join(c.checkSandbox(), c.checkRunner(), c.checkAgent(ctx))
 }
 
 // check returns an error for a configuration that no sandbox could run.

@@ -211,12 +211,37 @@ func (c Config) createSandbox(ctx context.Context) (primitives.EnvironmentPrimit
 		made, err = p.Create(ctx, spec)
 	}
 	if err != nil {
-		if _, wrong := errors.AsType[*primitives.SettingError](err); wrong {
-			return nil, c.Sandbox.settingError(err)
-		}
-		return nil, fmt.Errorf("create the sandbox: %w", explainBuild(asConfigError(err)))
+		return nil, c.notCreated(err)
 	}
 	return made, nil
+}
+
+// notCreated returns the error of a provider with the names that settings have in the configuration.
+func (c Config) notCreated(err error) error {
+	if _, wrong := errors.AsType[*primitives.SettingError](err); wrong {
+		return c.Sandbox.settingError(err)
+	}
+	return fmt.Errorf("create the sandbox: %w", explainBuild(asConfigError(err)))
+}
+
+// checkSandbox returns the errors of createSandbox that the provider knows before.
+func (c Config) checkSandbox() error {
+	p, err := c.Sandbox.provider(c)
+	if err != nil {
+		return err
+	}
+	checker, ok := p.(primitives.SpecChecker)
+	if !ok {
+		return nil
+	}
+	spec := c.Sandbox.Spec
+	if _, images := p.(primitives.ImageStore); images {
+		spec.Image = cmp.Or(spec.Image, DefaultImage)
+	}
+	if err := checker.CheckSpec(spec); err != nil {
+		return c.notCreated(err)
+	}
+	return nil
 }
 
 // keepsPath reports whether the new sandbox should have its workspace at KeepPath.

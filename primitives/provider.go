@@ -204,6 +204,12 @@ type Info struct {
 	GuestVersion int `json:"guest_version,omitempty"`
 }
 
+// SpecChecker is implemented by providers that know before they create anything which settings they refuse.
+type SpecChecker interface {
+	// CheckSpec returns those errors of Create that no machine, engine or account decides. It contacts nothing.
+	CheckSpec(spec Spec) error
+}
+
 // Collector is implemented by providers that can remove orphans.
 type Collector interface {
 	// GC removes sandboxes that are not kept and whose programs have died, and what remains of

@@ -46,8 +46,7 @@ func (s *Server) run(w http.ResponseWriter, c *call, in sessionapi.Run) error {
 	}
 	c.SetPathValue("id", in.SessionID)
 	answer := &recorded{status: http.StatusOK, header: make(http.Header)}
-	accept := func(w http.ResponseWriter, r *http.Request) { s.accept(w, r, in.Text) }
-	if err := s.once.serve(answer, c.Request, c.body, accept); err != nil {
+	if err := s.once.serve(answer, c.Request, c.body, s.accept(in.Text)); err != nil {
 		return err
 	}
 	if answer.status != http.StatusOK {
@@ -70,16 +69,18 @@ func (s *Server) run(w http.ResponseWriter, c *call, in sessionapi.Run) error {
 	return nil
 }
 
-// accept answers with the query of a prompt.
-func (s *Server) accept(w http.ResponseWriter, r *http.Request, text string) {
-	c := &call{Request: r}
-	defer c.end()
-	query, err := s.prompt(c, sessionapi.Prompt{Text: text})
-	if err != nil {
-		s.fail(w, r, err)
-		return
+// accept returns the handler that answers with the query of a prompt.
+func (s *Server) accept(text string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		c := &call{Request: r}
+		defer c.end()
+		query, err := s.prompt(c, sessionapi.Prompt{Text: text}) //nolint:contextcheck // the call has that of the request
+		if err != nil {
+			s.fail(w, r, err)
+			return
+		}
+		s.answer(w, http.StatusOK, query)
 	}
-	s.answer(w, http.StatusOK, query)
 }
 
 // after leaves out the events before the one whose Seq is from. The end of a query ends its events whether a client has seen it or not.

@@ -27,7 +27,7 @@ import (
 func TestATeamIsLoadedWithoutASideEffect(t *testing.T) {
 	dir := t.TempDir()
 	profile := filepath.Join(dir, "reviewer.yaml")
-	if err := os.WriteFile(profile, []byte("name: reviewer\nsystem_prompt: Be strict.\n"), 0o600); err != nil {
+	if err := os.WriteFile(profile, []byte("name: reviewer\nmax_turns: 3\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var root string
@@ -47,7 +47,7 @@ func TestATeamIsLoadedWithoutASideEffect(t *testing.T) {
 		``:   `{"config":{"agent":{"name":"script"},"sandbox":"local"}}`,
 		`{}`: `{"config":{"agent":{"name":"script"},"sandbox":"local"}}`,
 		`{"config":{"agent":{"model":"m","env":{"WORD":"hunter2"}},"profile":"` + profile + `"},"max_queue":2}`: `{"config":{"agent":{"env":{"WORD":"[redacted]"},"model":"m","name":"script"},` +
-			`"profile":{"name":"reviewer","system_prompt":"Be strict."},"sandbox":"local"}}`,
+			`"profile":{"max_turns":3,"name":"reviewer"},"sandbox":"local"}}`,
 	} {
 		status, answer := ask(t, s, "POST", "/v1/team/load", body)
 		if answer = strings.Replace(answer, `{"local":{"root":"`+root+`"},"type":"local"}`, `"local"`, 1); status != http.StatusOK || strings.TrimSpace(answer) != want {

@@ -122,6 +122,11 @@ func (p Provider) Create(ctx context.Context, spec primitives.Spec) (primitives.
 	return s, nil
 }
 
+// CheckSpec implements primitives.SpecChecker.
+func (p Provider) CheckSpec(spec primitives.Spec) error {
+	return config{Spec: spec, Provider: p}.check()
+}
+
 // config checks the settings and finds the runner.
 func (p Provider) config(ctx context.Context, spec primitives.Spec) (cfg config, err error) {
 	cfg = config{Spec: spec, Provider: p}

@@ -15,13 +15,14 @@ import (
 )
 
 var (
-	_ primitives.Provider   = Provider{}
-	_ primitives.Collector  = Provider{}
-	_ primitives.Historian  = Provider{}
-	_ primitives.ImageStore = Provider{}
-	_ primitives.Detector   = Provider{}
-	_ primitives.Examiner   = Provider{}
-	_ primitives.PathHolder = (*Provider)(nil)
+	_ primitives.Provider    = Provider{}
+	_ primitives.SpecChecker = Provider{}
+	_ primitives.Collector   = Provider{}
+	_ primitives.Historian   = Provider{}
+	_ primitives.ImageStore  = Provider{}
+	_ primitives.Detector    = Provider{}
+	_ primitives.Examiner    = Provider{}
+	_ primitives.PathHolder  = (*Provider)(nil)
 )
 
 // Examine checks the engine, the image of spec, the storage, the limits and the runner.

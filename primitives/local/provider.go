@@ -25,21 +25,28 @@ type Provider struct {
 }
 
 var (
-	_ primitives.Provider   = Provider{}
-	_ primitives.Collector  = Provider{}
-	_ primitives.Examiner   = Provider{}
-	_ primitives.PathHolder = (*Provider)(nil)
+	_ primitives.Provider    = Provider{}
+	_ primitives.SpecChecker = Provider{}
+	_ primitives.Collector   = Provider{}
+	_ primitives.Examiner    = Provider{}
+	_ primitives.PathHolder  = (*Provider)(nil)
 )
 
 // notHere explains why a local sandbox refuses a setting of Spec.
 const notHere = "a local sandbox has none of its own, it is part of this machine; leave it out, or choose the type docker or modal"
 
-// Create makes a sandbox as [New] does.
-func (p Provider) Create(ctx context.Context, spec primitives.Spec) (primitives.EnvironmentPrimitive, error) {
+// CheckSpec implements primitives.SpecChecker.
+func (p Provider) CheckSpec(spec primitives.Spec) error {
 	err := errors.Join(spec.Check(), spec.Refuse(notHere, "image", "network", "cpus", "memory", "ports", "name", "labels", "expires"))
 	if err == nil && spec.Workspace != "" && spec.WorkspacePath != spec.Workspace {
 		err = spec.Refuse("a local sandbox works in the workspace itself; leave it out", "workspace_path")
 	}
+	return err
+}
+
+// Create makes a sandbox as [New] does.
+func (p Provider) Create(ctx context.Context, spec primitives.Spec) (primitives.EnvironmentPrimitive, error) {
+	err := p.CheckSpec(spec)
 	if err != nil {
 		return nil, wrap("create", "", err)
 	}

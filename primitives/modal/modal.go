@@ -87,6 +87,15 @@ func (p Provider) Create(ctx context.Context, spec primitives.Spec) (primitives.
 	return s, nil
 }
 
+// CheckSpec implements primitives.SpecChecker.
+func (p Provider) CheckSpec(spec primitives.Spec) error {
+	cfg := config{Spec: spec, Provider: p}
+	if p.Runner != nil {
+		cfg.Runner = Arch // any: Create finds it
+	}
+	return cfg.check()
+}
+
 // config finds the runner and adds spec.Install to the image.
 func (p Provider) config(ctx context.Context, spec primitives.Spec) (cfg config, err error) {
 	cfg = config{Spec: spec, Provider: p}

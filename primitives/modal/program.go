@@ -11,12 +11,13 @@ import (
 )
 
 var (
-	_ primitives.Provider   = Provider{}
-	_ primitives.Collector  = Provider{}
-	_ primitives.Historian  = Provider{}
-	_ primitives.ImageStore = Provider{}
-	_ primitives.Detector   = Provider{}
-	_ primitives.Examiner   = Provider{}
+	_ primitives.Provider    = Provider{}
+	_ primitives.SpecChecker = Provider{}
+	_ primitives.Collector   = Provider{}
+	_ primitives.Historian   = Provider{}
+	_ primitives.ImageStore  = Provider{}
+	_ primitives.Detector    = Provider{}
+	_ primitives.Examiner    = Provider{}
 )
 
 // BuildImage builds the image that Create would use, unless Modal has it. Its Ref is an ID.

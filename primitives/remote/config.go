@@ -2,6 +2,7 @@ package remote
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"net/http"
@@ -30,6 +31,9 @@ type Provider struct {
 	// Logger logs the events of the connections. Nil disables logging.
 	Logger hclog.Logger `json:"-"`
 }
+
+// CheckSpec implements primitives.SpecChecker.
+func (p Provider) CheckSpec(spec primitives.Spec) error { return errors.Join(p.check(), spec.Check()) }
 
 // check returns an error for an address that cannot be one.
 func (p Provider) check() error {

@@ -27,13 +27,14 @@ import (
 const backend = "remote"
 
 var (
-	_ primitives.Provider  = Provider{}
-	_ primitives.Collector = Provider{}
-	_ primitives.Detector  = Provider{}
-	_ primitives.Examiner  = Provider{}
-	_ primitives.Historian = Provider{}
-	_ primitives.Installer = Provider{}
-	_ primitives.Addressed = (*Provider)(nil)
+	_ primitives.Provider    = Provider{}
+	_ primitives.SpecChecker = Provider{}
+	_ primitives.Collector   = Provider{}
+	_ primitives.Detector    = Provider{}
+	_ primitives.Examiner    = Provider{}
+	_ primitives.Historian   = Provider{}
+	_ primitives.Installer   = Provider{}
+	_ primitives.Addressed   = (*Provider)(nil)
 )
 
 // Create creates a sandbox on the server. ctx covers only the creation. If Create fails, nothing of the sandbox remains. If
@@ -49,7 +50,7 @@ func (p Provider) Create(ctx context.Context, spec primitives.Spec) (primitives.
 }
 
 func (p Provider) create(ctx context.Context, spec primitives.Spec) (*guest.Sandbox, error) {
-	if err := errors.Join(p.check(), spec.Check()); err != nil {
+	if err := p.CheckSpec(spec); err != nil {
 		return nil, err
 	}
 	wanted, err := p.sandbox(spec)

@@ -46,6 +46,11 @@ type config struct {
 	Runner string // the result of Provider.Runner
 }
 
+// CheckSpec implements primitives.SpecChecker.
+func (p Provider) CheckSpec(spec primitives.Spec) error {
+	return config{Spec: spec, Provider: p}.check()
+}
+
 // config returns the settings of a sandbox, with the runner for the machine.
 func (p Provider) config(ctx context.Context, spec primitives.Spec) (config, error) {
 	cfg := config{Spec: spec, Provider: p}

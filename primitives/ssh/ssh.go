@@ -41,10 +41,11 @@ const (
 )
 
 var (
-	_ primitives.Provider  = Provider{}
-	_ primitives.Collector = Provider{}
-	_ primitives.Detector  = Provider{}
-	_ primitives.Addressed = (*Provider)(nil)
+	_ primitives.Provider    = Provider{}
+	_ primitives.SpecChecker = Provider{}
+	_ primitives.Collector   = Provider{}
+	_ primitives.Detector    = Provider{}
+	_ primitives.Addressed   = (*Provider)(nil)
 )
 
 // Create creates a sandbox. ctx covers only the creation. If Create fails, nothing of the
