@@ -99,4 +99,9 @@ func TestTitleIsTheFirstPromptUnlessTheAgentSaysMore(t *testing.T) {
 	if c.Title != "Flaky test" || c.Summary != "It is stable now." || !slices.Equal(c.Tools, []string{"Bash"}) || c.Models[0].ID != "m" {
 		t.Errorf("state %+v", c.State)
 	}
+	said := c.Initialized
+	c.Apply(event(runnerscripts.TypeAgentChanged, "", runnerscripts.AgentChanged{Agent: "b", From: "a"}))
+	if !said || c.Initialized || c.Tools != nil || c.Models != nil {
+		t.Errorf("after another agent: %+v", c.State)
+	}
 }
