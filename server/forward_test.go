@@ -65,7 +65,11 @@ func TestARequestGoesToTheServerThatHasTheSession(t *testing.T) {
 	if status, answer := ask(t, s, "POST", path, `{"text":"go"}`, alice...); status != http.StatusTeapot || answer != "by the other" {
 		t.Errorf("%d %s", status, answer)
 	}
-	want := []string{`POST ` + path + ` Bearer alice/user k {"text":"go"}`}
+	const run = `{"session_id":"s","text":"go"}`
+	if status, answer := ask(t, s, "POST", "/v1/session/run", run, alice...); status != http.StatusTeapot {
+		t.Errorf("%d %s", status, answer)
+	}
+	want := []string{`POST ` + path + ` Bearer alice/user k {"text":"go"}`, `POST /v1/session/run Bearer alice/user k ` + run}
 	if !slices.Equal(asked, want) {
 		t.Errorf("the other server was asked %q, want %q", asked, want)
 	}

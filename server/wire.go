@@ -1,10 +1,12 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"iter"
 	"maps"
@@ -45,6 +47,10 @@ func (s *Server) run(w http.ResponseWriter, c *call, in sessionapi.Run) error {
 		return err
 	}
 	c.SetPathValue("id", in.SessionID)
+	c.Body = io.NopCloser(bytes.NewReader(c.body))
+	if forwarded, err := s.elsewhere(w, c.Request, in.SessionID); forwarded || err != nil {
+		return err
+	}
 	answer := &recorded{status: http.StatusOK, header: make(http.Header)}
 	if err := s.once.serve(answer, c.Request, c.body, s.accept(in.Text)); err != nil {
 		return err

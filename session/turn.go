@@ -36,35 +36,37 @@ type Turn struct {
 //
 // An empty prompt is fs.ErrInvalid. See [ErrBusy] for when the session accepts no prompt.
 func (s *AgentSession) Prompt(ctx context.Context, text string) (*Turn, error) {
+	return s.prompt(ctx, uuid.NewString(), text)
+}
+
+// PromptOnce is [AgentSession.Prompt] for a caller that cannot know whether an earlier call was
+// successful, such as one whose connection broke: the prompt becomes the query with this ID, and
+// if the session has that among its last 64 queries, PromptOnce accepts nothing. It returns the
+// query with its ID and Seq. Another program may have made the earlier call.
+func (s *AgentSession) PromptOnce(ctx context.Context, id, text string) (QueryState, error) {
+	if id == "" {
+		return QueryState{}, fmt.Errorf("prompt: %w: the ID is empty", fs.ErrInvalid)
+	}
+	t, err := s.prompt(ctx, id, text)
+	if err != nil {
+		return QueryState{}, err
+	}
+	return QueryState{ID: id, Seq: t.seq, Prompt: text}, nil
+}
+
+// prompt returns the turn of a prompt. One that was accepted before has the Seq alone.
+func (s *AgentSession) prompt(ctx context.Context, id, text string) (*Turn, error) {
 	if text == "" {
 		return nil, fmt.Errorf("prompt: %w: the prompt is empty", fs.ErrInvalid)
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("prompt: %w", err)
 	}
-	t := &Turn{session: s, id: uuid.NewString(), prompt: text, done: make(chan struct{})}
+	t := &Turn{session: s, id: id, prompt: text, done: make(chan struct{})}
 	if err := s.accept(ctx, t); err != nil {
 		return nil, fmt.Errorf("prompt: %w", err)
 	}
 	return t, nil
-}
-
-// PromptOnce is [AgentSession.Prompt] for a caller that cannot know whether an earlier call was
-// successful, such as one whose connection broke: the prompt becomes the query with this ID, and
-// if the session has that among its last 64 queries, PromptOnce accepts nothing. It returns the
-// ID, the Seq and the prompt of the query. Other programs may have made the earlier call.
-func (s *AgentSession) PromptOnce(ctx context.Context, id, text string) (QueryState, error) {
-	if text == "" || id == "" {
-		return QueryState{}, fmt.Errorf("prompt: %w: the prompt or the ID is empty", fs.ErrInvalid)
-	}
-	if err := ctx.Err(); err != nil {
-		return QueryState{}, fmt.Errorf("prompt: %w", err)
-	}
-	t := &Turn{session: s, id: id, prompt: text, done: make(chan struct{})}
-	if err := s.accept(ctx, t); err != nil {
-		return QueryState{}, fmt.Errorf("prompt: %w", err)
-	}
-	return QueryState{ID: id, Seq: t.seq, Prompt: text}, nil
 }
 
 // accept stores and queues the prompt, unless the session has its query. Prompts are accepted one at
