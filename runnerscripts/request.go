@@ -29,6 +29,31 @@ type Session struct {
 	// Gateway is how the agent reaches its models without a key; nil leaves that to the
 	// agent's own settings.
 	Gateway *Gateway `json:"gateway,omitempty"`
+	// Launch is how an agent of the ACP registry starts; nil for other agents.
+	Launch *Launch `json:"launch,omitempty"`
+}
+
+// RegistryPrefix begins the names of agents of the ACP registry, as in "acp:goose".
+const RegistryPrefix = "acp:"
+
+// IsRegistryAgent reports whether a name can be that of an agent of the ACP registry.
+func IsRegistryAgent(name string) bool {
+	id, ok := strings.CutPrefix(name, RegistryPrefix)
+	return ok && plainID(id)
+}
+
+// Launch says how to start an agent of the ACP registry. The host resolves the name, so a runner
+// needs no catalog.
+type Launch struct {
+	// Program is the command to find in PATH, and Args its arguments. [Agent].Command replaces both.
+	Program string   `json:"program"`
+	Args    []string `json:"args,omitempty"`
+	// Env is added to the agent's environment; [Agent].Env takes precedence.
+	Env map[string]string `json:"env,omitempty"`
+	// UVX is the package that uvx runs, with Args, if Program is not in PATH; empty for none.
+	UVX string `json:"uvx,omitempty"`
+	// Advice says how the sandbox gets the agent, for the message of [FailAgentMissing].
+	Advice string `json:"advice"`
 }
 
 // Gateway is an HTTP server at a loopback address of the sandbox. It passes requests on to models
@@ -95,7 +120,7 @@ const (
 
 // Agent says which agent to run and how. It is part of environment.Config and of the protocol.
 type Agent struct {
-	// Name chooses the agent: "script", "claude", ...
+	// Name chooses the agent: "script", "claude", ..., or "acp:ID" for an agent of the ACP registry.
 	Name string `json:"name"`
 	// Command replaces the agent's program, for example ["/opt/claude"]. Empty
 	// means the agent's usual name in PATH.
