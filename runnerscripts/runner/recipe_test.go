@@ -26,8 +26,29 @@ func TestRecipeIsPrintedAsTheDataOfAResult(t *testing.T) {
 	if r := recipe("script"); r.Program != "" || len(r.NPM)+len(r.Debian) > 0 {
 		t.Errorf("the scripted agent needs %+v", r)
 	}
-	if res := start(t, rs.PrintRecipe, "hal9000").end(exitFailed); res.Error == nil || res.Error.Code != rs.FailUnknownAgent {
-		t.Errorf("an unknown agent: %+v", res.Error)
+	if r := recipe("acp:goose"); r.Program != "" || !slices.Equal(r.Supports, recipe("acp").Supports) {
+		t.Errorf("an agent of the ACP registry needs %+v", r)
+	}
+	for _, unknown := range []string{"hal9000", "acp:", "acp:../../x", "acp:a/b"} {
+		if res := start(t, rs.PrintRecipe, unknown).end(exitFailed); res.Error == nil || res.Error.Code != rs.FailUnknownAgent {
+			t.Errorf("the unknown agent %q: %+v", unknown, res.Error)
+		}
+	}
+}
+
+func TestAnAgentOfTheRegistryContinuesTheConversationOfAnother(t *testing.T) {
+	s := newSandbox(t)
+	s.agent = rs.Agent{Name: "acp:goose"}
+	session := s.session()
+	session.Launch = &rs.Launch{Program: "sh", Advice: "install it"}
+	said := `{"time":"2026-11-28T06:00:00Z","type":"user_message_chunk","payload":{"block_id":"1","content":{"type":"text","text":"hi"}}}` + "\n"
+	for from, want := range map[string]rs.TranscriptRestored{"acp:goose": {}, "acp:kimi": {From: "acp:kimi", Way: rs.RestoredSummary}} {
+		p := start(t, rs.SetupSession)
+		p.send(rs.SetupRequest{Session: session, Transcript: &rs.Transcript{Agent: from, Main: said}})
+		var data rs.SetupData
+		if res := p.end(exitOK); json.Unmarshal(res.Data, &data) != nil || data.Restored != want {
+			t.Errorf("of %s: %+v, %s", from, res.Error, res.Data)
+		}
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/acp"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
@@ -37,6 +38,9 @@ func request[T runnerscripts.Request](ctx context.Context, lines *runnerscripts.
 func (a *app) driver(name string) (agent.Driver, error) {
 	if d, ok := a.agents[name]; ok {
 		return d, nil
+	}
+	if runnerscripts.IsRegistryAgent(name) {
+		return acp.Driver{Agent: name}, nil
 	}
 	return nil, &runnerscripts.ScriptFailure{
 		Code: runnerscripts.FailUnknownAgent,

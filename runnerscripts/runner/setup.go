@@ -37,7 +37,7 @@ func (a *app) setupSession(ctx context.Context) error {
 	}
 	var data runnerscripts.SetupData
 	err = a.guarded(func() (err error) {
-		data, err = handoff.SetUp(ctx, a.agents, req)
+		data, err = handoff.SetUp(ctx, a.driver, req)
 		return err
 	})
 	if err == nil {

@@ -2,6 +2,7 @@ package acp
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -17,9 +18,11 @@ import (
 // name is the agent's name in requests.
 const name = "acp"
 
-// Driver drives the agent that agent.command of a session starts. The zero value
+// Driver drives the agent that a session's agent.command or launch starts. The zero value
 // is ready to use.
 type Driver struct {
+	// Agent is the agent's name in requests; empty means "acp".
+	Agent string
 	// The limits for start, silence and interrupt; zero means startTime, silenceTime and
 	// cancelTime.
 	patience, silence, cancel time.Duration
@@ -38,8 +41,8 @@ type settings struct {
 func check(s runnerscripts.Session) (settings, error) {
 	var set settings
 	a := s.Agent
-	if len(a.Command) == 0 {
-		return set, agent.Invalid(`name the agent's program in agent.command, for example ["opencode", "acp"]: the agent %q has no program of its own`, name)
+	if len(command(s)) == 0 {
+		return set, agent.Invalid(`name the agent's program in agent.command, for example ["opencode", "acp"]: the agent %q has no program of its own`, a.Name)
 	}
 	if len(a.Config) > 0 {
 		if err := decodeStrict(a.Config, &set); err != nil {
@@ -60,9 +63,9 @@ func check(s runnerscripts.Session) (settings, error) {
 // Recipe installs nothing: the user provides the program. It lists the features of ACP; if an
 // agent lacks one, the driver refuses it by name. A new process can resume a session, but
 // another sandbox cannot: the agent's memory is in files that the driver does not know.
-func (Driver) Recipe() runnerscripts.Recipe {
+func (d Driver) Recipe() runnerscripts.Recipe {
 	return runnerscripts.Recipe{
-		Agent: name,
+		Agent: cmp.Or(d.Agent, name),
 		Supports: []runnerscripts.Feature{
 			runnerscripts.FeatureModel,
 			runnerscripts.FeaturePermissionMode,
@@ -102,19 +105,39 @@ func (Driver) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runner
 // launch returns the command that starts the program.
 func launch(s runnerscripts.Session) (child.Command, error) {
 	env := environment(s)
-	argv, err := child.Find(s.Agent.Command, env)
+	argv, err := child.Find(command(s), env)
+	advice := "install the agent in the sandbox, or correct agent.command"
+	if l := s.Launch; err != nil && l != nil && len(s.Agent.Command) == 0 {
+		advice = l.Advice
+		if l.UVX != "" {
+			if through, uerr := child.Find(append([]string{"uvx", l.UVX}, l.Args...), env); uerr == nil {
+				argv, err = through, nil
+			}
+		}
+	}
 	if err != nil {
 		return child.Command{}, &runnerscripts.ScriptFailure{
-			Code:    runnerscripts.FailAgentMissing,
-			Message: fmt.Sprintf("install the agent in the sandbox, or correct agent.command: %v", err),
+			Code: runnerscripts.FailAgentMissing, Message: fmt.Sprintf("%s: %v", advice, err),
 		}
 	}
 	return child.Command{Args: argv, Dir: s.Paths.Workspace, Env: env, Unpack: filepath.Dir(record.File(s))}, nil
 }
 
+// command returns the agent's program, to be found in PATH, and its arguments.
+func command(s runnerscripts.Session) []string {
+	if l := s.Launch; l != nil && len(s.Agent.Command) == 0 {
+		return append([]string{l.Program}, l.Args...)
+	}
+	return s.Agent.Command
+}
+
 // environment returns the program's whole environment.
 func environment(s runnerscripts.Session) []string {
-	return child.Environ(map[string]string{"HOME": s.Paths.Home}, agent.GatewayVariables(s), s.Agent.Env)
+	var own map[string]string
+	if s.Launch != nil {
+		own = s.Launch.Env
+	}
+	return child.Environ(map[string]string{"HOME": s.Paths.Home}, own, agent.GatewayVariables(s), s.Agent.Env)
 }
 
 // Start starts the program, and resumes a recorded session if the agent can.
@@ -131,7 +154,7 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 	conv, err := Start(ctx, Config{
 		Query:      req,
 		Out:        rec,
-		Program:    fmt.Sprintf("the agent %q", req.Agent.Command[0]),
+		Program:    fmt.Sprintf("the agent %q", command(req.Session)[0]),
 		MCPServers: servers,
 		Guard:      agent.NewGuard(req.Session),
 		Launch:     func(string) (child.Command, error) { return launch(req.Session) },

@@ -1,6 +1,7 @@
 package drivertest
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -22,12 +23,13 @@ const (
 	secondAnswer = "The file is written."
 )
 
-func drivers() map[string]agent.Driver {
-	list := map[string]agent.Driver{}
+func findDriver(name string) (agent.Driver, error) {
 	for _, s := range subjects() {
-		list[s.name] = s.driver
+		if s.name == name {
+			return s.driver, nil
+		}
 	}
-	return list
+	return nil, fmt.Errorf("there is no agent %q", name)
 }
 
 // TestAnotherAgentContinues continues the conversation of each agent with the next agent, the last
@@ -73,7 +75,7 @@ func continues(r *rig, begun runnerscripts.Transcript) {
 		want = c.Restores()
 	}
 	for range 2 { // a second setup must work, too
-		data, err := handoff.SetUp(r.Context(), drivers(), runnerscripts.SetupRequest{Session: r.Session, Transcript: &begun})
+		data, err := handoff.SetUp(r.Context(), findDriver, runnerscripts.SetupRequest{Session: r.Session, Transcript: &begun})
 		if err != nil || data.Restored != (runnerscripts.TranscriptRestored{From: begun.Agent, Way: want}) {
 			r.Fatalf("set up: %+v, %v; want it %s", data, err, want)
 		}

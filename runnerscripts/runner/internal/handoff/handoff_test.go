@@ -3,6 +3,7 @@ package handoff
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -95,6 +96,16 @@ func (f *fake) Replay(_ context.Context, _ runnerscripts.Session, t runnerscript
 	return f.replayed
 }
 
+// among returns a FindDriver among some drivers.
+func among(drivers map[string]agent.Driver) FindDriver {
+	return func(name string) (agent.Driver, error) {
+		if d := drivers[name]; d != nil {
+			return d, nil
+		}
+		return nil, fmt.Errorf("there is no agent %q", name)
+	}
+}
+
 type converting struct{ *fake }
 
 func (converting) Convert(_ runnerscripts.Session, c Conversation) (runnerscripts.Transcript, error) {
@@ -125,8 +136,7 @@ func TestSetUpTakesTheBestWay(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := agenttest.NewSession(t, agent.NewUUID(), "new")
-			drivers := map[string]agent.Driver{"new": tt.to, "old": &fake{replayed: tt.replayed}}
-			data, err := SetUp(t.Context(), drivers, runnerscripts.SetupRequest{
+			data, err := SetUp(t.Context(), among(map[string]agent.Driver{"new": tt.to, "old": &fake{replayed: tt.replayed}}), runnerscripts.SetupRequest{
 				Session: s, Transcript: &runnerscripts.Transcript{Agent: "old", Main: tt.main},
 			})
 			if tt.err != "" {
@@ -149,7 +159,7 @@ func TestSetUpTakesTheBestWay(t *testing.T) {
 func TestUnknownAgentOfATranscriptIsRefused(t *testing.T) {
 	t.Parallel()
 	s := agenttest.NewSession(t, agent.NewUUID(), "new")
-	_, err := SetUp(t.Context(), map[string]agent.Driver{"new": &fake{}}, runnerscripts.SetupRequest{
+	_, err := SetUp(t.Context(), among(map[string]agent.Driver{"new": &fake{}}), runnerscripts.SetupRequest{
 		Session: s, Transcript: &runnerscripts.Transcript{Agent: "nobody", Main: "x"},
 	})
 	if !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) || !strings.Contains(err.Error(), `"nobody"`) {

@@ -3,9 +3,6 @@ package handoff
 import (
 	"context"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
@@ -21,11 +18,17 @@ type Converter interface {
 	Restores() runnerscripts.Restored
 }
 
-// SetUp sets up a session with one of the drivers, which are keyed by agent name. If the transcript
-// belongs to another agent, the driver converts it if it can. Otherwise SetUp writes a summary that
-// WithPreface puts before the first prompt.
-func SetUp(ctx context.Context, drivers map[string]agent.Driver, req runnerscripts.SetupRequest) (runnerscripts.SetupData, error) {
-	driver := drivers[req.Agent.Name]
+// FindDriver returns the driver of an agent by its name.
+type FindDriver func(agentName string) (agent.Driver, error)
+
+// SetUp sets up a session with the driver of its agent. If the transcript belongs to another agent,
+// the driver converts it if it can. Otherwise SetUp writes a summary that WithPreface puts before
+// the first prompt.
+func SetUp(ctx context.Context, find FindDriver, req runnerscripts.SetupRequest) (runnerscripts.SetupData, error) {
+	driver, err := find(req.Agent.Name)
+	if err != nil {
+		return runnerscripts.SetupData{}, err
+	}
 	t := req.Transcript
 	if t == nil || t.Main == "" {
 		return driver.Setup(ctx, req)
@@ -37,7 +40,7 @@ func SetUp(ctx context.Context, drivers map[string]agent.Driver, req runnerscrip
 	if t.Agent == "" || t.Agent == req.Agent.Name {
 		return driver.Setup(ctx, req)
 	}
-	conv, err := read(ctx, drivers, req.Session, *t)
+	conv, err := read(ctx, find, req.Session, *t)
 	if err != nil {
 		return runnerscripts.SetupData{}, err
 	}
@@ -71,14 +74,13 @@ func convert(ctx context.Context, driver agent.Driver, c Converter, req runnersc
 }
 
 // read reads the transcript of another agent.
-func read(ctx context.Context, drivers map[string]agent.Driver, s runnerscripts.Session, t runnerscripts.Transcript) (Conversation, error) {
-	driver, ok := drivers[t.Agent]
-	if !ok {
-		return Conversation{}, agent.Invalid("name one of the agents that this runner knows (%s) in transcript.agent: it does not know %q",
-			strings.Join(slices.Sorted(maps.Keys(drivers)), ", "), t.Agent)
+func read(ctx context.Context, find FindDriver, s runnerscripts.Session, t runnerscripts.Transcript) (Conversation, error) {
+	driver, err := find(t.Agent)
+	if err != nil {
+		return Conversation{}, agent.Invalid("correct transcript.agent: %v", err)
 	}
 	var c Collector
-	err := driver.Replay(ctx, s, t, &c)
+	err = driver.Replay(ctx, s, t, &c)
 	conv := c.Conversation(t.Agent)
 	if ctx.Err() != nil {
 		return conv, context.Cause(ctx)
