@@ -10,11 +10,13 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/acpregistry"
 	"github.com/agentenv-dev/agentenv/environment/internal/script"
 	"github.com/agentenv-dev/agentenv/internal/closest"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -25,19 +27,24 @@ import (
 // AgentInfo says what an agent can do and what it needs in a sandbox.
 type AgentInfo = runnerscripts.Recipe
 
-// Agents returns the agents that Agent.Name can choose, sorted by name. Of cfg it uses only
-// Runner, which lists the agents, and Progress.
+// Agents returns the agents that Agent.Name can choose, including [RegistryAgents], sorted by name.
+// Of cfg it uses only Runner, which lists the others, and Progress.
 func Agents(ctx context.Context, cfg Config) ([]AgentInfo, error) {
 	runner, err := bundle.Path(ctx, bundle.Config{Explicit: cfg.Runner, Progress: cfg.tell})
 	if err != nil {
 		return nil, err
 	}
-	return askRecipes[[]AgentInfo](ctx, runner)
+	all, err := askRecipes[[]AgentInfo](ctx, runner)
+	if i := slices.IndexFunc(all, func(a AgentInfo) bool { return a.Agent == "acp" }); i >= 0 {
+		all = slices.Insert(all, i+1, registryRecipes(all[i])...)
+	}
+	return all, err
 }
 
 // AgentVersion returns the version of an agent's program in the sandbox. It runs the program
 // that the sandbox's PATH finds. The error is fs.ErrNotExist if the agent is not installed, and
-// errors.ErrUnsupported if the agent needs no program of its own.
+// errors.ErrUnsupported if the agent needs no program of its own. An agent of the ACP registry may
+// have no --version: then its version is "unknown".
 func (e *Environment) AgentVersion(ctx context.Context, a AgentInfo) (string, error) {
 	ctx, leave, err := e.scripts.Enter(ctx)
 	if err != nil {
@@ -47,12 +54,19 @@ func (e *Environment) AgentVersion(ctx context.Context, a AgentInfo) (string, er
 	if a.Program == "" {
 		return "", fmt.Errorf("version of %s: it has no program of its own: %w", a.Agent, errors.ErrUnsupported)
 	}
-	r, err := primitives.Run(ctx, e.prim, primitives.Command{Args: []string{a.Program, "--version"}, Timeout: versionTimeout}, primitives.RunOptions{})
+	timeout := versionTimeout
+	registered := runnerscripts.IsRegistryAgent(a.Agent)
+	if registered {
+		timeout = registeredVersionTimeout
+	}
+	r, err := primitives.Run(ctx, e.prim, primitives.Command{Args: []string{a.Program, "--version"}, Timeout: timeout}, primitives.RunOptions{})
 	switch {
 	case errors.Is(err, primitives.ErrCommandNotFound):
 		return "", fmt.Errorf("%s is not in the sandbox: %w: %w; install it with InstallAgent", a.Agent, fs.ErrNotExist, err)
 	case err != nil:
 		return "", fmt.Errorf("version of %s: %w", a.Agent, err)
+	case registered && (!r.Status.Success() || !versionPattern.Match(r.Stdout)):
+		return "unknown", nil
 	case !r.Status.Success():
 		return "", fmt.Errorf("version of %s: %s --version: %s: %s", a.Agent, a.Program, r.Status, e.scripts.Events.Hide.Text(lastLine(r.Stderr)))
 	}
@@ -65,18 +79,23 @@ func (e *Environment) AgentVersion(ctx context.Context, a AgentInfo) (string, er
 // versionTimeout is far above the time that programs take to print their version.
 const versionTimeout = time.Minute
 
+// registeredVersionTimeout is shorter, because some agents of the ACP registry ignore --version and
+// wait for a client.
+const registeredVersionTimeout = 10 * time.Second
+
 // versionPattern finds the version in the output of a program's --version.
 var versionPattern = regexp.MustCompile(`\d+(\.\d+)+[-+.\w]*`)
 
 // InstallAgent installs the agent's program in the sandbox, at the version that the agent was
 // tested with. The sandbox must reach the Debian and npm registries. InstallAgent does nothing
-// if that version is installed. It reports each step to Config.Progress. If the sandbox uses the
+// if that version is installed, or any version of an agent of the ACP registry, whose program may be
+// that of another agent. It reports each step to Config.Progress. If the sandbox uses the
 // programs of its machine ([primitives.IsolationNone]), InstallAgent changes nothing and returns
 // errors.ErrUnsupported.
 func (e *Environment) InstallAgent(ctx context.Context, a AgentInfo) error {
 	v, err := e.AgentVersion(ctx, a)
 	switch {
-	case err == nil && v == a.Version:
+	case err == nil && (v == a.Version || runnerscripts.IsRegistryAgent(a.Agent)):
 		return nil
 	case errors.Is(err, errors.ErrUnsupported):
 		return nil // the agent needs no program
@@ -88,7 +107,11 @@ func (e *Environment) InstallAgent(ctx context.Context, a AgentInfo) error {
 		return err
 	}
 	defer leave()
-	if e.prim.Capabilities().Isolation == primitives.IsolationNone {
+	caps := e.prim.Capabilities()
+	if registered, ok := acpregistry.Find(a.Agent); ok && registered.NPM == "" {
+		return fmt.Errorf("%s is no package of npm: %w; %s", a.Agent, errors.ErrUnsupported, registered.Advice(caps.OS, caps.Arch))
+	}
+	if caps.Isolation == primitives.IsolationNone {
 		return fmt.Errorf("the sandbox uses the programs of its machine: %w; install %s there, for example with 'npm install --global %s'",
 			errors.ErrUnsupported, a.Agent, strings.Join(a.NPM, " "))
 	}
@@ -166,12 +189,27 @@ func askRecipes[T any](ctx context.Context, runner string, agent ...string) (T, 
 	return script.Data[T](runnerscripts.PrintRecipe, result)
 }
 
-// readRecipe asks the runner what an agent needs in a sandbox. If the configured runner is for
-// another platform, readRecipe asks the runner of this machine, which gives the same answer.
+// readRecipe returns what the agent needs in a sandbox. An unknown name is [ErrConfig].
 func readRecipe(ctx context.Context, cfg Config) (r runnerscripts.Recipe, err error) {
 	if err := cfg.checkRunner(); err != nil {
 		return r, err
 	}
+	if !strings.HasPrefix(cfg.Agent.Name, runnerscripts.RegistryPrefix) {
+		return recipeOfRunner(ctx, cfg)
+	}
+	registered, ok := acpregistry.Find(cfg.Agent.Name)
+	if !ok {
+		return r, unknownAgent(cfg.Agent.Name, RegistryAgents())
+	}
+	if r, err = recipeOfRunner(ctx, cfg); err != nil {
+		return r, err
+	}
+	return registered.Complete(r), nil
+}
+
+// recipeOfRunner asks the runner for the recipe of an agent. If the configured runner is for
+// another platform, recipeOfRunner asks the runner of this machine, which gives the same answer.
+func recipeOfRunner(ctx context.Context, cfg Config) (r runnerscripts.Recipe, err error) {
 	if cfg.Runner != "" {
 		if r, err = askRecipe(ctx, cfg.Runner, cfg.Agent.Name); !errors.Is(err, syscall.ENOEXEC) {
 			return r, err
@@ -221,11 +259,20 @@ func askRecipe(ctx context.Context, runner, name string) (r runnerscripts.Recipe
 	for i, a := range all {
 		names[i] = a.Agent
 	}
+	return r, unknownAgent(name, names)
+}
+
+// unknownAgent returns the error for a name that is not among these.
+func unknownAgent(name string, names []string) error {
 	advice := "there are: " + strings.Join(names, ", ")
-	if meant := closest.Name(name, names); meant != "" {
+	meant := closest.Name(name, names)
+	if registered := runnerscripts.RegistryPrefix + name; meant == "" && slices.Contains(RegistryAgents(), registered) {
+		meant = registered
+	}
+	if meant != "" {
 		advice = "did you mean " + meant + "? " + advice
 	}
-	return r, fmt.Errorf("%w: agent.name: %w", ErrConfig, &runnerscripts.ScriptFailure{
+	return fmt.Errorf("%w: agent.name: %w", ErrConfig, &runnerscripts.ScriptFailure{
 		Code: runnerscripts.FailUnknownAgent, Message: fmt.Sprintf("there is no agent %q; %s", name, advice),
 	})
 }

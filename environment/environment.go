@@ -117,7 +117,7 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 	e.queries = query.New(query.Config{
 		Scripts: e.scripts, Profile: cfg.Profile, Raw: cfg.Raw, Meter: meter, Gate: opened, Kept: from.log, Attached: from.placed,
 		Session: runnerscripts.Session{
-			Protocol: runnerscripts.Protocol, SessionID: cfg.SessionID, Agent: cfg.Agent, Paths: p.Paths(), Gateway: opened.At,
+			Protocol: runnerscripts.Protocol, SessionID: cfg.SessionID, Agent: cfg.Agent, Launch: launch(cfg.Agent.Name, p), Paths: p.Paths(), Gateway: opened.At,
 		},
 		Permissions: permission.Policy{On: cfg.OnPermission, Timeout: cfg.PermissionTimeout},
 		Prepare:     e.prepareFor, CheckAwake: e.checkNotPaused, OutOfMemory: e.outOfMemory,

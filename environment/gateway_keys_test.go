@@ -51,7 +51,7 @@ func keyedAgents() []keyedAgent {
 // otherAgents returns programs that agentenv knows only by their protocol.
 func otherAgents() []keyedAgent {
 	return []keyedAgent{
-		{"acp", Agent{Name: "acp", PermissionMode: "build", Command: []string{"acp"}, Env: map[string]string{
+		{"acp", Agent{Name: "acp:opencode", PermissionMode: "build", Env: map[string]string{
 			"OPENCODE_CONFIG_CONTENT": openCode, "OPENCODE_DISABLE_MODELS_FETCH": "1", "OPENCODE_DISABLE_AUTOUPDATE": "1",
 			"OPENCODE_DISABLE_LSP_DOWNLOAD": "1", "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
 		}}, testagents.OpenCode, "anthropic", ""},
@@ -69,8 +69,12 @@ func (k keyedAgent) in(t *testing.T, box Sandbox, agents, api string) Config {
 		return cfg
 	}
 	at := func(program string) string { return strings.Replace(program, testagents.Folder(t), agents, 1) }
-	cfg.Agent.Command = append([]string{at(k.program(t))}, k.agent.Command...)
 	path := filepath.Dir(at(testagents.Ripgrep(t))) + ":/usr/local/bin:/usr/bin:/bin"
+	if runnerscripts.IsRegistryAgent(k.agent.Name) { // its program is found in PATH
+		path = filepath.Dir(at(k.program(t))) + ":" + path
+	} else {
+		cfg.Agent.Command = []string{at(k.program(t))}
+	}
 	cfg.Agent.Env = map[string]string{"PATH": path}
 	for name, value := range k.agent.Env {
 		cfg.Agent.Env[name] = value
@@ -136,7 +140,11 @@ func TestKeysStayOutside(t *testing.T) {
 	for _, c := range otherAgents() {
 		t.Run("docker/"+c.name, func(t *testing.T) {
 			t.Parallel()
-			worksWithoutKey(t, c.inContainer(t, api), "/")
+			_, events := worksWithoutKey(t, c.inContainer(t, api), "/")
+			by := payloads[runnerscripts.SessionInitialized](events)
+			if len(by) != 1 || by[0].Agent != c.agent.Name {
+				t.Errorf("the session is of %+v", by)
+			}
 		})
 	}
 }

@@ -2,6 +2,7 @@ package environment
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"net/url"
@@ -10,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/acpregistry"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
@@ -33,7 +35,8 @@ type Image struct {
 // BuildImage builds the image that [Create] would use for cfg, and returns it: the image of
 // cfg.Sandbox with cfg.Agent added. The sandbox's type must have images, as "docker" and "modal"
 // do. The image is built once; later calls find it. Progress reports the steps. If the image has
-// the agent already, or the agent needs nothing, the error is fs.ErrExist.
+// the agent already, or the agent needs nothing, the error is fs.ErrExist. For an agent of the ACP
+// registry that is no package of npm it is errors.ErrUnsupported.
 func BuildImage(ctx context.Context, cfg Config) (Image, error) {
 	if _, err := cfg.Sandbox.images(cfg); err != nil {
 		return Image{}, err
@@ -41,6 +44,10 @@ func BuildImage(ctx context.Context, cfg Config) (Image, error) {
 	p, spec, err := cfg.spec(ctx)
 	if err != nil {
 		return Image{}, err
+	}
+	if a, ok := acpregistry.Find(cfg.Agent.Name); ok && a.NPM == "" && cfg.wantsProgram() {
+		return Image{}, fmt.Errorf("%s cannot be added to an image: %w, because it is no package of npm; choose an image with its program %q",
+			cfg.Agent.Name, errors.ErrUnsupported, a.Program)
 	}
 	store, _ := p.(primitives.ImageStore) // images has checked that it is one
 	i, err := store.BuildImage(ctx, spec)

@@ -268,7 +268,7 @@ func (c Config) spec(ctx context.Context) (primitives.Provider, primitives.Spec,
 		return p, spec, nil
 	}
 	recipe, err := readRecipe(ctx, c)
-	if err == nil && recipe.Program != "" {
+	if err == nil && len(installation(recipe)) > 0 {
 		spec.Install = c.install(recipe)
 	}
 	return p, spec, err
@@ -341,7 +341,7 @@ func explainBuild(err error) error {
 func (c Config) install(r runnerscripts.Recipe) primitives.Install {
 	build := primitives.Install{
 		Program: r.Program, Env: primitives.Spec{Env: c.Agent.Env}.Environ(), Needs: installers(r), Commands: installation(r),
-		Name: "agentenv-" + r.Agent, Labels: map[string]string{labelAgent: r.Agent, labelAgentVersion: r.Version},
+		Name: "agentenv-" + strings.ReplaceAll(r.Agent, ":", "-"), Labels: map[string]string{labelAgent: r.Agent, labelAgentVersion: r.Version},
 		Advice: "one of a Debian system with npm to add it to, such as " + DefaultImage,
 	}
 	for _, proxy := range proxies() {

@@ -105,7 +105,7 @@ func (e *Environment) predecessor(ctx context.Context) (*runnerscripts.Transcrip
 		return nil, err
 	}
 	session := e.queries.Request()
-	session.Agent = *before
+	session.Agent, session.Launch = *before, launch(before.Name, e.prim)
 	result, err := e.scripts.Run(ctx, runnerscripts.ReadTranscript, runnerscripts.TranscriptRequest{Session: session}, nil)
 	if err != nil {
 		return nil, fmt.Errorf("read the conversation of the agent %q: %w", before.Name, err)
