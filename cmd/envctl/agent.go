@@ -20,7 +20,7 @@ type agentFlags struct {
 
 func (f *agentFlags) flags(cmd *cobra.Command) {
 	fl := cmd.Flags()
-	fl.StringVarP(&f.agent, "agent", "a", "", "agent: "+strings.Join(agentNames(), ", ")+` (default "script"); see 'envctl agents'`)
+	fl.StringVarP(&f.agent, "agent", "a", "", "agent: "+strings.Join(ownAgents(), ", ")+`, or acp:NAME (default "script"); see 'envctl agents'`)
 	fl.StringVarP(&f.model, "model", "m", "", "model, as the agent names it")
 	fl.StringVar(&f.mode, "mode", "", "the agent's permission mode, for claude: default, acceptEdits, plan")
 	fl.StringVar(&f.profile, "profile", "", "what makes the agent a particular one: a name of 'envctl profiles', or the path of a file (YAML or JSON) or of a folder as Claude Code has it, as in ./reviewer")
@@ -43,14 +43,17 @@ var knownAgents = []struct {
 	{name: "script", modes: []string{"default", "acceptEdits", "bypassPermissions"}},
 }
 
-// agentNames returns the names of the agents.
-func agentNames() []string {
+// ownAgents returns the names of knownAgents.
+func ownAgents() []string {
 	var names []string
 	for _, a := range knownAgents {
 		names = append(names, a.name)
 	}
 	return names
 }
+
+// agentNames returns the names of all agents: its own and those of the ACP registry.
+func agentNames() []string { return slices.Concat(ownAgents(), environment.RegistryAgents()) }
 
 // agentModes returns the permission modes of an agent, the initial one first. It returns nil if
 // only the agent knows them.

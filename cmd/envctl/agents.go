@@ -31,15 +31,16 @@ func (a *app) newAgentsCmd() *cobra.Command {
 		Short: "List the agents: what is installed, and what they can do",
 		Long: `List the agents that can be given to --agent: the version that is installed on this
 machine, or in the sandbox ID, the version that agentenv is tested with, and what of a
-profile the agent takes. With --json also what it can do in a conversation, and what it
-needs in a sandbox.`,
+profile the agent takes. With --json also what it can do in a conversation, what it needs
+in a sandbox, and all this of the agents of the ACP registry, whose version is that of the
+registry. An agent that has no --version is installed at the version "unknown".`,
 		Example: `  envctl agents
   envctl agents 3f2a
   envctl agents --json | jq -r 'select(.supports | index("hooks")).agent'
   envctl agents install codex 3f2a`,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			list, err := t.agents(cmd.Context(), args)
+			list, err := t.agents(cmd.Context(), args, asJSON)
 			if list == nil {
 				return err
 			}
@@ -54,7 +55,12 @@ needs in a sandbox.`,
 				}
 				rows = append(rows, term.Plains(r.Agent, installed, firstOf(r.Version, "-"), firstOf(profileFields(r.Supports), "-")))
 			}
-			return errors.Join(err, a.out.Table(rows...))
+			var registered []string
+			for _, name := range environment.RegistryAgents() {
+				registered = append(registered, strings.TrimPrefix(name, runnerscripts.RegistryPrefix))
+			}
+			return errors.Join(err, a.out.Table(rows...),
+				a.out.Row(term.Plain("acp:NAME is an agent of the ACP registry: "+strings.Join(registered, ", "))))
 		},
 	}
 	t.flags(cmd)
@@ -71,7 +77,8 @@ func (a *app) newAgentsInstallCmd() *cobra.Command {
 		Short: "Install an agent in a sandbox",
 		Long: `Install an agent in a sandbox, at the version that agentenv is tested with, from the
 registries of Debian and npm, which the sandbox must reach. For many sandboxes an image is
-quicker: see 'envctl image build'.`,
+quicker: see 'envctl image build'. An agent of the ACP registry (acp:NAME) is installed at
+the version that the registry names, unless its program is there at any version.`,
 		Example: `  id=$(envctl create --image node:22-bookworm-slim)
   envctl agents install codex $id
   envctl agents $id`,
@@ -92,7 +99,15 @@ quicker: see 'envctl image build'.`,
 
 // noAgent returns the error for a name that is not an agent's.
 func noAgent(name string) error {
-	return usagef("there is no agent %q; %s", name, meant(name, agentNames()))
+	registered := environment.RegistryAgents()
+	advice := meant(name, ownAgents())
+	switch {
+	case slices.Contains(registered, runnerscripts.RegistryPrefix+name):
+		advice = "did you mean " + runnerscripts.RegistryPrefix + name + "?"
+	case strings.HasPrefix(name, runnerscripts.RegistryPrefix):
+		advice = meant(name, registered)
+	}
+	return usagef("there is no agent %q; %s", name, advice)
 }
 
 func (t *target) installAgent(ctx context.Context, name, id string) (err error) {
@@ -129,9 +144,10 @@ func (t *target) installAgent(ctx context.Context, name, id string) (err error) 
 	return err
 }
 
-// agents returns all agents with their versions in a sandbox: the one with the ID in args, or a
-// new one. If an agent cannot report its version, the list comes with an error.
-func (t *target) agents(ctx context.Context, args []string) (_ []agentRow, err error) {
+// agents returns the agents with their versions in a sandbox: the one with the ID in args, or a
+// new one. Those of the ACP registry are left out unless registered is set. If an agent cannot
+// report its version, the list comes with an error.
+func (t *target) agents(ctx context.Context, args []string, registered bool) (_ []agentRow, err error) {
 	var env *environment.Environment
 	var cfg environment.Config
 	if len(args) > 0 {
@@ -153,6 +169,9 @@ func (t *target) agents(ctx context.Context, args []string) (_ []agentRow, err e
 	all, err := environment.Agents(ctx, cfg)
 	if err != nil {
 		return nil, err
+	}
+	if !registered {
+		all = slices.DeleteFunc(all, func(a environment.AgentInfo) bool { return runnerscripts.IsRegistryAgent(a.Agent) })
 	}
 	rows, errs := make([]agentRow, len(all)), make([]error, len(all))
 	var asking sync.WaitGroup
