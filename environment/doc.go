@@ -36,7 +36,8 @@
 // Where to look, by file:
 //
 //	config, sandbox, blocks      what is configured; kinds of sandboxes; their form in files
-//	agents, profiles, image      agents; profiles; images with agents
+//	agents, registry, profiles   agents; those of the ACP registry; profiles
+//	image                        images with agents
 //	create, environment, list    Create, Attach, Remove; New, Pause, Close; List, GC
 //	source, workspace, changes   what the workspace starts with; its files; Changes, Patch, Apply
 //	difference                   what changes are counted from, and which do not count
@@ -48,6 +49,6 @@
 //
 // The packages below internal do the work and do not import this one: script runs the runner scripts, query runs a prompt
 // to its end, gate serves the gateway in a sandbox, kept stores what this machine knows of sandboxes, configfile reads YAML
-// and profiles, hostgit runs git, secrets finds the secrets of a configuration and redact redacts them. Package
-// internal/workspace of the module compares and patches.
+// and profiles, acpregistry has the agents of the ACP registry, hostgit runs git, secrets finds the secrets of a
+// configuration and redact redacts them. Package internal/workspace of the module compares and patches.
 package environment
