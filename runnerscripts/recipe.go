@@ -14,9 +14,10 @@ import (
 const PrintRecipe = "recipe"
 
 // Recipe says what an agent can do, and what it needs in a sandbox. Images are built, and live
-// sandboxes completed, from it. All of it is pinned to what the runner was tested with. A recipe
-// with an empty Program is complete: the runner implements the agent itself, or the configuration
-// names its program.
+// sandboxes completed, from it. All of it is pinned to what the runner was tested with, or to what
+// the ACP registry says. A recipe with an empty Program is complete: the runner implements the agent
+// itself, or the configuration names its program. One with a Program and no packages is an agent
+// that the user installs.
 type Recipe struct {
 	Agent string `json:"agent"`
 	// Program is the command that starts the agent. If it is in PATH, the agent is installed.

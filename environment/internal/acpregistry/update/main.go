@@ -78,12 +78,15 @@ func read(ctx context.Context, checkout string, warn io.Writer) (acpregistry.Cat
 			return c, err
 		}
 		a, err := convert(ctx, []byte(text))
-		if errors.Is(err, errLeftOut) {
-			fmt.Fprintf(warn, "%s: %v\n", name, err)
-			continue
+		if err == nil {
+			err = a.Check()
+		}
+		if ctx.Err() != nil {
+			return c, err
 		}
 		if err != nil {
-			return c, fmt.Errorf("%s: %w", name, err)
+			fmt.Fprintf(warn, "left out: %s: %v\n", name, err)
+			continue
 		}
 		c.Agents = append(c.Agents, a)
 	}
@@ -120,9 +123,6 @@ type registered struct {
 	} `json:"distribution"`
 }
 
-// errLeftOut is the error for an agent that the catalog cannot have.
-var errLeftOut = errors.New("left out")
-
 // convert returns an agent of the registry. A package of npm counts before one of PyPI, and that
 // before archives, because a package is installed at its exact version.
 func convert(ctx context.Context, text []byte) (acpregistry.Agent, error) {
@@ -152,12 +152,12 @@ func convert(ctx context.Context, text []byte) (acpregistry.Agent, error) {
 				a.Program, a.Args, a.Env, a.Archives = path.Base(b.Cmd), b.Args, b.Env, map[string]string{}
 			}
 			if path.Base(b.Cmd) != a.Program || !b.equal(*first) {
-				return a, fmt.Errorf("%w: it is started otherwise on %s", errLeftOut, platform)
+				return a, fmt.Errorf("it is started otherwise on %s", platform)
 			}
 			a.Archives[platform] = b.Archive
 		}
 		if first == nil {
-			return a, fmt.Errorf("%w: it has no way to get it", errLeftOut)
+			return a, errors.New("no sandbox can run it")
 		}
 	}
 	return a, nil
@@ -192,7 +192,7 @@ func programOf(ctx context.Context, spec string) (string, error) {
 	case slices.Contains(names, own):
 		return own, nil
 	}
-	return "", fmt.Errorf("%w: npm does not say which program %s has", errLeftOut, spec)
+	return "", fmt.Errorf("npm does not say which program %s has", spec)
 }
 
 // output returns what a command prints.

@@ -78,6 +78,8 @@ func TestTheCatalogIsWrittenFromACheckout(t *testing.T) {
 		"windows/agent.json":            `{"id":"windows","version":"1.0.0","distribution":{"binary":{"windows-x86_64":{"archive":"https://example.com/w.zip","cmd":"./w.exe"}}}}`,
 		"uneven/agent.json":             `{"id":"uneven","version":"1.0.0","distribution":{"binary":{"linux-x86_64":{"archive":"https://example.com/u.zip","cmd":"./u","args":["a"]},"linux-aarch64":{"archive":"https://example.com/u.zip","cmd":"./u"}}}}`,
 		"_not_yet_unsupported/agent.js": "",
+		"hostile/agent.json":            `{"id":"hostile","version":"1; reboot","distribution":{"npx":{"package":"@x/one@1.0.0"}}}`,
+		"unreadable/agent.json":         `{`,
 		"_not_yet_unsupported/archived/agent.json": `{"id":"archived","version":"1.0.0","distribution":{"binary":{
 			"linux-x86_64":{"archive":"https://example.com/a.zip","cmd":"./dist/run-it","args":["acp"]},
 			"linux-aarch64":{"archive":"https://example.com/b.zip","cmd":"./run-it","args":["acp"]},
@@ -97,17 +99,8 @@ func TestTheCatalogIsWrittenFromACheckout(t *testing.T) {
 	if err != nil || string(bytes.Replace(got, []byte(commit), []byte("COMMIT"), 1)) != want {
 		t.Errorf("%v\n%s", err, got)
 	}
-	if n := bytes.Count(warned.Bytes(), []byte("left out")); n != 4 {
+	if n := bytes.Count(warned.Bytes(), []byte("left out")); n != 6 {
 		t.Errorf("left out %d:\n%s", n, &warned)
-	}
-
-	write(t, filepath.Join(checkout, "one/agent.json"), `{"id":"one","version":"1; reboot","distribution":{"npx":{"package":"@x/one@1.0.0"}}}`, 0o644)
-	commitAll(t, checkout)
-	if err := update(t.Context(), checkout, file, &warned); err == nil {
-		t.Error("a version with a command in it is written")
-	}
-	if now, err := os.ReadFile(file); err != nil || !bytes.Equal(now, got) {
-		t.Errorf("%v, the file has become\n%s", err, now)
 	}
 }
 
