@@ -87,10 +87,11 @@ const registeredVersionTimeout = 10 * time.Second
 var versionPattern = regexp.MustCompile(`\d+(\.\d+)+[-+.\w]*`)
 
 // InstallAgent installs the agent's program in the sandbox, at the version that the agent was
-// tested with. The sandbox must reach the Debian and npm registries. InstallAgent does nothing
-// if that version is installed, or any version of an agent of the ACP registry, whose program may be
-// that of another agent. It reports each step to Config.Progress. If the sandbox uses the
-// programs of its machine ([primitives.IsolationNone]), InstallAgent changes nothing and returns
+// tested with, or that the ACP registry names. The sandbox must reach the Debian and npm
+// registries. InstallAgent does nothing if that version is installed; for an agent of the ACP
+// registry, if any is, because the program may be that of another agent. It reports each step to
+// Config.Progress. If the sandbox uses the programs of its machine ([primitives.IsolationNone]), or
+// the agent of the ACP registry is no package of npm, InstallAgent changes nothing and returns
 // errors.ErrUnsupported.
 func (e *Environment) InstallAgent(ctx context.Context, a AgentInfo) error {
 	v, err := e.AgentVersion(ctx, a)

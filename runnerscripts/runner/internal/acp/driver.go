@@ -41,9 +41,6 @@ type settings struct {
 func check(s runnerscripts.Session) (settings, error) {
 	var set settings
 	a := s.Agent
-	if len(command(s)) == 0 {
-		return set, agent.Invalid(`name the agent's program in agent.command, for example ["opencode", "acp"]: the agent %q has no program of its own`, a.Name)
-	}
 	if len(a.Config) > 0 {
 		if err := decodeStrict(a.Config, &set); err != nil {
 			return set, agent.Invalid(`correct agent.config, which may have "auth_method": %v`, err)
@@ -104,8 +101,12 @@ func (Driver) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runner
 
 // launch returns the command that starts the program.
 func launch(s runnerscripts.Session) (child.Command, error) {
+	wanted := command(s)
+	if len(wanted) == 0 {
+		return child.Command{}, agent.Invalid(`name the agent's program in agent.command, for example ["opencode", "acp"]: the agent %q has no program of its own`, s.Agent.Name)
+	}
 	env := environment(s)
-	argv, err := child.Find(command(s), env)
+	argv, err := child.Find(wanted, env)
 	advice := "install the agent in the sandbox, or correct agent.command"
 	if l := s.Launch; err != nil && l != nil && len(s.Agent.Command) == 0 {
 		advice = l.Advice
@@ -123,7 +124,8 @@ func launch(s runnerscripts.Session) (child.Command, error) {
 	return child.Command{Args: argv, Dir: s.Paths.Workspace, Env: env, Unpack: filepath.Dir(record.File(s))}, nil
 }
 
-// command returns the agent's program, to be found in PATH, and its arguments.
+// command returns the agent's program, to be found in PATH, and its arguments; nothing if the
+// request names none.
 func command(s runnerscripts.Session) []string {
 	if l := s.Launch; l != nil && len(s.Agent.Command) == 0 {
 		return append([]string{l.Program}, l.Args...)
@@ -144,6 +146,9 @@ func environment(s runnerscripts.Session) []string {
 func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out agent.Sink) (agent.Conversation, error) {
 	set, err := check(req.Session)
 	if err != nil {
+		return nil, err
+	}
+	if _, err := launch(req.Session); err != nil {
 		return nil, err
 	}
 	servers, err := agent.Expand(agent.Servers(req.Session, req.Profile), environment(req.Session))

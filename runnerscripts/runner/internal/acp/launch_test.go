@@ -88,4 +88,8 @@ func TestAnAgentOfTheRegistryThatIsMissingIsAnErrorWithAdvice(t *testing.T) {
 	if _, err := f.TryStart(); !agenttest.HasCode(err, runnerscripts.FailInvalidRequest) || !strings.Contains(err.Error(), `"acp:goose"`) {
 		t.Errorf("without a way to start it: %v", err)
 	}
+	// Another agent goes on with the conversation of one that the registry has no more.
+	if _, err := f.Driver.Transcript(t.Context(), runnerscripts.TranscriptRequest{Session: f.Session}, nil); err != nil {
+		t.Errorf("its transcript: %v", err)
+	}
 }
