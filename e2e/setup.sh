@@ -28,8 +28,14 @@ install_debian npm npm
 install_debian /usr/bin/pip3 python3-pip # a sandbox that has this machine's /usr installs with it
 install_debian ssh-keygen openssh-client                    # for engines that are reached by ssh;
 [ -x /usr/sbin/sshd ] || install_debian sshd openssh-server # tests start their own on the loopback device
-# PostgreSQL, whose programs are in no PATH; tests start their own servers.
-ls /usr/lib/postgresql/*/bin/postgres >/dev/null 2>&1 || install_debian /usr/lib/postgresql/postgres postgresql
+# PostgreSQL: tests start servers of their own, so Debian's package makes and starts none.
+if ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then
+  sudo=
+  [ "$(id -u)" = 0 ] || sudo=sudo
+  $sudo mkdir -p /etc/postgresql-common
+  [ -e /etc/postgresql-common/createcluster.conf ] || echo 'create_main_cluster = false' | $sudo tee /etc/postgresql-common/createcluster.conf >/dev/null
+  install_debian /usr/lib/postgresql/initdb postgresql # a name that is no command: it is in no PATH
+fi
 
 # A Docker engine: Debian's, started here if none answers.
 install_debian dockerd docker.io iptables

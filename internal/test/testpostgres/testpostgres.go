@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -31,6 +32,7 @@ type Server struct {
 	dir     string // of its files
 	address string
 	cmd     *exec.Cmd
+	ended   chan error // has how the process ended
 	schemas int
 }
 
@@ -147,7 +149,18 @@ func (s *Server) Start(t testing.TB) {
 	}
 	defer func() { _ = log.Close() }()
 	s.cmd.Stderr = log
-	if err := s.cmd.Start(); err != nil {
+	endWithThread(s.cmd.SysProcAttr)
+	started := make(chan error, 1)
+	s.ended = make(chan error, 1)
+	go func() { // it keeps its thread until the server has ended, so that only the end of this program ends both
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := s.cmd.Start()
+		if started <- err; err == nil {
+			s.ended <- s.cmd.Wait()
+		}
+	}()
+	if err := <-started; err != nil {
 		t.Fatal(err)
 	}
 	s.await(t)
@@ -178,7 +191,7 @@ func (s *Server) await(t testing.TB) {
 // Stop ends the server and its connections. Its data stays for Start.
 func (s *Server) Stop(t testing.TB) {
 	t.Helper()
-	err := errors.Join(s.cmd.Process.Signal(syscall.SIGINT), s.cmd.Wait())
+	err := errors.Join(s.cmd.Process.Signal(syscall.SIGINT), <-s.ended)
 	s.cmd = nil
 	if err != nil {
 		t.Errorf("PostgreSQL: %v", err)

@@ -14,9 +14,28 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
+// acquiring stands in place of the number of a lease that a call of Lock is about to acquire.
+const acquiring = 0
+
 // Lock acquires the lease of a session. It is renewed until unlock is called.
 func (s *Store) Lock(ctx context.Context, id string) (unlock func() error, err error) {
+	s.mu.Lock()
+	_, held := s.held[id]
+	if !held {
+		s.held[id] = acquiring
+	}
+	s.mu.Unlock()
+	if held { // even if the lease has expired or was lost: its holder must release it first
+		return nil, &store.Error{Op: "lock", ID: id, Err: fmt.Errorf("%w by %s", store.ErrLocked, s.name)}
+	}
 	var fence int64
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.held[id] = fence; err != nil {
+			delete(s.held, id)
+		}
+	}()
 	err = s.transact(ctx, "lock", id, func(ctx context.Context, tx pgx.Tx) error {
 		h, err := headOf(ctx, tx, id, forChange)
 		if err != nil {
@@ -25,7 +44,7 @@ func (s *Store) Lock(ctx context.Context, id string) (unlock func() error, err e
 		err = tx.QueryRow(ctx, `INSERT INTO lease (session, owner, name, fence, expires)
 			VALUES ($1, $2, $3, nextval('fences'), clock_timestamp() + $4::interval)
 			ON CONFLICT (session) DO UPDATE SET owner = excluded.owner, name = excluded.name, fence = excluded.fence, expires = excluded.expires
-			WHERE lease.expires <= clock_timestamp() RETURNING fence`, h.n, s.owner, s.name, s.leaseTime).Scan(&fence)
+			WHERE lease.expires <= clock_timestamp() OR lease.owner = excluded.owner RETURNING fence`, h.n, s.owner, s.name, s.leaseTime).Scan(&fence)
 		if !errors.Is(err, pgx.ErrNoRows) {
 			return err
 		}
@@ -38,10 +57,6 @@ func (s *Store) Lock(ctx context.Context, id string) (unlock func() error, err e
 	if err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	s.held[id] = fence
-	delete(s.lost, id)
-	s.mu.Unlock()
 	work := context.WithoutCancel(ctx)
 	return sync.OnceValue(func() error { return s.unlock(work, id, fence) }), nil
 }
@@ -65,7 +80,7 @@ func (s *Store) fenced(ctx context.Context, tx pgx.Tx, id string, n int64) error
 	s.mu.Lock()
 	fence, held := s.held[id]
 	s.mu.Unlock()
-	if !held {
+	if !held || fence == acquiring {
 		return nil
 	}
 	var own bool
@@ -89,7 +104,7 @@ func (s *Store) Owner(ctx context.Context, id string) (name string, err error) {
 	return name, err
 }
 
-// Abandoned returns the sessions whose lease has expired. After a failure of the database it waits until the
+// Abandoned returns the sessions of other programs whose lease has expired. After a failure of the database it waits until the
 // programs that live have renewed theirs.
 func (s *Store) Abandoned(ctx context.Context) (ids []string, err error) {
 	s.mu.Lock()
@@ -99,7 +114,7 @@ func (s *Store) Abandoned(ctx context.Context) (ids []string, err error) {
 		return nil, nil
 	}
 	err = s.patiently(ctx, "look at the leases", "", func(ctx context.Context) error {
-		rows, err := s.pool.Query(ctx, "SELECT id FROM lease JOIN session ON n = session WHERE expires <= clock_timestamp() ORDER BY expires")
+		rows, err := s.pool.Query(ctx, "SELECT id FROM lease JOIN session ON n = session WHERE expires <= clock_timestamp() AND owner <> $1 ORDER BY expires", s.owner)
 		if err != nil {
 			return err
 		}
@@ -144,12 +159,14 @@ func (s *Store) renew(ctx context.Context) error {
 	s.mu.Lock()
 	before := maps.Clone(s.held) // a lease that is acquired meanwhile is not looked for
 	s.mu.Unlock()
+	maps.DeleteFunc(before, func(_ string, fence int64) bool { return fence == acquiring })
 	ctx, cancel := context.WithTimeout(ctx, s.leaseTime/2)
 	defer cancel()
 	if len(before) == 0 {
 		return s.leases.Ping(ctx) // whether the database is there says whether other programs can renew theirs
 	}
-	rows, err := s.leases.Query(ctx, "UPDATE lease SET expires = clock_timestamp() + $2::interval WHERE owner = $1 RETURNING fence", s.owner, s.leaseTime)
+	rows, err := s.leases.Query(ctx, "UPDATE lease SET expires = clock_timestamp() + $3::interval WHERE owner = $1 AND fence = ANY($2) RETURNING fence",
+		s.owner, slices.Collect(maps.Values(before)), s.leaseTime)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/agentenv-dev/agentenv/internal/test/testpostgres"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session/store"
@@ -176,11 +178,108 @@ func TestAfterAFailureNothingIsAbandonedAtOnce(t *testing.T) {
 	if _, err := s.pool.Exec(t.Context(), "UPDATE lease SET expires = now()"); err != nil {
 		t.Fatal(err)
 	}
+	if ids, err := s.Abandoned(t.Context()); err != nil || len(ids) != 0 {
+		t.Errorf("its own: %q, %v", ids, err)
+	}
+	if _, err := s.Lock(t.Context(), "s"); !errors.Is(err, store.ErrLocked) {
+		t.Errorf("its own lease, which has expired, a second time: %v", err)
+	}
+	if _, err := s.pool.Exec(t.Context(), "UPDATE lease SET owner = 'another'"); err != nil {
+		t.Fatal(err)
+	}
 	if ids, err := s.Abandoned(t.Context()); err != nil || len(ids) != 1 {
 		t.Errorf("%q, %v", ids, err)
 	}
 	s.steady = time.Now()
 	if ids, err := s.Abandoned(t.Context()); err != nil || len(ids) != 0 {
 		t.Errorf("%q, %v", ids, err)
+	}
+}
+
+// A change that has begun is made before another program has the session, or it is refused.
+func TestALockWaitsForAChangeThatHasBegun(t *testing.T) {
+	t.Parallel()
+	url := testpostgres.URL(t)
+	a, b := opened(t, Config{lease: time.Hour}, url), opened(t, Config{}, url)
+	locked(t, a)
+	got := make(chan error, 1)
+	err := a.transact(t.Context(), "append", "s", func(ctx context.Context, tx pgx.Tx) error {
+		h, err := headOf(ctx, tx, "s", forChange)
+		if err == nil {
+			err = a.fenced(ctx, tx, "s", h.n)
+		}
+		if err != nil {
+			return err
+		}
+		if _, err := a.pool.Exec(ctx, "UPDATE lease SET expires = now()"); err != nil {
+			return err
+		}
+		go func() {
+			_, err := b.Lock(context.WithoutCancel(ctx), "s")
+			got <- err
+		}()
+		eventually(t, "the other program waits", func() bool { return len(got) > 0 || waits(t, a) })
+		if len(got) > 0 {
+			t.Error("another program had the session within a change")
+		}
+		events := []runnerscripts.Event{numbered(1)}
+		r, err := encode("s", events)
+		if err != nil {
+			return err
+		}
+		return r.append(ctx, tx, h, events[0].Time)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-got; err != nil {
+		t.Fatal(err)
+	}
+	if err := a.Append(t.Context(), "s", numbered(2)); !errors.Is(err, store.ErrConflict) {
+		t.Errorf("the first program after that: %v", err)
+	}
+	if err := b.Append(t.Context(), "s", numbered(2)); err != nil {
+		t.Error(err)
+	}
+}
+
+// waits reports whether a connection to the database waits for a lock.
+func waits(t *testing.T, s *Store) (yes bool) {
+	t.Helper()
+	if err := s.leases.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%FROM session WHERE id = $1 FOR NO KEY UPDATE')").Scan(&yes); err != nil {
+		t.Fatal(err)
+	}
+	return yes
+}
+
+// A blob that one session removes while another one puts it stays for that one.
+func TestABlobThatIsPutWhileItIsRemovedStays(t *testing.T) {
+	t.Parallel()
+	url := testpostgres.URL(t)
+	a, b := opened(t, Config{}, url), opened(t, Config{}, url)
+	locked(t, a)
+	digest, err := store.PutBlob(t.Context(), a, "s", strings.NewReader("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := &upload{s: b, id: "another"}
+	if _, err := u.add(t.Context(), strings.NewReader("x")); err != nil {
+		t.Fatal(err)
+	}
+	if err := u.send(t.Context()); err != nil { // which found it there
+		t.Fatal(err)
+	}
+	if err := a.RemoveBlobs(t.Context(), "s", digest); err != nil {
+		t.Fatal(err)
+	}
+	var n int
+	if err := a.pool.QueryRow(t.Context(), "SELECT count(*) FROM piece").Scan(&n); err != nil || n != 1 {
+		t.Errorf("%d pieces of a blob that is being put, %v", n, err)
+	}
+	if err := u.drop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.pool.QueryRow(t.Context(), "SELECT count(*) FROM blob").Scan(&n); err != nil || n != 0 {
+		t.Errorf("%d blobs that no session has, %v", n, err)
 	}
 }

@@ -193,7 +193,7 @@ func (s *Store) List(ctx context.Context, f store.Filter) iter.Seq2[store.Record
 
 // Delete removes a session.
 func (s *Store) Delete(ctx context.Context, id string) error {
-	return s.transact(ctx, "delete", id, func(ctx context.Context, tx pgx.Tx) error {
+	err := s.transact(ctx, "delete", id, func(ctx context.Context, tx pgx.Tx) error {
 		h, err := headOf(ctx, tx, id, forDelete)
 		if err == nil {
 			err = s.fenced(ctx, tx, id, h.n)
@@ -210,6 +210,12 @@ func (s *Store) Delete(ctx context.Context, id string) error {
 		}
 		return collect(ctx, tx, blobs)
 	})
+	if err == nil {
+		s.mu.Lock()
+		delete(s.held, id) // a session that gets the ID has another lease
+		s.mu.Unlock()
+	}
+	return err
 }
 
 // numbers returns a column of numbers.
