@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -40,8 +41,12 @@ func TestAnUnknownNameOfTheRegistryIsRefused(t *testing.T) {
 		"acp:":     `there is no agent "acp:"; there are: acp:auggie, `,
 		"acp:../x": `there is no agent "acp:../x"; there are: acp:auggie, `,
 	} {
-		cfg := Config{Sandbox: sandbox(t), Agent: Agent{Name: name, Command: []string{"mine"}}}
-		err := cfg.Check(t.Context())
+		cfg, err := ParseConfig([]byte("agent: " + strconv.Quote(name)))
+		if err != nil || cfg.Agent.Name != name {
+			t.Fatalf("%q: %+v, %v", name, cfg.Agent, err)
+		}
+		cfg.Sandbox, cfg.Agent.Command = sandbox(t), []string{"mine"}
+		err = cfg.Check(t.Context())
 		failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
 		if !errors.Is(err, ErrConfig) || !ok || failure.Code != runnerscripts.FailUnknownAgent || !strings.HasPrefix(failure.Message, want) {
 			t.Errorf("%q: %v", name, err)
@@ -140,6 +145,14 @@ func TestAnAgentOfTheRegistryIsInstalledFromNPM(t *testing.T) {
 	cfg.Agent.Name = "acp:goose"
 	if img, err := BuildImage(t.Context(), cfg); !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), `its program "goose"`) {
 		t.Errorf("an archive: %+v, %v", img, err)
+	}
+	_, err = create(t, cfg).PrepareSession(t.Context(), Setup{}) // in the base image
+	if failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err); !ok || failure.Code != runnerscripts.FailAgentMissing {
+		t.Errorf("an archive that is missing: %v", err)
+	}
+	list, err := Images(t.Context(), cfg.Sandbox)
+	if err != nil || slices.ContainsFunc(list, func(i Image) bool { return i.Agent == cfg.Agent.Name }) {
+		t.Errorf("the images are %+v, %v", list, err)
 	}
 	goose, _ := acpregistry.Find(cfg.Agent.Name)
 	if err := env.InstallAgent(t.Context(), goose.Complete(AgentInfo{})); !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "from https://") {
