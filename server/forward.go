@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httputil"
 	"net/url"
+	"sync"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/internal/sessionapi"
@@ -48,9 +49,11 @@ func (s *Server) elsewhere(w http.ResponseWriter, r *http.Request, id string) (b
 		return false, fmt.Errorf("%w: %s", sessionapi.ErrMoving, id)
 	}
 	ctx, cancel := context.WithCancel(r.Context())
-	defer cancel()
 	answered := make(chan struct{})
-	go s.watchOwner(ctx, cancel, r, owner, answered)
+	var watching sync.WaitGroup
+	watching.Go(func() { s.watchOwner(ctx, cancel, r, owner, answered) })
+	defer watching.Wait()
+	defer cancel()
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.SetURL(to)
@@ -72,7 +75,7 @@ func (s *Server) elsewhere(w http.ResponseWriter, r *http.Request, id string) (b
 func (s *Server) watchOwner(ctx context.Context, cancel context.CancelFunc, r *http.Request, owner string, answered <-chan struct{}) {
 	tick := time.NewTicker(takeOverInterval)
 	defer tick.Stop()
-	draining := s.draining
+	draining, gone := s.draining, false
 	if r.Method != http.MethodGet {
 		draining = nil
 	}
@@ -87,8 +90,14 @@ func (s *Server) watchOwner(ctx context.Context, cancel context.CancelFunc, r *h
 			answered = nil
 			tick.Stop()
 		case <-tick.C:
-			if now, err := s.shared().Owner(ctx, r.PathValue("id")); err == nil && now != owner {
+			now, err := s.shared().Owner(ctx, r.PathValue("id"))
+			switch {
+			case err != nil || now == owner:
+				gone = false
+			case now != "" || gone:
 				cancel()
+			default: // a change may be about to answer that it has closed the session
+				gone = true
 			}
 		}
 	}
@@ -121,8 +130,17 @@ func (s *Server) takeOver(ctx context.Context) {
 	}
 }
 
-// moves reports whether the events of a session ended because it goes on elsewhere, or the store is away:
-// the client connects again.
+// moves reports whether an error says that a session goes on at another server, or that the store is away: then the client
+// tries again.
 func (s *Server) moves(err error) bool {
-	return s.shared() != nil && (errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrUnavailable))
+	return s.shared() != nil && (errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrLocked) || errors.Is(err, store.ErrUnavailable))
+}
+
+// moving returns the error of a call that has changed nothing, or may be made twice: a client that learns that the session
+// moves makes it again.
+func (s *Server) moving(err error) error {
+	if s.moves(err) {
+		return fmt.Errorf("%w: %w", sessionapi.ErrMoving, err)
+	}
+	return err
 }

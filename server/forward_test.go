@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -54,7 +55,7 @@ func TestARequestGoesToTheServerThatHasTheSession(t *testing.T) {
 	var asked []string
 	other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
-		asked = append(asked, fmt.Sprint(r.Method, " ", r.URL, " ", r.Header.Get("Authorization"), " ", r.Header.Get("Idempotency-Key"), " ", string(body)))
+		asked = append(asked, fmt.Sprint(r.Method, " ", r.URL, " ", r.Header.Get("Authorization"), " ", r.Header.Get("Idempotency-Key"), " ", r.Header.Get("Agentenv-Forwarded"), " ", string(body)))
 		w.WriteHeader(http.StatusTeapot)
 		_, _ = io.WriteString(w, "by the other")
 	}))
@@ -69,7 +70,7 @@ func TestARequestGoesToTheServerThatHasTheSession(t *testing.T) {
 	if status, answer := ask(t, s, "POST", "/v1/session/run", run, alice...); status != http.StatusTeapot {
 		t.Errorf("%d %s", status, answer)
 	}
-	want := []string{`POST ` + path + ` Bearer alice/user k {"text":"go"}`, `POST /v1/session/run Bearer alice/user k ` + run}
+	want := []string{`POST ` + path + ` Bearer alice/user k 1 {"text":"go"}`, `POST /v1/session/run Bearer alice/user k 1 ` + run}
 	if !slices.Equal(asked, want) {
 		t.Errorf("the other server was asked %q, want %q", asked, want)
 	}
@@ -100,7 +101,10 @@ func TestAServerThatDoesNotAnswerIsNoEnd(t *testing.T) {
 	r.Header.Set("Authorization", "Bearer "+token)
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w, r)
-	fails(t, "the other server is dead", w.Code, w.Body.String(), "session_moving", other.URL)
+	fails(t, "the other server is dead", w.Code, w.Body.String(), "session_moving", "try again")
+	if strings.Contains(w.Body.String(), other.Listener.Addr().String()) {
+		t.Errorf("a user learns where the servers are: %s", w.Body)
+	}
 	if w.Header().Get("Retry-After") == "" {
 		t.Error("the answer does not say that the client is to try again")
 	}
@@ -109,7 +113,7 @@ func TestAServerThatDoesNotAnswerIsNoEnd(t *testing.T) {
 	key := []string{"Idempotency-Key", "k"}
 	st.away = true
 	status, answer := ask(t, s, "POST", path, `{"text":"go"}`, key...)
-	fails(t, "without the store", status, answer, "store_unavailable", "cannot be reached")
+	fails(t, "without the store", status, answer, "session_moving", "try again")
 	st.away = false
 	status, answer = ask(t, s, "POST", path, `{"text":"go"}`, key...)
 	fails(t, "again, under the same key", status, answer, "invalid", "agent") // it has none: this one is made

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -50,6 +52,13 @@ func (r *recorded) Header() http.Header         { return r.header }
 func (r *recorded) Write(p []byte) (int, error) { return r.body.Write(p) }
 func (r *recorded) WriteHeader(status int)      { r.status = status }
 
+// moves reports whether the answer is sessionapi.ErrMoving.
+func (r *recorded) moves() bool {
+	var said apierror.Body
+	return r.status == http.StatusServiceUnavailable && json.Unmarshal(r.body.Bytes(), &said) == nil &&
+		errors.Is(sessionapi.Codes().Err(said.Error), sessionapi.ErrMoving)
+}
+
 // serve answers a change, unless one with the same key was answered before: then it gives the same answer. A change goes on
 // when its client has gone.
 func (o *once) serve(w http.ResponseWriter, r *http.Request, body []byte, do func(http.ResponseWriter, *http.Request)) error {
@@ -83,14 +92,14 @@ func (o *once) serve(w http.ResponseWriter, r *http.Request, body []byte, do fun
 	return nil
 }
 
-// make makes a change. One that panics may be made again, and one that the server cannot make now.
+// make makes a change. One that panics may be made again, and one that answers that the session moves.
 func (o *once) make(c *change, do func()) {
 	ended := false
 	defer func() {
 		if !ended {
 			c.answer.status = http.StatusInternalServerError
 		}
-		if !ended || c.answer.status == http.StatusServiceUnavailable {
+		if !ended || c.answer.moves() {
 			o.mu.Lock()
 			maps.DeleteFunc(o.calls, func(_ string, other *change) bool { return other == c })
 			o.mu.Unlock()

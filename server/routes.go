@@ -206,6 +206,7 @@ func streamOf[In any](t *table, method, path, summary, media string, do func(htt
 // session returns the session that the path names, until the end of the call. It opens the session if it is not open.
 func (s *Server) session(c *call) (open *session.AgentSession, err error) {
 	open, c.release, err = s.cfg.Host.Use(c.Context(), c.PathValue("id"))
+	err = s.moving(err)
 	return open, err
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/apierror"
 	"github.com/agentenv-dev/agentenv/internal/sessionapi"
 	"github.com/agentenv-dev/agentenv/session"
+	"github.com/agentenv-dev/agentenv/session/store"
 )
 
 // Limits of requests. A file that is written has none but that of the sandbox.
@@ -96,7 +97,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg: cfg, log: cfg.Logger.Named("server"), token: sha256.Sum256([]byte(cfg.Token)),
 		mux: http.NewServeMux(), heartbeat: sessionapi.Heartbeat, draining: make(chan struct{}),
-		rates: rates{most: maxRate, burst: maxBurst}, forwarding: http.Transport{Proxy: http.ProxyFromEnvironment, IdleConnTimeout: idleTimeout},
+		rates: rates{most: maxRate, burst: maxBurst}, forwarding: http.Transport{IdleConnTimeout: idleTimeout}, // without a proxy, which would see the tokens
 	}
 	s.boxes.log, s.boxes.connect = s.log, defaultGrace
 	routes, err := s.routes()
@@ -302,6 +303,9 @@ func (s *Server) describe(r *http.Request, err error) (int, apierror.Error) {
 	code, known := sessionapi.Codes().Of(err)
 	if known && !errors.Is(err, apierror.ErrInternal) {
 		s.log.Debug("a request failed", "method", r.Method, "path", r.URL.Path, "code", code.Name, "error", err)
+		if code.Err == store.ErrUnavailable || code.Err == sessionapi.ErrMoving { //nolint:errorlint // an entry of the table
+			return code.Status, apierror.Error{Code: code.Name, Message: code.Err.Error()} // the cause names machines and users
+		}
 		return code.Status, apierror.Describe(code, err)
 	}
 	number := rand.Text()[:8]

@@ -58,8 +58,8 @@ func (s *Server) create(c *call, in sessionapi.NewSession) (sessionapi.Created, 
 		return sessionapi.Created{}, err
 	}
 	made, err := s.cfg.Host.Create(c.Context(), cfg)
-	if err != nil {
-		return sessionapi.Created{}, err
+	if err != nil { // a second session without a prompt would cost little
+		return sessionapi.Created{}, s.moving(err)
 	}
 	return sessionapi.Created{ID: made.ID()}, nil
 }
@@ -126,7 +126,7 @@ func (s *Server) prompt(c *call, in sessionapi.Prompt) (sessionapi.Accepted, err
 		// The prompt may have reached a server that has died since.
 		id := uuid.NewSHA1(uuid.NameSpaceURL, []byte(callerOf(c.Context()).Name+" "+c.PathValue("id")+" "+key)).String()
 		query, err := open.PromptOnce(c.Context(), id, in.Text)
-		return sessionapi.Accepted{ID: query.ID, Seq: query.Seq}, err
+		return sessionapi.Accepted{ID: query.ID, Seq: query.Seq}, s.moving(err)
 	}
 	turn, err := open.Prompt(c.Context(), in.Text)
 	if err != nil {

@@ -30,6 +30,8 @@ type Host struct {
 	stop chan struct{}
 	done chan struct{} // closed when the goroutine that closes idle sessions has ended
 
+	failed map[string]bool // sessions that TakeOver could not open; it alone uses them
+
 	mu     sync.Mutex
 	closed bool
 	open   map[string]*hosted

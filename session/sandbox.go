@@ -305,6 +305,9 @@ func (s *AgentSession) endSandbox(ctx context.Context, reason string) error {
 	ctx = context.WithoutCancel(ctx)
 	live.cancel()
 	live.wg.Wait()
+	if err := s.confirm(ctx); err != nil {
+		return errors.Join(err, live.Close())
+	}
 	var events []runnerscripts.Event
 	if reason != reasonUnhealthy && !destroy {
 		s.saving.Lock()

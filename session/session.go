@@ -297,7 +297,7 @@ func (s *AgentSession) Destroy(ctx context.Context) error {
 	if errors.Is(err, store.ErrNotFound) {
 		err = nil
 	}
-	return errors.Join(s.err, err)
+	return errors.Join(s.err, err, s.unlock())
 }
 
 func (s *AgentSession) shut(destroy bool) {

@@ -3,46 +3,80 @@ package session
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
+const (
+	// takenAtOnce is how many sessions TakeOver opens or ends at once, and takeOverTime how long one may take.
+	takenAtOnce  = 8
+	takeOverTime = time.Minute
+)
+
 // TakeOver opens the sessions whose programs have died while a query ran or waited, as [Open] does, and
-// ends those of this host that another program has opened meanwhile, because this one did not reach the
+// ends those of this host that another program may have by now, because this one did not reach the
 // store; their sandboxes stay if they are kept. In a store that is no store.Shared it does nothing. A
-// program that shares its store with others, as servers do, calls it every few seconds.
+// program that shares its store with others, as servers do, calls it every few seconds, from one goroutine.
 //
-// The errors of sessions that cannot be opened are joined; the others are open.
+// The errors of sessions that cannot be opened are joined; the next call tries these again.
 func (h *Host) TakeOver(ctx context.Context) error {
 	shared, ok := h.cfg.Store.(store.Shared)
 	if !ok {
 		return nil
 	}
-	var errs []error
-	for _, id := range shared.Lost() {
+	lost := each(shared.Lost(), func(id string) error {
 		if s := h.Opened(id); s != nil {
 			s.replaced()
 		}
-		errs = append(errs, h.Unload(ctx, id))
-	}
+		return h.Unload(ctx, id)
+	})
 	abandoned, err := shared.Abandoned(ctx)
 	if err != nil {
-		return errors.Join(append(errs, err)...)
+		return errors.Join(lost, err)
 	}
-	for _, id := range abandoned {
-		if err := h.takeOver(ctx, id); err != nil && !passed(err) {
-			errs = append(errs, err)
+	for id := range h.failed { // Open has released the lease, so the session is not abandoned any more
+		if !slices.Contains(abandoned, id) {
+			abandoned = append(abandoned, id)
 		}
 	}
+	failed := make(map[string]bool)
+	var mu sync.Mutex
+	err = each(abandoned, func(id string) error {
+		opening, cancel := context.WithTimeout(ctx, takeOverTime)
+		defer cancel()
+		err := h.takeOver(opening, id)
+		if err == nil || errors.Is(err, store.ErrLocked) || errors.Is(err, store.ErrNotFound) {
+			return nil // or another program was faster
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		failed[id] = true
+		return err
+	})
+	h.failed = failed
+	return errors.Join(lost, err)
+}
+
+// each calls f for each ID, several at once, and joins the errors.
+func each(ids []string, f func(id string) error) error {
+	errs := make([]error, len(ids))
+	var all sync.WaitGroup
+	turn := make(chan struct{}, takenAtOnce)
+	for i, id := range ids {
+		turn <- struct{}{}
+		all.Go(func() {
+			errs[i] = f(id)
+			<-turn
+		})
+	}
+	all.Wait()
 	return errors.Join(errs...)
 }
 
-// passed reports whether an error says that there is nothing to do any more: another program was faster.
-func passed(err error) bool {
-	return errors.Is(err, store.ErrLocked) || errors.Is(err, store.ErrNotFound)
-}
-
-// takeOver opens a session if it has a query. Otherwise the lease is only given back, so that the session
+// takeOver opens a session if it has a query. Otherwise the lease is only released, so that the session
 // is not looked at again.
 func (h *Host) takeOver(ctx context.Context, id string) error {
 	state, err := ReadState(ctx, h.cfg.Store, id)
@@ -50,15 +84,27 @@ func (h *Host) takeOver(ctx context.Context, id string) error {
 		return err
 	}
 	if state.Query != nil || len(state.Queued) > 0 {
-		if _, err = h.Open(ctx, id); err == nil || passed(err) || ctx.Err() != nil {
-			return err
-		}
+		_, err = h.Open(ctx, id)
+		return err
 	}
-	unlock, lerr := h.cfg.Store.Lock(ctx, id)
-	if lerr != nil {
-		return errors.Join(err, lerr)
+	unlock, err := h.cfg.Store.Lock(ctx, id)
+	if err != nil {
+		return err
 	}
-	return errors.Join(err, unlock())
+	return unlock()
+}
+
+// confirm returns an error unless the kept sandbox is still this session's. Another program that has taken the
+// session over works in it, so this one must not end it.
+func (s *AgentSession) confirm(ctx context.Context) error {
+	if _, shared := s.store.(store.Shared); !shared || !s.durable {
+		return nil
+	}
+	err := s.store.Update(ctx, s.id, func(*store.Record) {}) // a change that is refused if the lease is lost
+	if errors.Is(err, store.ErrConflict) {
+		s.replaced()
+	}
+	return err
 }
 
 // replaced ends a session whose lease another program may have.

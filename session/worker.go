@@ -313,7 +313,12 @@ func (s *AgentSession) shutdown(ctx context.Context, left error) {
 	}
 	s.lookForUnfinished(ctx)
 	s.saveRecord(ctx, s.statusNow())
-	s.err = errors.Join(left, err, s.unlock())
+	s.mu.Lock()
+	destroy := s.destroy
+	s.mu.Unlock()
+	if s.err = errors.Join(left, err); !destroy { // else Destroy releases the lease, after the removal
+		s.err = errors.Join(s.err, s.unlock())
+	}
 	s.log.Info("session closed")
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -50,7 +50,7 @@ func (s *Store) PutBlobs(ctx context.Context, id string, contents iter.Seq2[io.R
 	}); err != nil {
 		return nil, err
 	}
-	u := &upload{s: s, id: rand.Text()}
+	u := &upload{s: s, id: rand.Text(), all: make(map[string]bool)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, u.drop(context.WithoutCancel(ctx)))
@@ -64,6 +64,7 @@ func (s *Store) PutBlobs(ctx context.Context, id string, contents iter.Seq2[io.R
 			var d []byte
 			if d, err = u.add(ctx, r); err == nil {
 				digests = append(digests, store.Digest(hex.EncodeToString(d)))
+				u.all[string(d)] = true
 			}
 		}
 		if err != nil {
@@ -81,6 +82,13 @@ func (s *Store) PutBlobs(ctx context.Context, id string, contents iter.Seq2[io.R
 		if err != nil {
 			return err
 		}
+		var n int
+		if err := tx.QueryRow(ctx, "SELECT count(*) FROM upload WHERE id = $1", u.id).Scan(&n); err != nil {
+			return err
+		}
+		if n != len(u.all) {
+			return fmt.Errorf("the upload lasted for more than a day, and %d of its %d blobs were removed; put them again", len(u.all)-n, len(u.all))
+		}
 		if _, err = tx.Exec(ctx, `INSERT INTO session_blob (session, blob, seq)
 			SELECT $1, blob, $3 FROM upload JOIN blob ON blob.n = blob WHERE id = $2 ORDER BY digest
 			ON CONFLICT DO NOTHING`, h.n, u.id, int64(h.last)); err != nil {
@@ -97,6 +105,7 @@ type upload struct {
 	id    string
 	batch []content
 	size  int64
+	all   map[string]bool // the digests
 }
 
 // add reads a content to its end and returns its digest.
@@ -188,7 +197,7 @@ func (u *upload) store(ctx context.Context, contents []content) error {
 		_, err = tx.Exec(ctx, "INSERT INTO upload (id, blob) SELECT $1, * FROM unnest($2::bigint[]) ON CONFLICT DO NOTHING", u.id, ns)
 		return err
 	}
-	err := u.s.patiently(ctx, "put", "", func(ctx context.Context) error { return u.s.once(ctx, uploadTime, attempt) })
+	err := u.s.retry(ctx, uploadTime, "put", "", func(ctx context.Context) error { return u.s.once(ctx, u.s.uploads, uploadTime, attempt) })
 	if failed, ok := errors.AsType[*store.Error](err); ok {
 		err = failed.Err
 	}
@@ -197,7 +206,7 @@ func (u *upload) store(ctx context.Context, contents []content) error {
 
 // drop removes what the upload has stored, if no session has it.
 func (u *upload) drop(ctx context.Context) error {
-	return u.s.once(ctx, answerTime, func(ctx context.Context, tx pgx.Tx) error {
+	return u.s.once(ctx, u.s.uploads, answerTime, func(ctx context.Context, tx pgx.Tx) error {
 		blobs, err := numbers(ctx, tx, "DELETE FROM upload WHERE id = $1 RETURNING blob", u.id)
 		if err != nil {
 			return err
@@ -260,7 +269,7 @@ func collect(ctx context.Context, tx pgx.Tx, blobs []int64) error {
 
 // sweep removes the uploads of programs that died.
 func (s *Store) sweep(ctx context.Context) error {
-	return s.once(ctx, answerTime, func(ctx context.Context, tx pgx.Tx) error {
+	return s.once(ctx, s.uploads, answerTime, func(ctx context.Context, tx pgx.Tx) error {
 		blobs, err := numbers(ctx, tx, "DELETE FROM upload WHERE made < now() - interval '1 day' RETURNING blob")
 		if err != nil {
 			return err
@@ -297,7 +306,7 @@ func (s *Store) RemoveBlobs(ctx context.Context, id string, digests ...store.Dig
 // Blob returns the content of a blob. It is verified before, and read from a copy: the reader needs no
 // connection.
 func (s *Store) Blob(ctx context.Context, id string, d store.Digest) (r io.ReadCloser, err error) {
-	err = s.patiently(ctx, "blob", id, func(ctx context.Context) (err error) {
+	err = s.retry(ctx, uploadTime, "blob", id, func(ctx context.Context) (err error) {
 		r, err = s.blob(ctx, id, d)
 		return err
 	})

@@ -128,10 +128,13 @@ func (s *Store) Abandoned(ctx context.Context) (ids []string, err error) {
 	return ids, err
 }
 
-// Lost returns the sessions whose leases were lost and not released.
+// Lost returns the sessions whose leases were lost, or have expired because the database is away, and not released.
 func (s *Store) Lost() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if time.Since(s.renews) > s.leaseTime {
+		return slices.Collect(maps.Keys(s.held))
+	}
 	return slices.Collect(maps.Keys(s.lost))
 }
 
@@ -159,14 +162,16 @@ func (s *Store) renew(ctx context.Context) error {
 	s.mu.Lock()
 	before := maps.Clone(s.held) // a lease that is acquired meanwhile is not looked for
 	s.mu.Unlock()
+	// Without a lease, too: whether the database is there says whether other programs can renew theirs.
 	maps.DeleteFunc(before, func(_ string, fence int64) bool { return fence == acquiring })
 	ctx, cancel := context.WithTimeout(ctx, s.leaseTime/2)
 	defer cancel()
-	if len(before) == 0 {
-		return s.leases.Ping(ctx) // whether the database is there says whether other programs can renew theirs
+	// A row that another transaction has locked is left for the next time: it must not delay the others.
+	if _, err := s.leases.Exec(ctx, `UPDATE lease SET expires = clock_timestamp() + $3::interval WHERE fence IN (
+		SELECT fence FROM lease WHERE owner = $1 AND fence = ANY($2) FOR UPDATE SKIP LOCKED)`, s.owner, slices.Collect(maps.Values(before)), s.leaseTime); err != nil {
+		return err
 	}
-	rows, err := s.leases.Query(ctx, "UPDATE lease SET expires = clock_timestamp() + $3::interval WHERE owner = $1 AND fence = ANY($2) RETURNING fence",
-		s.owner, slices.Collect(maps.Values(before)), s.leaseTime)
+	rows, err := s.leases.Query(ctx, "SELECT fence FROM lease WHERE owner = $1", s.owner)
 	if err != nil {
 		return err
 	}
@@ -176,6 +181,7 @@ func (s *Store) renew(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.renews = time.Now()
 	for id, fence := range before {
 		if s.held[id] == fence && !slices.Contains(own, fence) {
 			s.lost[id] = true

@@ -55,7 +55,7 @@ func (s *Store) Append(ctx context.Context, id string, events ...runnerscripts.E
 	}
 	again := false // an earlier attempt may have been successful
 	return s.patiently(ctx, "append", id, func(ctx context.Context) error {
-		err := s.once(ctx, answerTime, func(ctx context.Context, tx pgx.Tx) error {
+		err := s.once(ctx, s.pool, answerTime, func(ctx context.Context, tx pgx.Tx) error {
 			h, err := headOf(ctx, tx, id, forChange)
 			if err == nil {
 				err = s.fenced(ctx, tx, id, h.n)

@@ -29,6 +29,10 @@ const (
 	// answerTime is how long a method waits for one answer, and connectTime for a connection.
 	answerTime  = 30 * time.Second
 	connectTime = 10 * time.Second
+	// idleTime is how long the database waits for the next statement of a transaction.
+	idleTime = 5 * time.Second
+	// maxUploads is how many blobs, or batches of small ones, are stored at once.
+	maxUploads = 4
 	// firstWait and lastWait are between attempts.
 	firstWait = 20 * time.Millisecond
 	lastWait  = time.Second
@@ -46,11 +50,12 @@ type Config struct {
 // Store is a [store.Shared] in a database. See [Open].
 type Store struct {
 	pool *pgxpool.Pool
-	// leases renews the leases. It has a connection of its own, so that other methods do not delay it.
-	leases    *pgxpool.Pool
-	owner     string // is never used again
-	name      string
-	leaseTime time.Duration
+	// leases renews the leases, and uploads stores blobs. They have connections of their own: the first is never delayed by
+	// other methods, and the second delays none.
+	leases, uploads *pgxpool.Pool
+	owner           string // is never used again
+	name            string
+	leaseTime       time.Duration
 
 	stop    context.CancelFunc
 	stopped context.Context //nolint:containedctx // the life of the store, not of a call
@@ -59,7 +64,8 @@ type Store struct {
 	mu     sync.Mutex
 	held   map[string]int64 // the numbers of the leases, by session; also of those that were lost
 	lost   map[string]bool
-	steady time.Time // since when the leases were renewed without a failure
+	renews time.Time // when the leases were last renewed
+	steady time.Time // since when that was without a failure
 }
 
 var _ store.Shared = (*Store)(nil)
@@ -87,22 +93,26 @@ func (c Config) open(ctx context.Context, url string) (*Store, error) {
 	}
 	cfg.ConnConfig.ConnectTimeout = cmp.Or(cfg.ConnConfig.ConnectTimeout, connectTime)
 	s := &Store{
-		owner: rand.Text(), name: c.Name, leaseTime: cmp.Or(c.lease, leaseTime), held: make(map[string]int64), lost: make(map[string]bool), steady: time.Now(),
+		owner: rand.Text(), name: c.Name, leaseTime: cmp.Or(c.lease, leaseTime), held: make(map[string]int64), lost: make(map[string]bool),
+		renews: time.Now(), steady: time.Now(),
 	}
 	if s.name == "" {
 		host, _ := os.Hostname() // empty means unknown
 		s.name = fmt.Sprintf("process %d (%s) on %s", os.Getpid(), filepath.Base(os.Args[0]), host)
 	}
-	if s.pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
-		return nil, err
-	}
+	// A program that stops within a transaction must not hold its locks for ever.
+	cfg.ConnConfig.RuntimeParams["idle_in_transaction_session_timeout"] = fmt.Sprint(idleTime.Milliseconds())
 	own := cfg.Copy()
-	own.MaxConns, own.MinConns, own.MinIdleConns = 1, 0, 0
-	if s.leases, err = pgxpool.NewWithConfig(ctx, own); err == nil {
-		err = s.migrate(ctx)
+	own.MinConns, own.MinIdleConns = 0, 0
+	for pool, most := range map[**pgxpool.Pool]int32{&s.pool: cfg.MaxConns, &s.leases: 1, &s.uploads: maxUploads} {
+		own := own.Copy()
+		own.MaxConns = most
+		if *pool, err = pgxpool.NewWithConfig(ctx, own); err != nil {
+			break
+		}
 	}
 	if err == nil {
-		err = s.sweep(ctx)
+		err = s.migrate(ctx)
 	}
 	if err != nil {
 		s.closePools()
@@ -110,6 +120,7 @@ func (c Config) open(ctx context.Context, url string) (*Store, error) {
 	}
 	s.stopped, s.stop = context.WithCancel(context.WithoutCancel(ctx))
 	s.renewed.Go(func() { s.renewAll(s.stopped) })
+	s.renewed.Go(func() { _ = s.sweep(s.stopped) }) // the next Open tries again
 	return s, nil
 }
 
@@ -122,9 +133,10 @@ func (s *Store) Close() error {
 }
 
 func (s *Store) closePools() {
-	s.pool.Close()
-	if s.leases != nil {
-		s.leases.Close()
+	for _, pool := range []*pgxpool.Pool{s.pool, s.leases, s.uploads} {
+		if pool != nil {
+			pool.Close()
+		}
 	}
 }
 
@@ -133,14 +145,19 @@ type uncertain struct{ error }
 
 func (u uncertain) Unwrap() error { return u.error }
 
-// patiently calls f, again while the database is away for no longer than a lease lasts, and returns the error of the
-// method op. f must not be called again after an [uncertain] error.
+// patiently is retry for what is done in a moment.
 func (s *Store) patiently(ctx context.Context, op, id string, f func(ctx context.Context) error) error {
+	return s.retry(ctx, answerTime, op, id, f)
+}
+
+// retry calls f, again while the database is away for no longer than a lease lasts, and returns the error of the
+// method op. f, whose context lasts for limit, is not called again after an [uncertain] error.
+func (s *Store) retry(ctx context.Context, limit time.Duration, op, id string, f func(ctx context.Context) error) error {
 	wait, end := firstWait, time.Now().Add(s.leaseTime)
 	for {
 		err := ctx.Err()
 		if err == nil {
-			err = translate(f(ctx))
+			err = translate(attempt(ctx, limit, f))
 		}
 		if err == nil {
 			return nil
@@ -162,15 +179,26 @@ func (s *Store) patiently(ctx context.Context, op, id string, f func(ctx context
 	}
 }
 
+// attempt calls f with a context that lasts for limit. That this has passed is store.ErrUnavailable.
+func attempt(ctx context.Context, limit time.Duration, f func(ctx context.Context) error) error {
+	limited, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := f(limited)
+	if err != nil && limited.Err() != nil && ctx.Err() == nil && !errors.Is(err, store.ErrUnavailable) {
+		return fmt.Errorf("%w: no answer for %v: %v", store.ErrUnavailable, limit, err) //nolint:errorlint // the caller's context goes on
+	}
+	return err
+}
+
 // transact makes a change of the method op in a transaction. ctx ends the wait for the database, but does
 // not interrupt f.
 func (s *Store) transact(ctx context.Context, op, id string, f func(ctx context.Context, tx pgx.Tx) error) error {
-	return s.patiently(ctx, op, id, func(ctx context.Context) error { return s.once(ctx, answerTime, f) })
+	return s.patiently(ctx, op, id, func(ctx context.Context) error { return s.once(ctx, s.pool, answerTime, f) })
 }
 
 // once makes a change in one attempt, which lasts at most for a time.
-func (s *Store) once(ctx context.Context, limit time.Duration, f func(ctx context.Context, tx pgx.Tx) error) (err error) {
-	conn, err := s.pool.Acquire(ctx)
+func (s *Store) once(ctx context.Context, pool *pgxpool.Pool, limit time.Duration, f func(ctx context.Context, tx pgx.Tx) error) (err error) {
+	conn, err := pool.Acquire(ctx)
 	if err != nil {
 		return err
 	}

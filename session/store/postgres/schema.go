@@ -78,7 +78,7 @@ const migrationLock = 0x6167656e74656e76
 
 // migrate brings the database to the current version.
 func (s *Store) migrate(ctx context.Context) error {
-	return s.once(ctx, answerTime, func(ctx context.Context, tx pgx.Tx) error {
+	return s.once(ctx, s.pool, answerTime, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", int64(migrationLock)); err != nil {
 			return err
 		}

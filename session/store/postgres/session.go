@@ -193,7 +193,17 @@ func (s *Store) List(ctx context.Context, f store.Filter) iter.Seq2[store.Record
 
 // Delete removes a session.
 func (s *Store) Delete(ctx context.Context, id string) error {
-	err := s.transact(ctx, "delete", id, func(ctx context.Context, tx pgx.Tx) error {
+	err := s.retry(ctx, uploadTime, "delete", id, func(ctx context.Context) error { return s.once(ctx, s.pool, uploadTime, s.remove(id)) })
+	if err == nil {
+		s.mu.Lock()
+		delete(s.held, id) // a session that gets the ID has another lease
+		s.mu.Unlock()
+	}
+	return err
+}
+
+func (s *Store) remove(id string) func(ctx context.Context, tx pgx.Tx) error {
+	return func(ctx context.Context, tx pgx.Tx) error {
 		h, err := headOf(ctx, tx, id, forDelete)
 		if err == nil {
 			err = s.fenced(ctx, tx, id, h.n)
@@ -209,13 +219,7 @@ func (s *Store) Delete(ctx context.Context, id string) error {
 			return err
 		}
 		return collect(ctx, tx, blobs)
-	})
-	if err == nil {
-		s.mu.Lock()
-		delete(s.held, id) // a session that gets the ID has another lease
-		s.mu.Unlock()
 	}
-	return err
 }
 
 // numbers returns a column of numbers.
