@@ -76,7 +76,7 @@ func (s *Server) watchOwner(ctx context.Context, cancel context.CancelFunc, r *h
 	tick := time.NewTicker(takeOverInterval)
 	defer tick.Stop()
 	draining, gone := s.draining, false
-	if r.Method != http.MethodGet {
+	if r.Method != http.MethodGet && r.URL.Path != sessionapi.Prefix+"/session/run" {
 		draining = nil
 	}
 	for {

@@ -47,7 +47,7 @@ func (s *Server) run(w http.ResponseWriter, c *call, in sessionapi.Run) error {
 		return err
 	}
 	c.SetPathValue("id", in.SessionID)
-	c.Body = io.NopCloser(bytes.NewReader(c.body))
+	c.Body = io.NopCloser(bytes.NewReader(c.body)) // for the server that has the session
 	if forwarded, err := s.elsewhere(w, c.Request, in.SessionID); forwarded || err != nil {
 		return err
 	}

@@ -202,7 +202,7 @@ func TestARunThatIsRefused(t *testing.T) {
 	for name, c := range map[string]struct{ body, code, names string }{
 		"an unknown field":      {`{"session_id":"` + alices + `","text":"x","model":"y"}`, "invalid", "model"},
 		"no session":            {`{"text":"x"}`, "invalid", "session_id"},
-		"no prompt":             {`{"session_id":"` + alices + `","text":""}`, "invalid", "the prompt is empty"},
+		"no prompt":             {`{"session_id":"` + alices + `","text":""}`, "invalid", "is empty"},
 		"an unknown session":    {`{"session_id":"../x","text":"x"}`, "session_not_found", "../x"},
 		"a body that is no run": {`[]`, "invalid", "the body"},
 	} {
