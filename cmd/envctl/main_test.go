@@ -75,6 +75,16 @@ func startedModel(t *testing.T, addr string) *llmapi.Server {
 	return model
 }
 
+// ofServer returns the condition [server] of scripts that run over a server, too.
+func ofServer(is bool) func(string) (bool, error) {
+	return func(cond string) (bool, error) {
+		if cond != "server" {
+			return false, fmt.Errorf("there is no condition %q", cond)
+		}
+		return is, nil
+	}
+}
+
 // runScripts runs scripts with the given variables and the configuration file sandbox.yaml.
 func runScripts(t *testing.T, p testscript.Params, vars map[string]string, config string) {
 	t.Helper()
@@ -110,6 +120,9 @@ func runScripts(t *testing.T, p testscript.Params, vars map[string]string, confi
 			return err
 		}
 		return more(e)
+	}
+	if p.Condition == nil {
+		p.Condition = ofServer(false)
 	}
 	p.Cmds = map[string]func(*testscript.TestScript, bool, []string){"seqs": checkSeqs}
 	testscript.Run(t, p)

@@ -14,21 +14,22 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/servertoken"
 )
 
-// TestScriptsOverAServer runs scripts a second time, unchanged: the sandboxes are those of a server, by AGENTENV_SERVER.
+// TestScriptsOverAServer runs scripts a second time: the sessions and sandboxes are those of a server, by AGENTENV_SERVER. At [server] a
+// script says what is of one machine alone.
 func TestScriptsOverAServer(t *testing.T) {
 	var files []string
-	for _, name := range []string{"copy", "exec", "exec_ends"} {
+	for _, name := range []string{"checkpoints", "copy", "exec", "exec_ends", "run"} {
 		files = append(files, filepath.Join("testdata", "script", name+".txtar"))
 	}
 	const token = "token-of-the-tests"
-	runScripts(t, testscript.Params{Files: files, Setup: func(e *testscript.Env) error {
+	runScripts(t, testscript.Params{Condition: ofServer(true), Files: files, Setup: func(e *testscript.Env) error {
 		home := filepath.Join(e.WorkDir, "server")
 		if err := os.Mkdir(home, 0o700); err != nil {
 			return err
 		}
+		e.Defer(func() { checkNothingLeft(t, home) }) // after the end of the server, which closes its sessions
 		e.Setenv("AGENTENV_SERVER", startServer(t, e, home, token))
 		e.Setenv(servertoken.Variable, token)
-		e.Defer(func() { checkNothingLeft(t, home) })
 		return nil
 	}}, nil, "sandbox: local\n")
 }
