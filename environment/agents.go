@@ -278,8 +278,9 @@ func unknownAgent(name string, names []string) error {
 	})
 }
 
-// checkAgent returns [ErrConfig] for an agent that the runner does not know, or that does not support what it is asked for. If this machine
-// cannot run any runner, checkAgent returns nil: the first script then reports the error.
+// checkAgent returns [ErrConfig] for an agent that the runner does not know, or that does not
+// support what it is asked for. If this machine cannot run any runner, checkAgent returns nil: the
+// first script then reports the error.
 func (c Config) checkAgent(ctx context.Context) error {
 	if c.Agent.Name == "" || len(c.Scripts.ExecuteQuery) > 0 {
 		return nil

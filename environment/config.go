@@ -182,9 +182,9 @@ func (c Config) admit(p primitives.EnvironmentPrimitive) error {
 
 // Check returns those errors of [Create] that need no sandbox, such as a Workspace folder or an
 // agent that does not exist, a profile that the agent does not support, and settings that a
-// primitives.SpecChecker refuses. Most are [ErrConfig]. Check neither looks for a sandbox of the type
-// nor creates one. If there is no runner for this machine yet, Check builds one, which can take
-// a minute: Create needs it too.
+// primitives.SpecChecker refuses. Most are [ErrConfig]. Check neither looks for a sandbox of the
+// type nor creates one. If there is no runner for this machine yet, Check builds one, which can
+// take a minute: Create needs it too.
 func (c Config) Check(ctx context.Context) error {
 	if err := errors.Join(c.check(), c.Sandbox.check(), findSources(c.Workspace)); err != nil {
 		return err

@@ -154,7 +154,7 @@ func TestAConfigurationIsShownWithoutSecrets(t *testing.T) {
 		"credentials": {"anthropic": {"command": ["pass", "--token=e5` + long + `"]}},
 		"profile": {"name": "reviewer", "mcp_servers": [
 			{"name": "m", "url": "https://example.com/?api_key=g7` + long + `", "headers": {"X-Plain": "h8"}},
-			{"name": "n", "command": ["curl", "-H", "Authorization: Bearer i9` + long + `"]}
+			{"name": "n", "command": ["curl", "-H", "Authorization: Bearer i9` + long + `", "--password", "l12` + long + `"]}
 		]},
 		"workspace": [
 			{"files": [{"path": ".env", "content": "A=1\nDB_PASSWORD=\"j10` + long + `\"\n"}]},
@@ -168,7 +168,7 @@ func TestAConfigurationIsShownWithoutSecrets(t *testing.T) {
 	if err != nil || !json.Valid(shown) {
 		t.Fatalf("%s, %v", shown, err)
 	}
-	for _, secret := range []string{"a1", "b2", "c3", "d4", "e5", "g7", "h8", "i9", "j10", "k11"} {
+	for _, secret := range []string{"a1", "b2", "c3", "d4", "e5", "g7", "h8", "i9", "j10", "k11", "l12"} {
 		if bytes.Contains(shown, []byte(`"`+secret+`"`)) || bytes.Contains(shown, []byte(secret+long)) {
 			t.Errorf("%s is in %s", secret, shown)
 		}

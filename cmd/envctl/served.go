@@ -90,7 +90,7 @@ func explainServer(err error) error {
 	switch {
 	case errors.Is(err, remote.ErrUnauthorized):
 		return fmt.Errorf("%w; set AGENTENV_TOKEN to the token of 'envctl serve'", err)
-	case errors.Is(err, environment.ErrConfig), errors.Is(err, fs.ErrInvalid):
+	case errors.Is(err, environment.ErrConfig), errors.Is(err, fs.ErrInvalid), errors.Is(err, errors.ErrUnsupported):
 		return &exitError{code: exitUsage, err: err}
 	}
 	return err

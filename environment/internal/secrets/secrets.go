@@ -82,10 +82,14 @@ func (s *Found) Hidden(name string, value any) any {
 		}
 		s.addText(value)
 	case []any:
-		hidden := make([]any, len(value))
+		hidden, words := make([]any, len(value)), make([]string, 0, len(value))
 		for i, v := range value {
 			hidden[i] = s.Hidden(name, v)
+			if word, ok := v.(string); ok {
+				words = append(words, word)
+			}
 		}
+		s.addText(strings.Join(words, " ")) // they may be the arguments of a command
 		return hidden
 	case map[string]any:
 		hidden := make(map[string]any, len(value))
@@ -103,14 +107,14 @@ func (s *Found) Hidden(name string, value any) any {
 	return value
 }
 
-// addText adds the secrets in a text, such as "API_KEY=..." and "Authorization: Bearer ...".
+// addText adds the secrets in a text, such as "API_KEY=...", "--token ..." and "Authorization: Bearer ...".
 func (s *Found) addText(text string) {
 	s.Add("", text)
 	words, name := strings.Fields(text), ""
 	for _, word := range words {
 		word = strings.Trim(word, `"'`+"`,;")
-		if key, ok := strings.CutSuffix(word, ":"); ok {
-			name = key
+		if strings.HasSuffix(word, ":") || strings.HasPrefix(word, "--") && !strings.Contains(word, "=") {
+			name = word
 			continue
 		}
 		key, value, _ := strings.Cut(word, "=")
