@@ -85,7 +85,13 @@ func (h *Host) adopt(s *AgentSession) error {
 // the stored configuration. All callers get the same session. The errors are those of the
 // function Open.
 func (h *Host) Open(ctx context.Context, id string) (*AgentSession, error) {
-	s, release, err := h.Use(ctx, id)
+	return h.OpenAs(ctx, id, nil)
+}
+
+// OpenAs is Open with a change of the stored configuration, which is stored again. A session that is open keeps its
+// configuration. Nil changes nothing.
+func (h *Host) OpenAs(ctx context.Context, id string, change func(*Config)) (*AgentSession, error) {
+	s, release, err := h.use(ctx, id, change)
 	if err != nil {
 		return nil, err
 	}
@@ -96,6 +102,10 @@ func (h *Host) Open(ctx context.Context, id string) (*AgentSession, error) {
 // Use is Open for a caller that works with the session until it calls release: until then the
 // host does not close the session as idle.
 func (h *Host) Use(ctx context.Context, id string) (s *AgentSession, release func(), err error) {
+	return h.use(ctx, id, nil)
+}
+
+func (h *Host) use(ctx context.Context, id string, change func(*Config)) (s *AgentSession, release func(), err error) {
 	for {
 		h.mu.Lock()
 		if h.closed {
@@ -109,7 +119,7 @@ func (h *Host) Use(ctx context.Context, id string) (s *AgentSession, release fun
 		}
 		e.uses++
 		h.mu.Unlock()
-		if s, err = h.await(ctx, id, e, mine); s != nil {
+		if s, err = h.await(ctx, id, e, mine, change); s != nil {
 			return s, sync.OnceFunc(func() { h.release(e) }), nil
 		}
 		h.release(e)
@@ -134,9 +144,9 @@ func (h *Host) release(e *hosted) {
 
 // await returns the session of an entry once it is open. It returns neither a session nor an error
 // if the caller must look for another entry.
-func (h *Host) await(ctx context.Context, id string, e *hosted, mine bool) (*AgentSession, error) {
+func (h *Host) await(ctx context.Context, id string, e *hosted, mine bool, change func(*Config)) (*AgentSession, error) {
 	if mine {
-		h.load(ctx, id, e)
+		h.load(ctx, id, e, change)
 	}
 	select {
 	case <-e.ready:
@@ -159,10 +169,17 @@ func (h *Host) await(ctx context.Context, id string, e *hosted, mine bool) (*Age
 	return nil, nil // the caller that was opening the session gave up
 }
 
-func (h *Host) load(ctx context.Context, id string, e *hosted) {
+func (h *Host) load(ctx context.Context, id string, e *hosted, change func(*Config)) {
 	cfg := h.cfg.Session
 	cfg.Store, cfg.ID, cfg.forked = h.cfg.Store, id, h.adopt
-	e.session, e.err = Open(ctx, cfg)
+	if change != nil {
+		if cfg, e.err = cfg.recall(ctx); e.err == nil {
+			change(&cfg)
+		}
+	}
+	if e.err == nil {
+		e.session, e.err = Open(ctx, cfg)
+	}
 	if e.err != nil {
 		h.forget(id, e)
 	}

@@ -1,18 +1,18 @@
 package main
 
 import (
-	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
-	"slices"
+	"path/filepath"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
-	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/acp"
 	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/acpserver"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
 )
@@ -38,8 +38,9 @@ folder's owner, if the configuration names no user, and cannot change what git a
 would execute there, see docs/docker.md. The editor answers what the agent
 asks, chooses the mode, and adds MCP servers, whose commands run in the sandbox.
 
-All sandboxes end when the editor closes standard input. What the protocol has no word
-for is logged with --verbose, the agent's own lines included, which hold the conversation.`,
+All sandboxes end when the editor closes standard input. The sessions are stored as those of
+'envctl run': the editor lists and loads them later, and 'envctl sessions ls' shows them. What
+the protocol has no word for is logged with --verbose, the agent's own lines included, which hold the conversation.`,
 		Example: `  envctl acp --agent claude --sandbox docker
 
   # the settings.json of Zed
@@ -61,7 +62,7 @@ for is logged with --verbose, the agent's own lines included, which hold the con
 	return cmd
 }
 
-func (f *acpFlags) run(ctx context.Context) error {
+func (f *acpFlags) run(ctx context.Context) (err error) {
 	cfg, err := f.configure(ctx)
 	if err != nil {
 		return err
@@ -69,26 +70,54 @@ func (f *acpFlags) run(ctx context.Context) error {
 	if term.IsTerminal(f.app.in) {
 		fmt.Fprintln(f.app.err, "envctl acp is for editors: it waits for the Agent Client Protocol on standard input; see 'envctl acp --help'")
 	}
-	modes := agentModes(cfg.Agent)
-	mode := cfg.Agent.PermissionMode
-	if len(modes) > 0 {
-		mode = cmp.Or(mode, modes[0])
-		if !slices.Contains(modes, mode) {
-			modes = append(modes, mode) // the agent checks it
-		}
+	st, closeStore, _, err := f.app.storeOfRuns(ctx, false)
+	if err != nil {
+		return err
 	}
-	return acp.Serve(ctx, acp.Config{
+	defer func() { err = errors.Join(err, closeStore()) }()
+	host, err := session.NewHost(session.HostConfig{Store: st, Session: session.Config{Environment: environment.Config{
+		OnPermission: environment.AnswerLater, Logger: cfg.Logger,
+		Agent: environment.Agent{Env: cfg.Agent.Env}, // which no session stores
+	}}})
+	if err != nil {
+		return err
+	}
+	return acpserver.Serve(ctx, acpserver.Config{
 		Name: "agentenv", Title: fmt.Sprintf("agentenv (%s, %s)", cfg.Agent.Name, cfg.Sandbox.Type), Version: currentVersion().Version,
-		Modes: modes, Mode: mode, Logger: cfg.Logger,
-		Configure: func(_ context.Context, folder string, servers []runnerscripts.MCPServer) (session.Config, error) {
-			own := inFolder(cfg, folder)
-			own.Profile.MCPServers = slices.Concat(cfg.Profile.MCPServers, servers)
-			return session.Config{
-				Environment: own,
-				NoFiles:     true, // the session ends with this program
-			}, nil
+		Host: host, EndHost: true, Logger: cfg.Logger,
+		Directories: cfg.Sandbox.UsesHostFolder() && !cfg.Sandbox.HasImage(), // the agent works on this machine
+		Modes: func(agent string) []string {
+			if agent == cfg.Agent.Name {
+				return agentModes(cfg.Agent)
+			}
+			return agentModes(runnerscripts.Agent{Name: agent})
 		},
-	}, f.app.in, f.app.out)
+		Configure: func(_ context.Context, r acpserver.Request) (session.Config, error) {
+			if err := checkFolder(r.Folder); err != nil {
+				return session.Config{}, err
+			}
+			own := inFolder(cfg, r.Folder)
+			own.PermissionTimeout = -1 // the editor asks the user, who may take any time
+			return session.Config{Environment: own}, nil
+		},
+	}, acpserver.Lines(f.app.in, f.app.out))
+}
+
+// checkFolder returns an error if a session cannot work in a folder.
+func checkFolder(cwd string) error {
+	switch info, err := os.Stat(cwd); {
+	case errors.Is(err, os.ErrNotExist):
+		return acpserver.Invalid("cwd: %s does not exist; make the folder first, or give another one", cwd)
+	case err != nil:
+		return acpserver.Invalid("cwd: %v; give a folder that can be read", err)
+	case !info.IsDir():
+		return acpserver.Invalid("cwd: %s is not a folder; give one", cwd)
+	}
+	// A session could change a symbolic link, and so the folder of the next session.
+	if resolved, err := filepath.EvalSymlinks(cwd); err != nil || resolved != filepath.Clean(cwd) {
+		return acpserver.Invalid("cwd: symbolic links lead from %s to %s; give the folder's real path", cwd, resolved)
+	}
+	return nil
 }
 
 // configure returns the configuration of the file, overridden by the flags. It rejects settings

@@ -66,7 +66,7 @@ func startEditor(t *testing.T, args ...string) *editor {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if res.ProtocolVersion != 1 || res.AgentInfo.Name != "agentenv" || res.AgentCapabilities.LoadSession ||
+	if res.ProtocolVersion != 1 || res.AgentInfo.Name != "agentenv" || !res.AgentCapabilities.LoadSession || res.AgentCapabilities.SessionCapabilities.Resume == nil ||
 		!res.AgentCapabilities.McpCapabilities.Http || !res.AgentCapabilities.PromptCapabilities.EmbeddedContext {
 		t.Errorf("it says of itself: %+v", res)
 	}

@@ -13,7 +13,6 @@ import (
 
 const (
 	codeInvalidRequest = -32600
-	codeNoMethod       = -32601
 	codeInvalidParams  = -32602
 	codeInternal       = -32603
 	codeNotFound       = -32002
@@ -45,6 +44,12 @@ func TestWrongRequestsOfAnEditorAreRefused(t *testing.T) {
 		_, err := e.Prompt(e.ctx(), acp.PromptRequest{SessionId: id, Prompt: append([]acp.ContentBlock{}, blocks...)})
 		return err
 	}
+	load := func(id acp.SessionId, cwd string) func() error {
+		return func() error {
+			_, err := e.LoadSession(e.ctx(), acp.LoadSessionRequest{SessionId: id, Cwd: cwd, McpServers: []acp.McpServer{}})
+			return err
+		}
+	}
 	stdio := func(name, command string) acp.McpServer {
 		return acp.McpServer{Stdio: &acp.McpServerStdio{Name: name, Command: command, Args: []string{}, Env: []acp.EnvVariable{}}}
 	}
@@ -74,19 +79,30 @@ func TestWrongRequestsOfAnEditorAreRefused(t *testing.T) {
 			return begin(dir, acp.McpServer{Sse: &acp.McpServerSseInline{Type: "sse", Name: "a", Url: "http://x", Headers: []acp.HttpHeader{}}})
 		}, codeInvalidParams, `type "sse"`},
 
-		"an unknown session": {func() error { return prompt("none", acp.TextBlock("x")) }, codeNotFound, `"none"`},
-		"an empty prompt":    {func() error { return prompt(id) }, codeInvalidParams, "the prompt is empty"},
-		"a picture":          {func() error { return prompt(id, acp.ImageBlock("aGk=", "image/png")) }, codeInvalidParams, "prompt[0]"},
-		"a failure":          {func() error { return prompt(id, acp.TextBlock("fail")) }, codeInternal, "the model is tired"},
-		"a crash":            {func() error { return prompt(id, acp.TextBlock("crash")) }, codeInternal, ""},
-		"an unknown mode":    {setMode(e, id, "sideways"), codeInvalidParams, "bypassPermissions"},
-		"no mode":            {setMode(e, id, ""), codeInvalidParams, "choose one"},
-		"a mode of no one":   {setMode(e, "none", "default"), codeNotFound, "session/new"},
-		"a key":              {func() error { _, err := e.Authenticate(e.ctx(), acp.AuthenticateRequest{MethodId: "key"}); return err }, codeInvalidParams, "--env"},
-		"an old conversation": {func() error {
-			_, err := e.LoadSession(e.ctx(), acp.LoadSessionRequest{SessionId: id, Cwd: dir, McpServers: []acp.McpServer{}})
+		"an unknown session":      {func() error { return prompt("none", acp.TextBlock("x")) }, codeNotFound, `"none"`},
+		"an empty prompt":         {func() error { return prompt(id) }, codeInvalidParams, "the prompt is empty"},
+		"a picture":               {func() error { return prompt(id, acp.ImageBlock("aGk=", "image/png")) }, codeInvalidParams, "prompt[0]"},
+		"a failure":               {func() error { return prompt(id, acp.TextBlock("fail")) }, codeInternal, "the model is tired"},
+		"a crash":                 {func() error { return prompt(id, acp.TextBlock("crash")) }, codeInternal, ""},
+		"an unknown mode":         {setMode(e, id, "sideways"), codeInvalidParams, "bypassPermissions"},
+		"no mode":                 {setMode(e, id, ""), codeInvalidParams, "choose one"},
+		"a mode of no one":        {setMode(e, "none", "default"), codeNotFound, "session/new"},
+		"a key":                   {func() error { _, err := e.Authenticate(e.ctx(), acp.AuthenticateRequest{MethodId: "key"}); return err }, codeInvalidParams, "--env"},
+		"an unknown conversation": {load("none", dir), codeNotFound, `"none"`},
+		"another folder":          {load(id, below), codeInvalidParams, "the session is of the folder " + dir},
+		"a relative directory": {func() error {
+			_, err := e.NewSession(e.ctx(), acp.NewSessionRequest{Cwd: dir, McpServers: []acp.McpServer{}, AdditionalDirectories: []string{"x"}})
 			return err
-		}, codeNoMethod, "session/load"},
+		}, codeInvalidParams, "additionalDirectories[0]"},
+		"an unknown cursor": {func() error {
+			cursor := "none"
+			_, err := e.ListSessions(e.ctx(), acp.ListSessionsRequest{Cursor: &cursor})
+			return err
+		}, codeInvalidParams, "list again"},
+		"an unknown option": {func() error {
+			_, err := e.SetSessionConfigOption(e.ctx(), acp.SetSessionConfigOptionRequest{ValueId: &acp.SetSessionConfigOptionValueId{SessionId: id, ConfigId: "colour", Value: "red"}})
+			return err
+		}, codeInvalidParams, `"colour"`},
 	} {
 		t.Run(name, func(t *testing.T) { checkRefused(t, c.do(), c.code, c.says) })
 	}

@@ -8,7 +8,7 @@
 // view.go shows what happens in queries, printer*.go what an event looks like, permission.go and
 // form.go ask the user; result.go brings changes out. served.go and served_session.go have what the
 // commands do with --server. internal/term writes to the terminal,
-// internal/acp serves an editor.
+// package internal/acpserver serves an editor.
 package main
 
 import (

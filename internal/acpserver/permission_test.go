@@ -1,4 +1,4 @@
-package acp
+package acpserver
 
 import (
 	"errors"
@@ -72,7 +72,7 @@ func TestAnAnswerAllowsOnlyWhatTheUserHasSeen(t *testing.T) {
 }
 
 func TestATitleShowsWhatIsInIt(t *testing.T) {
-	teller := newUpdater(&paths{}, nil, "")
+	teller := newUpdater(&paths{}, nil, new(choices))
 	call := rs.ToolCall{ToolCallID: "1", Title: "ls \u202etxt\x1b[2J"}
 	const want = `ls <U+202E>txt\x1b[2J`
 	if got := teller.question(call); got.Title == nil || *got.Title != want {

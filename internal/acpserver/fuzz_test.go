@@ -1,4 +1,4 @@
-package acp
+package acpserver
 
 import (
 	"bytes"
@@ -7,8 +7,8 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
+	"github.com/agentenv-dev/agentenv/session/store"
 )
 
 // FuzzServe checks that Serve ends for any input, and that each answer is one JSON object on a
@@ -18,12 +18,16 @@ func FuzzServe(f *testing.F) {
 		`{"jsonrpc":"2.0","id":2,"method":"session/new","params":{"cwd":"/","mcpServers":[]}}`))
 	f.Add([]byte(`{"jsonrpc":"2.0","id":"a","method":"session/prompt","params":{"sessionId":"x","prompt":[{"type":"text","text":"y"}]}}`))
 	f.Add([]byte(`{"id":null,"result":{}}` + "\n" + `{"method":"$/cancel_request","params":{"id":1}}` + "\n[]"))
-	cfg := Config{Name: "fuzz", Configure: func(context.Context, string, []runnerscripts.MCPServer) (session.Config, error) {
-		return session.Config{}, errors.New("none")
-	}}
 	f.Fuzz(func(t *testing.T, sent []byte) {
+		host, err := session.NewHost(session.HostConfig{Store: store.NewMemory()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg := Config{Name: "fuzz", Host: host, EndHost: true, Configure: func(context.Context, Request) (session.Config, error) {
+			return session.Config{}, errors.New("none")
+		}}
 		var answers bytes.Buffer
-		if err := Serve(t.Context(), cfg, bytes.NewReader(sent), &answers); err != nil {
+		if err := Serve(t.Context(), cfg, Lines(bytes.NewReader(sent), &answers)); err != nil {
 			return // a line that is too long, say
 		}
 		for line := range bytes.Lines(answers.Bytes()) {

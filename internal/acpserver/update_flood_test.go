@@ -1,6 +1,6 @@
 //go:build !race
 
-package acp
+package acpserver
 
 import (
 	"bufio"
@@ -18,6 +18,7 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/local"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
+	"github.com/agentenv-dev/agentenv/session/store/sqlite"
 )
 
 // flood is a script that prints 50 MB of texts and tool calls, 500 in all, each with its own ID.
@@ -41,7 +42,16 @@ func TestFloodThatTheEditorWasToldIsNotKept(t *testing.T) {
 		Sandbox: environment.Sandbox{Type: "local", Provider: &local.Provider{Root: filepath.Join(t.TempDir(), "sandboxes")}},
 		Scripts: environment.Scripts{SetupSession: fine, ReadTranscript: fine, ExecuteQuery: shell(flood)},
 	}
-	w := serveSessions(t, session.Config{Environment: env, NoFiles: true})
+	disk, err := sqlite.Open(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := disk.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	w := serveStored(t, disk, session.Config{Environment: env, NoFiles: true})
 	id := w.begin()
 	var told int
 	testmemory.AtMost(t, 5*maxSent/2, func() {
@@ -65,7 +75,7 @@ func TestFloodThatTheEditorWasToldIsNotKept(t *testing.T) {
 }
 
 func TestFloodOfOneBlockIsNotKept(t *testing.T) {
-	tell := newUpdater(&paths{}, hclog.NewNullLogger(), "")
+	tell := newUpdater(&paths{}, hclog.NewNullLogger(), new(choices))
 	text := strings.Repeat("x", 1<<20)
 	chunk, err := json.Marshal(runnerscripts.ContentChunk{BlockID: "b", Content: runnerscripts.Content{Type: "text", Text: text}})
 	if err != nil {

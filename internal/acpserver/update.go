@@ -1,24 +1,26 @@
-package acp
+package acpserver
 
 import (
 	"cmp"
 	"encoding/json"
 	"strings"
-	"sync"
 
 	acp "github.com/coder/acp-go-sdk"
+	"github.com/google/uuid"
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/agentenv-dev/agentenv/internal/boundedmap"
 	"github.com/agentenv-dev/agentenv/internal/visible"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session"
 )
 
-// updater converts the events of a session to updates for the editor. It must be used by one
-// goroutine at a time, except for setMode.
+// updater converts the events of a session to updates for the client. It must be used by one
+// goroutine at a time.
 type updater struct {
-	paths *paths
-	log   hclog.Logger
+	paths   *paths
+	log     hclog.Logger
+	choices *choices
 
 	// The sent text of each block, and the sent tool calls. Entries that these maps drop may be
 	// sent again.
@@ -26,8 +28,8 @@ type updater struct {
 	tools  boundedmap.Map[struct{}]
 	last   place // the block of the last text
 
-	mu   sync.Mutex
-	mode string // the last mode that the editor knows of
+	context runnerscripts.UsageUpdate // the last one of the agent's own conversation
+	cost    float64                   // of the session so far, in US dollars
 }
 
 // maxSent is how many bytes an updater remembers in each map.
@@ -39,8 +41,8 @@ type place struct {
 	block string
 }
 
-func newUpdater(p *paths, log hclog.Logger, mode string) *updater {
-	t := &updater{paths: p, log: log, mode: mode}
+func newUpdater(p *paths, log hclog.Logger, of *choices) *updater {
+	t := &updater{paths: p, log: log, choices: of}
 	t.blocks.Max, t.tools.Max = maxSent, maxSent
 	return t
 }
@@ -65,13 +67,27 @@ func (t *updater) update(ev runnerscripts.Event) (acp.SessionUpdate, bool) {
 		return acp.SessionUpdate{AvailableCommandsUpdate: &u}, ok
 	case runnerscripts.TypeModeUpdate:
 		m, ok := payload[runnerscripts.ModeUpdate](t, ev)
-		return acp.SessionUpdate{CurrentModeUpdate: &acp.SessionCurrentModeUpdate{
-			CurrentModeId: acp.SessionModeId(m.CurrentModeID),
-		}}, ok && t.setMode(m.CurrentModeID)
+		return currentMode(m.CurrentModeID), ok && t.choices.set(m.CurrentModeID, "", nil)
+	case runnerscripts.TypeOptionsChanged:
+		o, ok := payload[runnerscripts.OptionsChanged](t, ev)
+		return currentMode(o.Mode), ok && t.choices.set(o.Mode, o.Model, nil)
+	case runnerscripts.TypeSessionInitialized:
+		i, ok := payload[runnerscripts.SessionInitialized](t, ev)
+		return currentMode(i.Mode), ok && t.choices.set(i.Mode, i.Model, i.Models)
 	case runnerscripts.TypeUsageUpdate:
-		u, ok := payload[runnerscripts.UsageUpdate](t, ev)
-		return acp.SessionUpdate{UsageUpdate: &acp.SessionUsageUpdate{Size: int(u.Size), Used: int(u.Used)}},
-			ok && u.Size > 0 && isMain(ev)
+		used, ok := payload[runnerscripts.UsageUpdate](t, ev)
+		if !ok || !isMain(ev) {
+			return acp.SessionUpdate{}, false
+		}
+		t.context = used
+		return t.usage()
+	case runnerscripts.TypeSessionInfo:
+		i, ok := payload[runnerscripts.SessionInfo](t, ev)
+		return acp.SessionUpdate{SessionInfoUpdate: &acp.SessionSessionInfoUpdate{Title: given(visible.Line(i.Title))}},
+			ok && i.Title != "" && isMain(ev)
+	case runnerscripts.TypeQueryCompleted, runnerscripts.TypeQueryFailed:
+		t.note(ev)
+		return t.spent(ev)
 	}
 	t.note(ev)
 	return acp.SessionUpdate{}, false
@@ -102,15 +118,58 @@ func isMain(ev runnerscripts.Event) bool {
 	return ev.ConversationID == "" || ev.ConversationID == runnerscripts.MainConversation
 }
 
-// setMode sets the current mode and reports whether it has changed.
-func (t *updater) setMode(mode string) bool {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	news := mode != "" && mode != t.mode
-	if news {
-		t.mode = mode
+func currentMode(mode string) acp.SessionUpdate {
+	return acp.SessionUpdate{CurrentModeUpdate: &acp.SessionCurrentModeUpdate{CurrentModeId: acp.SessionModeId(mode)}}
+}
+
+// prompt returns the update for the prompt of a query.
+func (t *updater) prompt(ev runnerscripts.Event) (acp.SessionUpdate, bool) {
+	q, ok := payload[runnerscripts.QueryStarted](t, ev)
+	if !ok {
+		return acp.SessionUpdate{}, false
 	}
-	return news
+	return t.said(ev.QueryID, q.Prompt)
+}
+
+// said returns the update for a prompt.
+func (t *updater) said(query, prompt string) (acp.SessionUpdate, bool) {
+	t.last = place{} // the answer to another prompt is another message
+	u := acp.UpdateUserMessage(acp.TextBlock(prompt))
+	u.UserMessageChunk.MessageId = given(query)
+	return u, prompt != ""
+}
+
+// used sets what the session has used so far.
+func (t *updater) used(state session.State) {
+	t.context = runnerscripts.UsageUpdate{Used: state.ContextUsed, Size: state.ContextSize}
+	t.cost = state.Usage.CostUSD
+}
+
+// usage returns the update for what the session has used so far.
+func (t *updater) usage() (acp.SessionUpdate, bool) {
+	u := &acp.SessionUsageUpdate{Size: int(t.context.Size), Used: int(t.context.Used)}
+	if t.cost > 0 {
+		u.Cost = &acp.Cost{Amount: t.cost, Currency: "USD"}
+	}
+	return acp.SessionUpdate{UsageUpdate: u}, t.context.Size > 0
+}
+
+// spent adds the cost of a query that has ended. Both ends of a query carry its usage under the same name.
+func (t *updater) spent(ev runnerscripts.Event) (acp.SessionUpdate, bool) {
+	p, ok := payload[struct {
+		Usage runnerscripts.Usage `json:"usage"`
+	}](t, ev)
+	t.cost += p.Usage.CostUSD
+	u, known := t.usage()
+	return u, ok && known && p.Usage.CostUSD > 0
+}
+
+// messageID returns the ID of a message. It is the same whenever the session is loaded.
+func messageID(kind runnerscripts.EventType, block string) *string {
+	if block == "" {
+		return nil
+	}
+	return given(uuid.NewSHA1(uuid.Nil, []byte(string(kind)+" "+block)).String())
 }
 
 // text returns the new part of a message or thought. The editor joins all chunks, so a block
@@ -132,10 +191,15 @@ func (t *updater) text(ev runnerscripts.Event) (acp.SessionUpdate, bool) {
 		}
 		block = acp.TextBlock(news)
 	}
+	id := messageID(ev.Type, c.BlockID)
 	if ev.Type == runnerscripts.TypeAgentThought {
-		return acp.UpdateAgentThought(block), ok
+		u := acp.UpdateAgentThought(block)
+		u.AgentThoughtChunk.MessageId = id
+		return u, ok
 	}
-	return acp.UpdateAgentMessage(block), ok
+	u := acp.UpdateAgentMessage(block)
+	u.AgentMessageChunk.MessageId = id
+	return u, ok
 }
 
 // news returns the part of a block that the editor does not have yet. Sent text cannot be

@@ -1,4 +1,4 @@
-package acp
+package acpserver
 
 import (
 	"encoding/json"
@@ -57,7 +57,7 @@ func TestTheEditorGetsNoTextTwice(t *testing.T) {
 		"the usage of the context comes in the middle": {[]rs.Event{say("a", "one"), event(t, rs.TypeUsageUpdate, rs.UsageUpdate{Used: 1}), say("a", " two")}, "one two"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tell := newUpdater(&paths{folder: "/f"}, hclog.NewNullLogger(), "")
+			tell := newUpdater(&paths{folder: "/f"}, hclog.NewNullLogger(), new(choices))
 			var got strings.Builder
 			for _, ev := range c.events {
 				u, ok := tell.update(ev)
@@ -84,7 +84,7 @@ func TestUpdatesAreOfTheProtocol(t *testing.T) {
 	old := "old"
 	p := &paths{folder: "/home/me/project"}
 	p.found("/workspace")
-	tell := newUpdater(p, hclog.NewNullLogger(), "default")
+	tell := newUpdater(p, hclog.NewNullLogger(), &choices{mode: "default"})
 	sub := event(t, rs.TypeToolCall, rs.ToolCall{ToolCallID: "s", Name: "Read", Kind: rs.ToolRead})
 	sub.ConversationID = "1"
 	for _, c := range []struct {
@@ -115,9 +115,16 @@ func TestUpdatesAreOfTheProtocol(t *testing.T) {
 		{event(t, rs.TypeUsageUpdate, rs.UsageUpdate{Used: 5, Size: 10}), `{"sessionUpdate":"usage_update","size":10,"used":5}`},
 		{
 			event(t, rs.TypeAgentMessage, rs.ContentChunk{BlockID: "i", Content: rs.Content{Type: "image", Data: "aGk=", MimeType: "image/png"}}),
-			`{"content":{"data":"aGk=","mimeType":"image/png","type":"image"},"sessionUpdate":"agent_message_chunk"}`,
+			`{"content":{"data":"aGk=","mimeType":"image/png","type":"image"},"messageId":"e184b92f-2015-5b66-93b7-ba7ebbfcf911","sessionUpdate":"agent_message_chunk"}`,
 		},
 		{event(t, rs.TypeQueryCompleted, rs.QueryCompleted{}), ""},
+		{
+			event(t, rs.TypeQueryFailed, rs.QueryFailed{Usage: rs.Usage{CostUSD: 0.5}}),
+			`{"cost":{"amount":0.5,"currency":"USD"},"sessionUpdate":"usage_update","size":10,"used":5}`,
+		},
+		{event(t, rs.TypeSessionInfo, rs.SessionInfo{Title: "Mend it"}), `{"sessionUpdate":"session_info_update","title":"Mend it"}`},
+		{event(t, rs.TypeOptionsChanged, rs.OptionsChanged{Model: "m"}), ""},
+		{event(t, rs.TypeOptionsChanged, rs.OptionsChanged{Mode: "default"}), `{"currentModeId":"default","sessionUpdate":"current_mode_update"}`},
 		{event(t, rs.TypeError, rs.ErrorInfo{Message: "x"}), ""},
 	} {
 		u, ok := tell.update(c.ev)
@@ -208,7 +215,11 @@ func TestACancelledPromptEndsCancelledHoweverTheAgentEnded(t *testing.T) {
 		if c.err != nil {
 			result = rs.QueryCompleted{}
 		}
-		got, err := ending(c.cancelled, result, c.err)
+		var cancelled error
+		if c.cancelled {
+			cancelled = errCancelled
+		}
+		got, err := ending(cancelled, result, c.err)
 		if got.StopReason != c.want || !errors.Is(err, c.wantErr) || (got.Usage != nil) != (c.err == nil) {
 			t.Errorf("%s: %+v, %v", c.name, got, err)
 		}

@@ -1,4 +1,4 @@
-package acp
+package acpserver
 
 import (
 	"cmp"
@@ -23,7 +23,7 @@ func (s *server) prompt(ctx context.Context, params json.RawMessage) (work, erro
 	if err != nil {
 		return nil, err
 	}
-	c, err := s.find(req.SessionId)
+	c, err := s.opened(req.SessionId)
 	if err != nil {
 		return nil, err
 	}
@@ -31,16 +31,20 @@ func (s *server) prompt(ctx context.Context, params json.RawMessage) (work, erro
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancelCause(ctx)
 	if !c.begin(cancel) {
-		cancel()
+		cancel(nil)
 		return nil, &acp.RequestError{
 			Code: codeInvalidRequest, Message: fmt.Sprintf("wait for the prompt that session %s works on, or cancel it", c.id),
+			Data: map[string]any{"code": "session_busy"},
 		}
 	}
-	return func() (any, error) {
-		defer cancel()
-		result, err := s.converse(ctx, c, text)
+	if trace, ok := req.Meta[traceKey].(string); ok {
+		s.log.Debug("a prompt has come", "session", c.id, traceKey, trace)
+	}
+	return func(life context.Context) (any, error) {
+		defer cancel(nil)
+		result, err := s.converse(ctx, life, c, text)
 		c.end()
 		if err != nil {
 			return nil, err
@@ -49,8 +53,11 @@ func (s *server) prompt(ctx context.Context, params json.RawMessage) (work, erro
 	}, nil
 }
 
+// errCancelled: the client has cancelled the prompt with session/cancel.
+var errCancelled = errors.New("the prompt was cancelled")
+
 // begin makes a prompt the running one. It returns false if another prompt runs.
-func (c *conversation) begin(cancel context.CancelFunc) bool {
+func (c *conversation) begin(cancel context.CancelCauseFunc) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.cancel != nil {
@@ -66,22 +73,36 @@ func (c *conversation) end() {
 	c.cancel = nil
 }
 
+// busy reports whether a prompt of the client runs.
+func (c *conversation) busy() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cancel != nil
+}
+
 // cancelPrompt cancels the running prompt, if there is one.
 func (c *conversation) cancelPrompt() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.cancel != nil {
-		c.cancel()
+		c.cancel(errCancelled)
 	}
 }
 
-// converse runs a prompt and returns its outcome. It interrupts the agent when ctx is done.
-func (s *server) converse(ctx context.Context, c *conversation, text string) (acp.PromptResponse, error) {
-	// The editor gets the end of a cancelled prompt too.
-	telling := context.WithoutCancel(ctx)
-	turn, err := c.agent.Prompt(telling, text)
-	if errors.Is(err, session.ErrClosed) && ctx.Err() != nil {
-		return acp.PromptResponse{StopReason: acp.StopReasonCancelled}, nil
+// cancelled returns why the client has cancelled a prompt; nil if it has not.
+func cancelled(ctx context.Context) error {
+	if cause := context.Cause(ctx); errors.Is(cause, errCancelled) || errors.Is(cause, errWithdrawn) {
+		return cause
+	}
+	return nil
+}
+
+// converse runs a prompt and returns its outcome, when the client has all events of it. It interrupts the agent when the client
+// cancels the prompt. If the connection ends, the query goes on without the client.
+func (s *server) converse(ctx, life context.Context, c *conversation, text string) (acp.PromptResponse, error) {
+	turn, told, err := c.send(life, text)
+	if errors.Is(err, session.ErrClosed) && cancelled(ctx) != nil {
+		return ending(cancelled(ctx), runnerscripts.QueryCompleted{StopReason: runnerscripts.StopCancelled}, nil)
 	}
 	if err != nil {
 		return acp.PromptResponse{}, err
@@ -91,45 +112,59 @@ func (s *server) converse(ctx context.Context, c *conversation, text string) (ac
 	stopping.Go(func() {
 		select {
 		case <-ended:
+			return
 		case <-ctx.Done():
-			if err := turn.Interrupt(telling); err != nil && !errors.Is(err, session.ErrClosed) {
-				s.log.Warn("the agent could not be interrupted", "session", c.id, "error", err)
-			}
+		}
+		if cancelled(ctx) == nil {
+			return
+		}
+		if err := turn.Interrupt(life); err != nil && !errors.Is(err, session.ErrClosed) {
+			s.log.Warn("the agent could not be interrupted", "session", c.id, "error", err)
 		}
 	})
-	result, err := turn.Wait(telling)
+	result, err := turn.Wait(life)
 	close(ended)
 	stopping.Wait()
-	c.asking.withdraw()
-	return ending(ctx.Err() != nil, result, err)
+	told(life)
+	return ending(cancelled(ctx), result, err)
+}
+
+// send sends a prompt to the agent. told waits until the client has the events of the query, or gets no more.
+func (c *conversation) send(life context.Context, text string) (turn *session.Turn, told func(context.Context), err error) {
+	agent, read, err := c.attach(life)
+	if err != nil {
+		return nil, nil, err
+	}
+	c.sending.Lock()
+	defer c.sending.Unlock()
+	if turn, err = agent.Prompt(life, text); err != nil {
+		return nil, nil, err
+	}
+	last := make(chan struct{})
+	c.own[turn.ID()] = last
+	return turn, func(life context.Context) {
+		select {
+		case <-last:
+		case <-read:
+		case <-life.Done():
+		}
+	}, nil
 }
 
 // ending returns the answer to a prompt. A prompt that was cancelled before its end is answered
 // as cancelled, as the protocol demands, even if the agent completed or failed before the
 // interrupt reached it.
-func ending(cancelled bool, result runnerscripts.QueryCompleted, err error) (acp.PromptResponse, error) {
-	if q := new(session.QueryError); err != nil && (!cancelled || !errors.As(err, &q)) {
+func ending(cancelled error, result runnerscripts.QueryCompleted, err error) (acp.PromptResponse, error) {
+	if q := new(session.QueryError); err != nil && (cancelled == nil || !errors.As(err, &q)) {
 		return acp.PromptResponse{}, err
 	}
-	if cancelled {
+	if errors.Is(cancelled, errWithdrawn) {
+		return acp.PromptResponse{}, errWithdrawn
+	}
+	if cancelled != nil {
 		result.StopReason = runnerscripts.StopCancelled
 	}
 	return acp.PromptResponse{StopReason: stopReason(result.StopReason), Usage: usage(result.Usage)}, nil
-}
-
-// take sends an event to the editor. The agent waits for it.
-func (c *conversation) take(ctx context.Context, ev runnerscripts.Event) error {
-	switch ev.Type {
-	case runnerscripts.TypePermissionRequest:
-		c.ask(ctx, ev)
-	case runnerscripts.TypePermissionResolved:
-		c.asking.resolved(ev)
-	default:
-		if u, ok := c.updater.update(ev); ok {
-			return c.server.tell(ctx, c.id, u)
-		}
-	}
-	return nil
 }
 
 func stopReason(r runnerscripts.StopReason) acp.StopReason {
@@ -164,13 +199,13 @@ func (p *paths) text(blocks []acp.ContentBlock) (string, error) {
 			text.WriteString(p.link("", r.Uri))
 			fmt.Fprintf(&context, "\n\n<context ref=%q>\n%s\n</context>", p.reference(r.Uri), r.Text)
 		case b.Resource != nil:
-			return "", invalid("prompt[%d]: only text can be embedded; link to the resource instead", i)
+			return "", Invalid("prompt[%d]: only text can be embedded; link to the resource instead", i)
 		default:
-			return "", invalid("prompt[%d]: agents in sandboxes take only text, links and embedded texts; leave it out, or link to it", i)
+			return "", Invalid("prompt[%d]: agents in sandboxes take only text, links and embedded texts; leave it out, or link to it", i)
 		}
 	}
 	if strings.TrimSpace(text.String()) == "" {
-		return "", invalid("the prompt is empty; say what the agent should do")
+		return "", Invalid("the prompt is empty; say what the agent should do")
 	}
 	return text.String() + context.String(), nil
 }

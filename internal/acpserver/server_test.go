@@ -1,4 +1,4 @@
-package acp
+package acpserver
 
 import (
 	"bufio"
@@ -17,8 +17,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/agentenv-dev/agentenv/environment"
-	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
+	"github.com/agentenv-dev/agentenv/session/store"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -56,19 +56,33 @@ func serve(t *testing.T, create func(context.Context) error) *wire {
 	})
 }
 
-// serveSessions serves sessions with one configuration.
+// serveSessions serves sessions with one configuration, in a store of their own.
 func serveSessions(t *testing.T, of session.Config) *wire {
+	t.Helper()
+	return serveStored(t, store.NewMemory(), of)
+}
+
+func serveStored(t *testing.T, st store.Store, of session.Config) *wire {
+	t.Helper()
+	host, err := session.NewHost(session.HostConfig{Store: st, Session: session.Config{
+		Create: of.Create, Environment: environment.Config{OnPermission: environment.AnswerLater},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return connect(t, Config{Name: "test", Host: host, EndHost: true, Configure: func(context.Context, Request) (session.Config, error) { return of, nil }})
+}
+
+// connect serves a connection.
+func connect(t *testing.T, cfg Config) *wire {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	in, feed := io.Pipe()
 	out, drain := io.Pipe()
 	w := &wire{t: t, in: feed, lines: bufio.NewReader(out), served: make(chan error, 1), cancel: cancel}
-	cfg := Config{Name: "test", Configure: func(_ context.Context, folder string, _ []runnerscripts.MCPServer) (session.Config, error) {
-		return of, nil
-	}}
 	var serving sync.WaitGroup
 	serving.Go(func() {
-		err := Serve(ctx, cfg, in, drain)
+		err := Serve(ctx, cfg, Lines(in, drain))
 		_ = drain.Close() // always nil
 		w.served <- err
 	})
@@ -126,7 +140,9 @@ func TestACancellationRightAfterThePromptCancelsIt(t *testing.T) {
 			cancel = fmt.Sprintf(`{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":%d}}`, i)
 		}
 		w.send(promptLine(fmt.Sprint(i), id), cancel)
-		if r := w.next(); string(r.ID) != fmt.Sprint(i) || r.Result.StopReason != acp.StopReasonCancelled {
+		r := w.next()
+		withdrawn := r.Error != nil && r.Error.Code == codeCancelled
+		if string(r.ID) != fmt.Sprint(i) || withdrawn != (i%2 == 1) || (r.Result.StopReason == acp.StopReasonCancelled) == withdrawn {
 			t.Fatalf("prompt %d: %+v, %v", i, r, r.Error)
 		}
 	}
@@ -209,7 +225,7 @@ func TestServeEndsWhenTheEditorDoesNotRead(t *testing.T) {
 	out, drain := io.Pipe()
 	_ = out.Close() // always nil
 	served := make(chan error, 1)
-	go func() { served <- Serve(t.Context(), Config{}, in, drain) }()
+	go func() { served <- Serve(t.Context(), Config{}, Lines(in, drain)) }()
 	if _, err := io.WriteString(feed, "{\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -221,8 +237,8 @@ func TestServeEndsWhenTheEditorDoesNotRead(t *testing.T) {
 
 func TestAMessageThatIsTooLongEndsTheConnectionInWords(t *testing.T) {
 	endless := io.MultiReader(strings.NewReader(`{"method":"`), blanks{})
-	err := Serve(t.Context(), Config{}, endless, io.Discard)
-	if err == nil || !strings.Contains(err.Error(), "read from the editor") {
+	err := Serve(t.Context(), Config{}, Lines(endless, io.Discard))
+	if err == nil || !strings.Contains(err.Error(), "read from the client") {
 		t.Errorf("it ends with %v", err)
 	}
 }

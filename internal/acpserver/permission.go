@@ -1,4 +1,4 @@
-package acp
+package acpserver
 
 import (
 	"context"
@@ -14,10 +14,8 @@ import (
 	"github.com/agentenv-dev/agentenv/session"
 )
 
-// questions are the permission requests that the editor has not answered.
+// questions are the permission requests that the client has not answered.
 type questions struct {
-	waiting sync.WaitGroup
-
 	mu   sync.Mutex
 	open map[string]context.CancelFunc // by the id of the request
 }
@@ -35,7 +33,7 @@ func (q *questions) add(ctx context.Context, id string) (context.Context, contex
 	return ctx, cancel
 }
 
-// resolved withdraws a question that was resolved without the editor.
+// resolved withdraws a question that was resolved without the client.
 func (q *questions) resolved(ev runnerscripts.Event) {
 	r, err := runnerscripts.Payload[runnerscripts.PermissionResolved](ev)
 	if err != nil {
@@ -49,40 +47,56 @@ func (q *questions) resolved(ev runnerscripts.Event) {
 	}
 }
 
-// withdraw withdraws all open questions and waits for the goroutines that ask them.
+// withdraw withdraws all open questions.
 func (q *questions) withdraw() {
 	q.mu.Lock()
+	defer q.mu.Unlock()
 	for _, cancel := range q.open {
 		cancel()
 	}
 	clear(q.open)
-	q.mu.Unlock()
-	q.waiting.Wait()
 }
 
-// ask asks the editor for permission in a goroutine, so that the agent's other events are sent
-// meanwhile.
-func (c *conversation) ask(ctx context.Context, ev runnerscripts.Event) {
+// ask asks the client for permission in a goroutine, so that the agent's other events are sent meanwhile. It waits until ready
+// is closed; nil means that it need not. If the connection ends, the request stays open for other clients.
+func (c *conversation) ask(ctx context.Context, req runnerscripts.PermissionRequest, ready <-chan struct{}) {
 	s := c.server
-	req, err := runnerscripts.Payload[runnerscripts.PermissionRequest](ev)
-	if err != nil || req.ID == "" {
-		s.log.Warn("a request for permission cannot be read", "session", c.id, "error", err)
-		return
-	}
 	ctx, cancel := c.asking.add(ctx, req.ID)
-	question := acp.RequestPermissionRequest{SessionId: c.id, ToolCall: c.updater.question(req.ToolCall), Options: options(req.Options)}
-	c.asking.waiting.Go(func() {
+	put := c.question(req)
+	begun := s.begin(func() {
 		defer cancel()
-		res, err := acp.SendRequest[acp.RequestPermissionResponse](s.conn, ctx, acp.ClientMethodSessionRequestPermission, question)
+		if ready != nil {
+			select {
+			case <-ready:
+			case <-ctx.Done():
+			}
+		}
 		if ctx.Err() != nil {
-			return // withdrawn, or answered otherwise
+			return
+		}
+		answer := put(ctx)
+		agent := s.cfg.Host.Opened(string(c.id))
+		if ctx.Err() != nil || agent == nil {
+			return // withdrawn, answered otherwise, or asked again when the session is opened
 		}
 		// Respond resolves the request, which cancels ctx.
-		err = c.agent.Respond(context.WithoutCancel(ctx), req.ID, decision(req, res.Outcome, err))
+		err := agent.Respond(context.WithoutCancel(ctx), req.ID, answer)
 		if err != nil && !errors.Is(err, session.ErrNotPending) && !errors.Is(err, session.ErrClosed) {
 			s.log.Warn("the answer had no effect", "session", c.id, "error", err)
 		}
-	})
+	}, func() {})
+	if !begun {
+		cancel()
+	}
+}
+
+// question returns how to put a request to the user of the client.
+func (c *conversation) question(req runnerscripts.PermissionRequest) func(context.Context) runnerscripts.PermissionDecision {
+	ask := acp.RequestPermissionRequest{SessionId: c.id, ToolCall: c.updater.question(req.ToolCall), Options: options(req.Options)}
+	return func(ctx context.Context) runnerscripts.PermissionDecision {
+		res, err := acp.SendRequest[acp.RequestPermissionResponse](c.server.conn, ctx, acp.ClientMethodSessionRequestPermission, ask)
+		return decision(req, res.Outcome, err)
+	}
 }
 
 // options returns the options that the editor can offer. It drops those of an unknown
