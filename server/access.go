@@ -59,6 +59,9 @@ const ownerKey = "owner"
 // access has the least role of each operation. An operation that is not here makes New fail.
 var access = map[string]Role{
 	"GET /openapi.json": RoleUser,
+	"GET /acp":          RoleUser,
+	"POST /acp":         RoleUser,
+	"DELETE /acp":       RoleUser,
 
 	"POST /team/load":      RoleUser,
 	"POST /session/create": RoleUser,

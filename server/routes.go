@@ -44,6 +44,7 @@ func (s *Server) routes() ([]route, error) {
 	t.stream("GET", one+"/file", "Read a file of the sandbox", "application/octet-stream", s.readFile, "path")
 	t.stream("PUT", one+"/file", "Write a file of the sandbox", "", s.writeFile, "path", "mode", "append", "exclusive", "if_revision")
 	t.stream("GET", one+"/patch", "The changes from one checkpoint to another, for git apply", "text/x-patch", s.patch, "from", "to")
+	acpRoutes(t, s)
 	if s.cfg.Sandboxes {
 		sandboxRoutes(t, s)
 	}

@@ -60,6 +60,9 @@ type Config struct {
 	// Configure changes the configuration of a new session, or refuses it with an error. Nil takes it as it is. The server
 	// sets OnPermission and Logger. POST /team/load calls it, too, and creates nothing.
 	Configure func(ctx context.Context, cfg *session.Config) error
+	// Modes returns the permission modes of an agent, the initial one first, for clients of the Agent Client Protocol. Nil knows
+	// none; agents take any mode then.
+	Modes func(agent string) []string
 	// Logger receives diagnostics; nil discards them.
 	Logger hclog.Logger
 }
@@ -73,6 +76,7 @@ type Server struct {
 	origin http.CrossOriginProtection
 	once   once
 	boxes  boxes
+	peers  peers
 	rates  rates
 	// forwarding makes the requests to other servers.
 	forwarding http.Transport
@@ -123,6 +127,7 @@ func Sessions(log hclog.Logger) session.Config {
 // Serve calls it by itself.
 func (s *Server) Close(ctx context.Context) {
 	s.Drain()
+	s.peers.stop()
 	s.boxes.stop(ctx)
 	s.forwarding.CloseIdleConnections()
 }

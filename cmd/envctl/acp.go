@@ -86,12 +86,7 @@ func (f *acpFlags) run(ctx context.Context) (err error) {
 		Name: "agentenv", Title: fmt.Sprintf("agentenv (%s, %s)", cfg.Agent.Name, cfg.Sandbox.Type), Version: currentVersion().Version,
 		Host: host, EndHost: true, Logger: cfg.Logger,
 		Directories: cfg.Sandbox.UsesHostFolder() && !cfg.Sandbox.HasImage(), // the agent works on this machine
-		Modes: func(agent string) []string {
-			if agent == cfg.Agent.Name {
-				return agentModes(cfg.Agent)
-			}
-			return agentModes(runnerscripts.Agent{Name: agent})
-		},
+		Modes:       modesOf(cfg.Agent),
 		Configure: func(_ context.Context, r acpserver.Request) (session.Config, error) {
 			if err := checkFolder(r.Folder); err != nil {
 				return session.Config{}, err
@@ -101,6 +96,16 @@ func (f *acpFlags) run(ctx context.Context) (err error) {
 			return session.Config{Environment: own}, nil
 		},
 	}, acpserver.Lines(f.app.in, f.app.out))
+}
+
+// modesOf returns a function that returns the permission modes of an agent. a is the agent of the configuration.
+func modesOf(a runnerscripts.Agent) func(string) []string {
+	return func(name string) []string {
+		if name == a.Name {
+			return agentModes(a)
+		}
+		return agentModes(runnerscripts.Agent{Name: name})
+	}
 }
 
 // checkFolder returns an error if a session cannot work in a folder.

@@ -25,8 +25,8 @@ type nodeReport struct {
 	Exit        any
 }
 
-// officialClient runs the official ACP client as the editor, in a folder.
-func officialClient(t *testing.T, dir string, args ...string) (report nodeReport) {
+// nodeModules returns the folder of the official client.
+func nodeModules(t *testing.T) string {
 	t.Helper()
 	modules, err := filepath.Abs(filepath.Join("..", "..", "e2e", "agents"))
 	if err != nil {
@@ -35,6 +35,13 @@ func officialClient(t *testing.T, dir string, args ...string) (report nodeReport
 	if _, err := os.Stat(filepath.Join(modules, "node_modules", "@agentclientprotocol", "sdk")); err != nil {
 		t.Fatal("run \"npm ci --prefix e2e/agents\" in the repository first: it installs the client that this test runs: ", err)
 	}
+	return modules
+}
+
+// officialClient runs the official ACP client as the editor, in a folder.
+func officialClient(t *testing.T, dir string, args ...string) (report nodeReport) {
+	t.Helper()
+	modules := nodeModules(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "node", append([]string{"testdata/acp/client.mjs", modules, dir, "envctl", "acp"}, args...)...)

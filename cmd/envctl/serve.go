@@ -107,7 +107,9 @@ func (f *serveFlags) run(ctx context.Context) (err error) {
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
-	srv, err := server.New(server.Config{Host: host, Token: token, Authenticate: issued, Sandboxes: true, Defaults: cfg, Logger: log})
+	srv, err := server.New(server.Config{
+		Host: host, Token: token, Authenticate: issued, Sandboxes: true, Defaults: cfg, Logger: log, Modes: modesOf(cfg.Agent),
+	})
 	if err != nil {
 		return errors.Join(err, l.Close(), host.Shutdown(ctx))
 	}
