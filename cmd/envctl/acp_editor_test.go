@@ -30,6 +30,9 @@ type editor struct {
 	// permit answers permission requests; nil allows them once.
 	permit func(ctx context.Context, req acp.RequestPermissionRequest) acp.RequestPermissionOutcome
 
+	// fill answers forms.
+	fill func(acp.UnstableCreateElicitationForm) acp.UnstableCreateElicitationResponse
+
 	mu      sync.Mutex
 	updates []acp.SessionNotification
 	more    chan struct{} // closed and replaced when there is another update
@@ -232,6 +235,26 @@ func (e *editor) RequestPermission(ctx context.Context, req acp.RequestPermissio
 		permit = choosing(acp.PermissionOptionKindAllowOnce)
 	}
 	return acp.RequestPermissionResponse{Outcome: permit(ctx, req)}, nil
+}
+
+// showForms tells envctl that the editor shows forms.
+func (e *editor) showForms(fill func(acp.UnstableCreateElicitationForm) acp.UnstableCreateElicitationResponse) {
+	e.t.Helper()
+	e.fill = fill
+	_, err := e.Initialize(e.ctx(), acp.InitializeRequest{ProtocolVersion: acp.ProtocolVersionNumber, ClientCapabilities: acp.ClientCapabilities{
+		Elicitation: &acp.ElicitationCapabilities{Form: &acp.ElicitationFormCapabilities{}},
+	}})
+	if err != nil {
+		e.t.Fatal(err)
+	}
+}
+
+func (e *editor) UnstableCreateElicitation(_ context.Context, req acp.UnstableCreateElicitationRequest) (acp.UnstableCreateElicitationResponse, error) {
+	return e.fill(*req.Form), nil
+}
+
+func (*editor) UnstableCompleteElicitation(context.Context, acp.UnstableCompleteElicitationNotification) error {
+	return nil
 }
 
 // choosing returns a function that answers with the option of a kind.

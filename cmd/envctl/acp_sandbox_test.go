@@ -213,6 +213,51 @@ func TestClaudeAsksTheEditor(t *testing.T) {
 	}
 }
 
+// TestClaudeAsksForWords checks that a question of the agent is a form of an editor that shows forms.
+func TestClaudeAsksForWords(t *testing.T) {
+	alone(t)
+	t.Setenv("PATH", os.Getenv("PATH")+string(os.PathListSeparator)+filepath.Dir(testagents.Claude(t)))
+	t.Setenv("ANTHROPIC_API_KEY", "not-a-real-key")
+	t.Setenv("ANTHROPIC_BASE_URL", startModel(t, ""))
+	e := startEditor(t, "--agent", "claude")
+	var asked []acp.UnstableCreateElicitationForm
+	answer := acp.UnstableCreateElicitationResponse{Accept: &acp.UnstableCreateElicitationAccept{Action: "accept", Content: map[string]any{"answer01": "Blue"}}}
+	e.showForms(func(f acp.UnstableCreateElicitationForm) acp.UnstableCreateElicitationResponse {
+		asked = append(asked, f)
+		return answer
+	})
+	e.permit = func(context.Context, acp.RequestPermissionRequest) acp.RequestPermissionOutcome {
+		t.Error("the agent asked for permission")
+		return acp.NewRequestPermissionOutcomeCancelled()
+	}
+	id, _ := e.session()
+	told := func() string {
+		data, err := json.Marshal(e.of(id))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(data)
+	}
+	e.say(id, "ask-user")
+	if got := told(); !strings.Contains(got, `=\"Blue\"`) || len(asked) != 1 {
+		t.Errorf("asked was %+v, and told\n%s", asked, got)
+	}
+	schema, err := json.Marshal(asked[0].RequestedSchema)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = `{"properties":{"answer01":{"description":"Which colour?","oneOf":[{"const":"Red","description":"The warm one","title":"Red"},` +
+		`{"const":"Blue","description":"The cold one","title":"Blue"}],"title":"Colour","type":"string"}},"required":["answer01"],"type":"object"}`
+	if string(schema) != want {
+		t.Errorf("the form is\n%s, not\n%s", schema, want)
+	}
+	answer = acp.UnstableCreateElicitationResponse{Decline: &acp.UnstableCreateElicitationDecline{Action: "decline"}}
+	e.say(id, "ask-user")
+	if got := told(); !strings.Contains(got, "The user did not answer.") || len(asked) != 2 {
+		t.Errorf("asked was %+v, and told\n%s", asked, got)
+	}
+}
+
 func TestAnEditorsMCPServersAreInTheProfile(t *testing.T) {
 	alone(t)
 	e := startEditor(t, "--config", file(t, "c.yaml", `

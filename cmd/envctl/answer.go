@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/form"
 	"github.com/agentenv-dev/agentenv/internal/permission"
 	"github.com/agentenv-dev/agentenv/internal/visible"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -176,21 +177,21 @@ func give(ctx context.Context, env *environment.Environment, asked environment.W
 // answerTo returns the decision that an answer of the user means.
 func answerTo(req runnerscripts.PermissionRequest, answer []string) (d runnerscripts.PermissionDecision, err error) {
 	only := answer[0]
-	form, isForm := formOf(req)
+	asked, isForm := form.Of(req)
 	switch {
 	case len(answer) == 1 && only == answerReject:
 		d = req.Reject("")
 	case isForm:
-		if len(answer) != len(form.questions) {
-			return d, fmt.Errorf("the agent asks %s; give an answer to each, or %s", plural(len(form.questions), "question"), answerReject)
+		if len(answer) != len(asked.Questions) {
+			return d, fmt.Errorf("the agent asks %s; give an answer to each, or %s", plural(len(asked.Questions), "question"), answerReject)
 		}
 		given := make([][]string, len(answer))
-		for i, q := range form.questions {
-			if given[i], err = q.answers(answer[i]); err != nil {
+		for i, q := range asked.Questions {
+			if given[i], err = formAnswers(q, answer[i]); err != nil {
 				return d, err
 			}
 		}
-		d, err = form.decision(req, given)
+		d, err = asked.Decision(req, given)
 	case len(answer) > 1:
 		return d, fmt.Errorf("there is one question, and %d answers; quote an answer of several words", len(answer))
 	case only == answerAllow:
@@ -225,10 +226,10 @@ func (f *answerFlags) show(waiting []environment.Waiting, id, workspace string) 
 	}
 	for _, w := range waiting {
 		prompts := []prompt{permissionPrompt(*w.Request, workspace)}
-		if form, ok := formOf(*w.Request); ok {
+		if asked, ok := form.Of(*w.Request); ok {
 			prompts = prompts[:0]
-			for i := range form.questions {
-				prompts = append(prompts, form.prompt(i))
+			for i := range asked.Questions {
+				prompts = append(prompts, formPrompt(asked, i))
 			}
 		}
 		for _, about := range prompts {

@@ -72,7 +72,7 @@ func TestAnAnswerIsAnOptionOrWords(t *testing.T) {
 	req := runnerscripts.PermissionRequest{ID: "r", Options: []runnerscripts.PermissionOption{
 		{OptionID: "once", Kind: runnerscripts.AllowOnce}, {OptionID: "mine", Kind: runnerscripts.AllowAlways}, {OptionID: "no", Kind: runnerscripts.RejectOnce},
 	}}
-	asks := request{Call: runnerscripts.ToolCall{Name: claudeAsks, Kind: runnerscripts.ToolOther, RawInput: json.RawMessage(`{"questions":[{"question":"Which?","options":[{"label":"a"},{"label":"b"}]},{"question":"Why?"}]}`)}}
+	asks := request{Call: runnerscripts.ToolCall{Name: "AskUserQuestion", Kind: runnerscripts.ToolOther, RawInput: json.RawMessage(`{"questions":[{"question":"Which?","options":[{"label":"a"},{"label":"b"}]},{"question":"Why?"}]}`)}}
 	for _, c := range []struct {
 		req    runnerscripts.PermissionRequest
 		answer []string

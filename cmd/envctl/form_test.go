@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/internal/form"
 	"github.com/agentenv-dev/agentenv/internal/test/testagents"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -79,8 +80,8 @@ func TestAQuestionOfARealAgentIsAnsweredOnATerminal(t *testing.T) {
 
 func TestOnlyAQuestionIsAskedLikeOne(t *testing.T) {
 	const questions = `{"questions":[{"question":"Which?","options":[{"label":"Red"}]}]}`
-	call := runnerscripts.ToolCall{Name: claudeAsks, Kind: runnerscripts.ToolOther, RawInput: json.RawMessage(questions)}
-	if _, ok := formOf(runnerscripts.PermissionRequest{ToolCall: call}); !ok {
+	call := runnerscripts.ToolCall{Name: "AskUserQuestion", Kind: runnerscripts.ToolOther, RawInput: json.RawMessage(questions)}
+	if _, ok := form.Of(runnerscripts.PermissionRequest{ToolCall: call}); !ok {
 		t.Error("a question is not known as one")
 	}
 	for name, change := range map[string]func(*runnerscripts.ToolCall){
@@ -96,15 +97,15 @@ func TestOnlyAQuestionIsAskedLikeOne(t *testing.T) {
 	} {
 		other := call
 		change(&other)
-		if _, ok := formOf(runnerscripts.PermissionRequest{ToolCall: other}); ok {
+		if _, ok := form.Of(runnerscripts.PermissionRequest{ToolCall: other}); ok {
 			t.Errorf("%s is asked like a question", name)
 		}
 	}
 }
 
 func TestSeveralAnswersAreUnderstood(t *testing.T) {
-	f, ok := formOf(runnerscripts.PermissionRequest{ToolCall: runnerscripts.ToolCall{
-		Name: openCodeAsks, Kind: runnerscripts.ToolOther,
+	f, ok := form.Of(runnerscripts.PermissionRequest{ToolCall: runnerscripts.ToolCall{
+		Name: "question", Kind: runnerscripts.ToolOther,
 		RawInput: json.RawMessage(`{"questions":[{"question":"Which?","multiple":true,"options":[{"label":"Red"},{"label":"Blue"}]}]}`),
 	}})
 	if !ok {
@@ -113,7 +114,7 @@ func TestSeveralAnswersAreUnderstood(t *testing.T) {
 	for line, want := range map[string][]string{
 		"1,2": {"Red", "Blue"}, "2, 2": {"Blue"}, "1, and green": {"1, and green"}, "3": nil, "1,99999999999999999999": nil,
 	} {
-		if got, err := f.questions[0].answers(line); !slices.Equal(got, want) || err == nil != (want != nil) {
+		if got, err := formAnswers(f.Questions[0], line); !slices.Equal(got, want) || err == nil != (want != nil) {
 			t.Errorf("%q is understood as %q, %v", line, got, err)
 		}
 	}

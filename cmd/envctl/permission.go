@@ -19,6 +19,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/form"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -99,7 +100,7 @@ func (a *answerer) ask(ctx context.Context, req runnerscripts.PermissionRequest)
 	if ctx.Err() != nil {
 		return runnerscripts.PermissionDecision{}
 	}
-	if f, ok := formOf(req); ok {
+	if f, ok := form.Of(req); ok {
 		return a.fill(ctx, req, f)
 	}
 	var workspace string

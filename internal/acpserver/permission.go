@@ -9,6 +9,7 @@ import (
 
 	acp "github.com/coder/acp-go-sdk"
 
+	"github.com/agentenv-dev/agentenv/internal/form"
 	"github.com/agentenv-dev/agentenv/internal/visible"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
@@ -90,8 +91,11 @@ func (c *conversation) ask(ctx context.Context, req runnerscripts.PermissionRequ
 	}
 }
 
-// question returns how to put a request to the user of the client.
+// question returns how to put a request to the user of the client. A form is shown as one if the client can.
 func (c *conversation) question(req runnerscripts.PermissionRequest) func(context.Context) runnerscripts.PermissionDecision {
+	if f, ok := form.Of(req); ok && c.server.showsForms() {
+		return c.elicit(req, f)
+	}
 	ask := acp.RequestPermissionRequest{SessionId: c.id, ToolCall: c.updater.question(req.ToolCall), Options: options(req.Options)}
 	return func(ctx context.Context) runnerscripts.PermissionDecision {
 		res, err := acp.SendRequest[acp.RequestPermissionResponse](c.server.conn, ctx, acp.ClientMethodSessionRequestPermission, ask)

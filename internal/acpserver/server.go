@@ -215,6 +215,13 @@ func (s *server) initialize(_ context.Context, params json.RawMessage) (work, er
 	}, nil
 }
 
+// showsForms reports whether the client shows forms.
+func (s *server) showsForms() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.forms
+}
+
 func (s *server) authenticate(context.Context, json.RawMessage) (work, error) {
 	return nil, Invalid("agentenv itself needs no authentication; give the agent its key in its environment, for example with --env")
 }
