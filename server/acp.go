@@ -99,16 +99,17 @@ func (s *Server) frames(ctx context.Context, conn *websocket.Conn) acpserver.Str
 			}
 		}
 	}()
+	whole := context.WithoutCancel(ctx) // a context that ends cuts the connection, without a word
 	return &frames{
 		read: func() ([]byte, error) {
-			_, message, err := conn.Read(ctx)
+			_, message, err := conn.Read(whole)
 			if err != nil {
 				return nil, io.EOF // sessions go on without the client, however it has gone
 			}
 			return message, nil
 		},
 		write: func(message []byte) error {
-			bounded, cancel := context.WithTimeout(ctx, writeTimeout)
+			bounded, cancel := context.WithTimeout(whole, writeTimeout)
 			defer cancel()
 			return conn.Write(bounded, websocket.MessageText, bytes.TrimSuffix(message, []byte("\n")))
 		},
