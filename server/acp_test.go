@@ -132,8 +132,13 @@ func TestTheEndOfTheServerEndsItsConnections(t *testing.T) {
 	url, stop := listen(t, newServer(t, nil))
 	c := connectACP(t, "ws"+strings.TrimPrefix(url, "http")+"/acp", "Authorization", "Bearer "+token)
 	c.call(acpInitialize)
+	ended := make(chan error, 1)
+	go func() {
+		_, _, err := c.conn.Read(t.Context())
+		ended <- err
+	}()
 	stop()
-	if _, _, err := c.conn.Read(t.Context()); websocket.CloseStatus(err) != websocket.StatusGoingAway {
+	if err := <-ended; websocket.CloseStatus(err) != websocket.StatusGoingAway {
 		t.Errorf("the connection ends with %v", err)
 	}
 }
