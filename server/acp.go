@@ -49,12 +49,14 @@ func (s *Server) acpGet(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, err)
 		return
 	}
-	ctx, done, err := s.peers.begin(s, r)
+	done, err := s.peers.begin(callerOf(r.Context()))
 	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
 	defer done()
+	ctx, cancel := s.untilDrain(context.WithoutCancel(r.Context()))
+	defer cancel()
 	w.Header().Set(headerConnection, newConnectionID())
 	conn, err := websocket.Accept(w, r, nil)
 	if err != nil {

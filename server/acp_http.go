@@ -147,15 +147,17 @@ func (s *Server) acpConnect(w http.ResponseWriter, r *http.Request, message []by
 		s.fail(w, r, err)
 		return
 	}
-	ctx, done, err := s.peers.begin(s, r)
+	done, err := s.peers.begin(callerOf(r.Context()))
 	if err != nil {
 		s.fail(w, r, err)
 		return
 	}
+	ctx, cancel := s.untilDrain(context.WithoutCancel(r.Context()))
 	p := newPeer(callerOf(r.Context()))
 	s.peers.add(p)
 	go func() {
 		defer done()
+		defer cancel()
 		stop := context.AfterFunc(ctx, p.end)
 		err := serve(ctx, p)
 		stop()

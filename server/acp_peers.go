@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"sync"
 	"time"
 
@@ -37,25 +36,22 @@ type peers struct {
 	work   sync.WaitGroup
 }
 
-// begin begins a connection, which ends when the server stops. The caller must call done.
-func (p *peers) begin(s *Server, r *http.Request) (ctx context.Context, done func(), err error) {
-	caller := callerOf(r.Context())
+// begin begins a connection of a caller, which must end when the server stops, until done is called.
+func (p *peers) begin(caller Caller) (done func(), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
 	case p.closed:
-		return nil, nil, errStopping
+		return nil, errStopping
 	case caller.Role != RoleAdmin && p.counts[caller.Name] >= maxPeers:
-		return nil, nil, fmt.Errorf("%w: %s has %d connections; close some", apierror.ErrTooMany, caller.Name, maxPeers)
+		return nil, fmt.Errorf("%w: %s has %d connections; close some", apierror.ErrTooMany, caller.Name, maxPeers)
 	}
 	if p.counts == nil {
 		p.counts, p.known = make(map[string]int), make(map[string]*peer)
 	}
 	p.counts[caller.Name]++
 	p.work.Add(1)
-	ctx, cancel := s.untilDrain(context.WithoutCancel(r.Context()))
-	return ctx, func() {
-		cancel()
+	return func() {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		if p.counts[caller.Name]--; p.counts[caller.Name] == 0 {

@@ -31,7 +31,7 @@ func connectACP(t *testing.T, url string, headers ...string) *acpClient {
 	for i := 0; i < len(headers); i += 2 {
 		h.Set(headers[i], headers[i+1])
 	}
-	conn, res, err := websocket.Dial(t.Context(), url, &websocket.DialOptions{HTTPHeader: h}) //nolint:bodyclose // it is the connection
+	conn, res, err := websocket.Dial(t.Context(), url, &websocket.DialOptions{HTTPHeader: h})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,10 +122,85 @@ func TestAClientOfTheProtocolHasTheRightsOfItsToken(t *testing.T) {
 	s.SetRate(1)
 	carol := connectACP(t, url, as(server.RoleUser, "carol")...) // the first request
 	carol.refused(acpInitialize, -32600, "too_many")
-	_, res, err := websocket.Dial(t.Context(), url, nil) //nolint:bodyclose // Dial has read it
-	if err == nil || res.StatusCode != 401 {
-		t.Errorf("without a token: %v, %v", res, err)
+	for status, headers := range map[int][]string{401: nil, 403: append(as(server.RoleUser, "alice"), "Origin", "http://evil.example")} {
+		h := map[string][]string{}
+		for i := 0; i < len(headers); i += 2 {
+			h[headers[i]] = []string{headers[i+1]}
+		}
+		if _, res, err := websocket.Dial(t.Context(), url, &websocket.DialOptions{HTTPHeader: h}); err == nil || res.StatusCode != status {
+			t.Errorf("with %q: %v, %v", headers, res, err)
+		}
 	}
+}
+
+// next returns the next message that is.
+func (c *acpClient) next(is func(acpAnswer, string) bool) acpAnswer {
+	c.t.Helper()
+	for {
+		_, data, err := c.conn.Read(c.t.Context())
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		var a acpAnswer
+		if err := json.Unmarshal(data, &a); err != nil {
+			c.t.Fatal(err)
+		}
+		if is(a, string(data)) {
+			return a
+		}
+	}
+}
+
+func (c *acpClient) send(message string) {
+	c.t.Helper()
+	if err := c.conn.Write(c.t.Context(), websocket.MessageText, []byte(message)); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func TestTwoClientsOfOneSession(t *testing.T) {
+	url, _ := listen(t, newServer(t, nil))
+	url = "ws" + strings.TrimPrefix(url, "http") + "/acp"
+	const config = `{"sandbox":"local","agent":{"name":"script","config":{"turns":[
+		{"when":"ask","steps":[{"ask":{"run":["true"]}},{"text":"allowed"}]},{"steps":[{"text":"I sleep"},{"run":["sleep","600"]}]}]}}}`
+	first := connectACP(t, url, "Authorization", "Bearer "+token)
+	first.call(acpInitialize)
+	var id struct{ SessionID string }
+	made := first.call(acpCall("session/new", `{"cwd":"/p","mcpServers":[],"_meta":{"agentenv":{"config":`+config+`}}}`))
+	if err := json.Unmarshal(made.Result, &id); err != nil || made.Error != nil {
+		t.Fatalf("%v, %+v", err, made.Error)
+	}
+	session := `"sessionId":"` + id.SessionID + `"`
+	second := connectACP(t, url, "Authorization", "Bearer "+token)
+	second.call(acpInitialize)
+	if a := second.call(acpCall("session/load", `{`+session+`,"cwd":"/p","mcpServers":[]}`)); a.Error != nil {
+		t.Fatalf("%+v", a.Error)
+	}
+	method := func(name string) func(acpAnswer, string) bool {
+		return func(a acpAnswer, _ string) bool { return a.Method == name }
+	}
+	has := func(text string) func(acpAnswer, string) bool {
+		return func(_ acpAnswer, message string) bool { return strings.Contains(message, text) }
+	}
+	first.send(acpCall("session/prompt", `{`+session+`,"prompt":[{"type":"text","text":"ask"}]}`))
+	first.next(method("session/request_permission"))
+	second.next(has("user_message_chunk")) // what the other one has said
+	asked := second.next(method("session/request_permission"))
+	second.refused(acpCall("session/prompt", `{`+session+`,"prompt":[{"type":"text","text":"x"}]}`), -32600, "session_busy")
+	second.send(`{"jsonrpc":"2.0","id":` + string(asked.ID) + `,"result":{"outcome":{"outcome":"selected","optionId":"allow_once"}}}`)
+	first.next(method("$/cancel_request"))
+	first.next(has(`"stopReason":"end_turn"`))
+	second.next(has(`"allowed"`))
+
+	first.send(acpCall("session/prompt", `{`+session+`,"prompt":[{"type":"text","text":"sleep"}]}`))
+	first.next(has("I sleep"))
+	if err := first.conn.CloseNow(); err != nil {
+		t.Fatal(err)
+	}
+	second.next(has("I sleep"))
+	second.refused(acpCall("session/prompt", `{`+session+`,"prompt":[{"type":"text","text":"x"}]}`), -32600, "session_busy") // it goes on
+	second.send(`{"jsonrpc":"2.0","method":"session/cancel","params":{` + session + `}}`)
+	second.next(has(`"failed"`)) // the command that was stopped
 }
 
 func TestTheEndOfTheServerEndsItsConnections(t *testing.T) {

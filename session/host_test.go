@@ -234,3 +234,36 @@ func TestAHostHasTheForksOfItsSessions(t *testing.T) {
 		t.Errorf("a fork after Shutdown: %v", err)
 	}
 }
+
+func TestASessionIsOpenedWithAChange(t *testing.T) {
+	t.Parallel()
+	st := store.NewMemory()
+	h := host(t, HostConfig{Store: st})
+	s, err := h.Create(t.Context(), scripted(t, memory()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := func(name string) string {
+		t.Helper()
+		if _, err := h.OpenAs(t.Context(), s.ID(), func(cfg *Config) { cfg.Environment.Profile.Name = name }); err != nil {
+			t.Fatal(err)
+		}
+		stored, err := Stored(t.Context(), st, s.ID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stored.Environment.Profile.Name
+	}
+	if got := open("while it is open"); got != "" {
+		t.Errorf("an open session is of %q", got)
+	}
+	if err := h.Unload(t.Context(), s.ID()); err != nil {
+		t.Fatal(err)
+	}
+	if got := open("closed"); got != "closed" {
+		t.Errorf("a closed session is of %q", got)
+	}
+	if _, err := h.OpenAs(t.Context(), "none", func(*Config) { t.Error("a session that is missing is changed") }); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("a missing session: %v", err)
+	}
+}

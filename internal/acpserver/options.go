@@ -42,12 +42,12 @@ func (c *choices) begin(modes []string, state session.State, cfg session.Config)
 	c.all, c.models = nil, state.Models
 	if len(modes) > 0 {
 		c.mode = cmp.Or(c.mode, modes[0])
-		c.all = with1(modes, c.mode) // the agent checks it
+		c.all = including(modes, c.mode) // the agent checks it
 	}
 }
 
-// with1 returns a list with a value, which may be in it.
-func with1(list []string, value string) []string {
+// including returns a list with a value, which may be in it.
+func including(list []string, value string) []string {
 	if slices.Contains(list, value) {
 		return list
 	}
@@ -113,7 +113,7 @@ func (c *choices) options() []acp.SessionConfigOption {
 	var list []acp.SessionConfigOption
 	if len(c.all) > 0 {
 		var modes acp.SessionConfigSelectOptionsUngrouped
-		for _, id := range with1(c.all, c.mode) {
+		for _, id := range including(c.all, c.mode) {
 			modes = append(modes, acp.SessionConfigSelectOption{Name: id, Value: acp.SessionConfigValueId(id)})
 		}
 		list = append(list, option(optionMode, "Permission mode", c.mode, modes))

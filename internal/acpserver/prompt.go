@@ -80,12 +80,25 @@ func (c *conversation) busy() bool {
 	return c.cancel != nil
 }
 
-// cancelPrompt cancels the running prompt, if there is one.
-func (c *conversation) cancelPrompt() {
+// cancelPrompt cancels the running prompt of the client, and returns false if there is none.
+func (c *conversation) cancelPrompt() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.cancel != nil {
-		c.cancel(errCancelled)
+	if c.cancel == nil {
+		return false
+	}
+	c.cancel(errCancelled)
+	return true
+}
+
+// interrupt stops a query whose prompt is not of this connection.
+func (c *conversation) interrupt(ctx context.Context) {
+	agent := c.server.cfg.Host.Opened(string(c.id))
+	if agent == nil {
+		return
+	}
+	if err := agent.Interrupt(ctx); err != nil && !errors.Is(err, session.ErrClosed) {
+		c.server.log.Warn("the agent could not be interrupted", "session", c.id, "error", err)
 	}
 }
 

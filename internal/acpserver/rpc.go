@@ -62,7 +62,7 @@ func (s *server) read(life context.Context, in Stream, feed io.Writer) error {
 		case len(m.ID) > 0:
 			s.request(life, handlers[m.Method], m)
 		default:
-			s.notification(m)
+			s.notification(life, m)
 		}
 	}
 }
@@ -122,7 +122,7 @@ func (s *server) begin(do, locked func()) bool {
 }
 
 // notification handles a message that needs no answer. It ignores unknown ones.
-func (s *server) notification(m message) {
+func (s *server) notification(life context.Context, m message) {
 	switch m.Method {
 	case acp.AgentMethodSessionCancel:
 		var p acp.CancelNotification
@@ -130,8 +130,8 @@ func (s *server) notification(m message) {
 			s.log.Warn("a cancellation cannot be read", "error", err)
 			return
 		}
-		if c := s.find(p.SessionId); c != nil {
-			c.cancelPrompt()
+		if c := s.find(p.SessionId); c != nil && !c.cancelPrompt() {
+			s.begin(func() { c.interrupt(life) }, func() {})
 		}
 	case cancelRequest:
 		var p struct {

@@ -22,6 +22,12 @@ const (
 	traceKey  = "traceparent" // the W3C trace context of the request that created the session
 )
 
+// Limits of what is stored with a session, in bytes.
+const (
+	maxPath  = 4096
+	maxTrace = 256
+)
+
 // sessionRequest is the request session/new, session/load or session/resume. It decodes the servers itself, because
 // acp-go-sdk takes a server that lacks a field for one of another kind.
 type sessionRequest struct {
@@ -54,6 +60,10 @@ func (s *server) sessionRequest(params json.RawMessage) (sessionRequest, []runne
 		return req, nil, err
 	case !filepath.IsAbs(req.Cwd):
 		return req, nil, Invalid("cwd: %q is not absolute; give the absolute path of a folder", req.Cwd)
+	case len(req.Cwd) > maxPath:
+		return req, nil, Invalid("cwd: it has %d bytes; give a path of at most %d", len(req.Cwd), maxPath)
+	case len(req.Meta.Traceparent) > maxTrace:
+		return req, nil, Invalid("_meta.traceparent has %d bytes; give at most %d", len(req.Meta.Traceparent), maxTrace)
 	case len(req.AdditionalDirectories) > 0 && !s.cfg.Directories:
 		return req, nil, Invalid("the sandbox of a session has one folder, cwd; leave additionalDirectories out")
 	}
