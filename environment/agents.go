@@ -292,7 +292,7 @@ func (c Config) checkAgent(ctx context.Context) error {
 	case err != nil:
 		return nil
 	}
-	if _, err := r.Resolve(c.Agent, c.Profile); err != nil {
+	if _, err := r.Resolve(c.Agent, c.Profile); err != nil && len(c.Scripts.SetupSession) == 0 { // which may give it more
 		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	return nil

@@ -40,7 +40,8 @@ asks, chooses the mode, and adds MCP servers, whose commands run in the sandbox.
 
 All sandboxes end when the editor closes standard input. The sessions are stored as those of
 'envctl run': the editor lists and loads them later, and 'envctl sessions ls' shows them. What
-the protocol has no word for is logged with --verbose, the agent's own lines included, which hold the conversation.`,
+the protocol has no word for is logged with --verbose, the agent's own lines included, which
+hold the conversation.`,
 		Example: `  envctl acp --agent claude --sandbox docker
 
   # the settings.json of Zed
