@@ -17,7 +17,7 @@ const (
 	// maxPeers is how many connections a caller that is no admin may have.
 	maxPeers = 64
 	// maxWaiting is how many bytes of messages wait for a client, and stallTimeout how long it may leave them.
-	maxWaiting   = 16 << 20
+	maxWaiting   = 4 << 20
 	stallTimeout = time.Minute
 	// peerTimeout is how long a connection lasts while its client receives no messages.
 	peerTimeout = 2 * time.Minute

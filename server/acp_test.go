@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -303,9 +304,12 @@ func TestOneRequestReceivesTheMessagesOfAConnection(t *testing.T) {
 		t.Errorf("a second one gets %d", res.StatusCode)
 	}
 	do("POST", acpCall("session/list", `{}`), "Acp-Connection-Id", id)
+	lines := bufio.NewReader(stream.Body)
+	if line, err := lines.ReadString('\n'); err != nil || line != `data: {"jsonrpc":"2.0","id":2,"result":{"sessions":[]}}`+"\n" {
+		t.Errorf("received is %q, %v", line, err)
+	}
 	do("DELETE", "", "Acp-Connection-Id", id)
-	all, err := io.ReadAll(stream.Body)
-	if err != nil || !strings.Contains(string(all), `data: {"jsonrpc":"2.0","id":2,"result":{"sessions":[]}}`) {
-		t.Errorf("received is %q, %v", all, err)
+	if rest, err := io.ReadAll(lines); err != nil || strings.TrimSpace(string(rest)) != "" {
+		t.Errorf("the rest is %q, %v", rest, err)
 	}
 }

@@ -77,7 +77,7 @@ func (f *acpFlags) run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, closeStore()) }()
 	host, err := session.NewHost(session.HostConfig{Store: st, Session: session.Config{Environment: environment.Config{
-		OnPermission: environment.AnswerLater, Logger: cfg.Logger,
+		OnPermission: environment.AnswerLater, PermissionTimeout: -1, Logger: cfg.Logger, // the editor asks the user, who may take any time
 		Agent: environment.Agent{Env: cfg.Agent.Env}, // which no session stores
 	}}})
 	if err != nil {
@@ -93,7 +93,7 @@ func (f *acpFlags) run(ctx context.Context) (err error) {
 				return session.Config{}, err
 			}
 			own := inFolder(cfg, r.Folder)
-			own.PermissionTimeout = -1 // the editor asks the user, who may take any time
+			own.PermissionTimeout = -1
 			return session.Config{Environment: own}, nil
 		},
 	}, acpserver.Lines(f.app.in, f.app.out))
