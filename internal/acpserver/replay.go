@@ -163,8 +163,10 @@ func made(typ runnerscripts.EventType, query string, payload any) runnerscripts.
 // present returns the updates for what holds at the end of a replay.
 func (t *updater) present(state session.State, commands runnerscripts.Event) []acp.SessionUpdate {
 	var list []acp.SessionUpdate
-	if u, ok := t.update(commands); ok && commands.Type != "" {
-		list = append(list, u)
+	if commands.Type != "" {
+		if u, ok := t.update(commands); ok {
+			list = append(list, u)
+		}
 	}
 	if u, ok := t.usage(); ok {
 		list = append(list, u)
