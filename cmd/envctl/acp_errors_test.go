@@ -166,7 +166,6 @@ func TestAConfigurationThatTheEditorDecidesAboutIsRefused(t *testing.T) {
 func TestASessionWithSettingsThatItsSandboxDoesNotHaveIsRefused(t *testing.T) {
 	alone(t)
 	e := startEditor(t, "--sandbox", "local", "--image", "x", "--scenario", file(t, "s.json", `{"turns":[{"steps":[{"text":"fine"}]}]}`))
-	id, _ := e.session() // the first prompt creates its sandbox
-	_, err := e.Prompt(e.ctx(), acp.PromptRequest{SessionId: id, Prompt: []acp.ContentBlock{acp.TextBlock("x")}})
-	checkRefused(t, err, codeInternal, "sandbox.image: a local sandbox has none of its own")
+	_, err := e.NewSession(e.ctx(), acp.NewSessionRequest{Cwd: e.folder(), McpServers: []acp.McpServer{}})
+	checkRefused(t, err, codeInvalidParams, "sandbox.image: a local sandbox has none of its own")
 }

@@ -63,7 +63,7 @@ func (s *server) requestError(err error) *acp.RequestError {
 		e.Code = codeNotFound
 	case errors.Is(err, session.ErrBusy), errors.Is(err, store.ErrLocked), errors.Is(err, session.ErrClosed), errors.Is(err, apierror.ErrTooMany):
 		e.Code = codeInvalidRequest
-	case errors.Is(err, fs.ErrInvalid), errors.Is(err, environment.ErrConfig), errors.Is(err, fs.ErrPermission):
+	case errors.Is(err, fs.ErrInvalid), errors.Is(err, environment.ErrConfig), errors.Is(err, fs.ErrPermission), errors.Is(err, errors.ErrUnsupported):
 		e.Code = codeInvalidParams
 	case errors.Is(err, context.Canceled):
 		e.Code = codeCancelled
