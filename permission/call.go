@@ -1,0 +1,230 @@
+package permission
+
+import (
+	"encoding/json"
+	"net/netip"
+	"net/url"
+	"path"
+	"strings"
+)
+
+// Call is a tool call as an agent describes it.
+type Call struct {
+	Name  string // the agent's own name of the tool; may be empty
+	Kind  string // as in ACP, such as "execute" or "edit"; may be empty
+	Input json.RawMessage
+	Paths []string // files that the call concerns
+}
+
+// tools are the portable names of the agents' own tools.
+var tools = map[string]string{
+	"Bash": Bash, "Monitor": Bash, "bash": Bash, "shell": Bash, "local_shell": Bash, "exec_command": Bash, "unified_exec": Bash,
+	"commandExecution": Bash, "run_shell_command": Bash,
+	"Write": Write, "Edit": Write, "MultiEdit": Write, "NotebookEdit": Write, "write": Write, "edit": Write, "multiedit": Write,
+	"patch": Write, "apply_patch": Write, "fileChange": Write, "write_file": Write, "replace": Write,
+	"Read": Read, "NotebookRead": Read, "LS": Read, "Glob": Read, "Grep": Read, "read": Read, "list": Read, "glob": Read, "grep": Read,
+	"read_file": Read, "read_many_files": Read, "list_directory": Read, "search_file_content": Read, "grep_search": Read,
+	"view_image": Read, "imageView": Read,
+	"WebFetch": Fetch, "webfetch": Fetch, "web_fetch": Fetch,
+	"google_web_search": "WebSearch", "websearch": "WebSearch", "web_search": "WebSearch", "webSearch": "WebSearch",
+}
+
+// kinds are the portable names of the kinds of ACP.
+var kinds = map[string]string{
+	"execute": Bash, "edit": Write, "delete": Write, "move": Write, "read": Read, "fetch": Fetch,
+}
+
+// questions are tools that ask the user for words.
+var questions = map[string]bool{
+	"AskUserQuestion": true, "ExitPlanMode": true, "question": true, "request_user_input": true, "requestUserInput": true, "ask_user": true,
+	"budget": true, // the request of an environment whose budget is used up
+}
+
+// Tool returns the portable name of the tool that is called: Bash, Write, Read, Fetch,
+// mcp__SERVER__TOOL, or the agent's own name.
+func (p *Policy) Tool(call Call) string {
+	name := call.Name
+	if tool, ok := tools[name]; ok {
+		return tool
+	}
+	switch {
+	case strings.HasPrefix(name, "mcp__"):
+		return name
+	case strings.Count(name, "/") == 1 && !strings.HasPrefix(name, "/"): // Codex
+		server, tool, _ := strings.Cut(name, "/")
+		return "mcp__" + server + "__" + tool
+	}
+	for _, server := range p.place.Servers {
+		for _, prefix := range []string{"mcp_" + server + "_", server + "_", server + "__"} { // Gemini CLI, OpenCode
+			if tool, ok := strings.CutPrefix(name, prefix); ok && tool != "" {
+				return "mcp__" + server + "__" + tool
+			}
+		}
+	}
+	if tool, ok := kinds[call.Kind]; ok && name == "" {
+		return tool
+	}
+	if name == "" {
+		return "other"
+	}
+	return name
+}
+
+// input has the fields of the inputs of the agents' tools.
+type input struct {
+	Command      json.RawMessage `json:"command"` // a script, or a list of arguments
+	Cmd          json.RawMessage `json:"cmd"`
+	Cwd          string          `json:"cwd"`
+	Workdir      string          `json:"workdir"`
+	Directory    string          `json:"directory"`
+	DirPath      string          `json:"dir_path"`
+	FilePath     string          `json:"file_path"`
+	FilePathJS   string          `json:"filePath"`
+	NotebookPath string          `json:"notebook_path"`
+	AbsolutePath string          `json:"absolute_path"`
+	Path         string          `json:"path"`
+	Changes      []struct {
+		Path string `json:"path"`
+		Kind struct {
+			Move string `json:"move_path"`
+		} `json:"kind"`
+	} `json:"changes"`
+	URL string `json:"url"`
+}
+
+// actions returns what a call does; there is at least one.
+func (p *Policy) actions(call Call) []action {
+	tool := p.Tool(call)
+	if questions[call.Name] {
+		return []action{{tool: tool, question: true}}
+	}
+	var in input
+	malformed := len(call.Input) > 0 && json.Unmarshal(call.Input, &in) != nil
+	one := func(why string) []action { return []action{{tool: tool, unclear: why}} }
+	switch {
+	case tool != Bash && tool != Write && tool != Read && tool != Fetch:
+		return []action{{tool: tool}}
+	case malformed:
+		return one("its input cannot be read")
+	case tool == Bash:
+		return p.commands(in)
+	case tool == Fetch:
+		host, ok := hostOf(in.URL)
+		if !ok {
+			return one("the host of its URL cannot be told")
+		}
+		return []action{{tool: tool, host: host}}
+	}
+	return p.files(tool, call, in)
+}
+
+// commands returns what a call of a shell does.
+func (p *Policy) commands(in input) []action {
+	dir := first(in.Cwd, in.Workdir, in.Directory, in.DirPath)
+	raw := in.Command
+	if len(raw) == 0 {
+		raw = in.Cmd
+	}
+	var script string
+	var args []string
+	switch {
+	case json.Unmarshal(raw, &script) == nil && script != "":
+		return p.script(script, dir)
+	case json.Unmarshal(raw, &args) == nil && len(args) > 0:
+		return p.arguments(args, dir)
+	}
+	return []action{{tool: Bash, unclear: "the command is missing"}}
+}
+
+// files returns what a call of a file tool does.
+func (p *Policy) files(tool string, call Call, in input) []action {
+	paths := append([]string(nil), call.Paths...)
+	for _, c := range in.Changes {
+		paths = append(paths, c.Path)
+		if c.Kind.Move != "" {
+			paths = append(paths, c.Kind.Move)
+		}
+	}
+	for _, f := range []string{in.FilePath, in.FilePathJS, in.NotebookPath, in.AbsolutePath, in.Path} {
+		if f != "" {
+			paths = append(paths, f)
+		}
+	}
+	if len(paths) == 0 && tool == Read && (call.Name == "Glob" || call.Name == "Grep" || call.Name == "glob" || call.Name == "grep") {
+		paths = []string{"."} // they search the workspace unless they name a folder
+	}
+	if len(paths) == 0 {
+		return []action{{tool: tool, unclear: "it does not say which file"}}
+	}
+	var all []action
+	for _, f := range paths {
+		clean, ok := p.place.clean(in.Cwd, f)
+		if !ok {
+			all = append(all, action{tool: tool, unclear: "the path cannot be judged"})
+			continue
+		}
+		all = append(all, action{tool: tool, path: clean})
+	}
+	return all
+}
+
+// clean returns a path without "." and "..", relative if it is below the workspace. dir is the
+// working directory, empty for the workspace. ok is false for a path that cannot be judged: an
+// empty one, and one that a program may expand. Symbolic links are not followed.
+func (at Place) clean(dir, name string) (p string, ok bool) {
+	if name == "" || strings.HasPrefix(name, "~") || strings.ContainsAny(name, "\x00\\$`") {
+		return "", false
+	}
+	workspace := at.Workspace
+	if workspace == "" {
+		workspace = "/workspace" // of rules that are checked before there is a sandbox
+	}
+	p = name
+	if !path.IsAbs(p) {
+		if !path.IsAbs(dir) {
+			dir = path.Join(workspace, dir)
+		}
+		p = path.Join(dir, p)
+	}
+	p = path.Clean(p)
+	if p == workspace {
+		return ".", true
+	}
+	return strings.TrimPrefix(p, strings.TrimSuffix(workspace, "/")+"/"), true
+}
+
+// ofGit reports whether a path of the workspace is one of git's own files, which can hold commands.
+func ofGit(p string) bool {
+	for part := range strings.SplitSeq(p, "/") {
+		if strings.EqualFold(part, ".git") {
+			return true
+		}
+	}
+	return false
+}
+
+// hostOf returns the host of a URL of the web. ok is false if there is none, or programs could
+// disagree on it.
+func hostOf(text string) (host string, ok bool) {
+	if strings.ContainsAny(text, "\\ \t\r\n") {
+		return "", false
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
+		return "", false
+	}
+	host = strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
+	if _, err := netip.ParseAddr(host); err == nil && strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	return host, hostName.MatchString(host) && !strings.HasPrefix(host, "*")
+}
+
+func first(texts ...string) string {
+	for _, t := range texts {
+		if t != "" {
+			return t
+		}
+	}
+	return ""
+}

