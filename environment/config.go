@@ -18,6 +18,7 @@ import (
 	"github.com/agentenv-dev/agentenv/environment/internal/kept"
 	"github.com/agentenv-dev/agentenv/internal/input"
 	"github.com/agentenv-dev/agentenv/internal/workspace"
+	"github.com/agentenv-dev/agentenv/permission"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -114,6 +115,11 @@ type Config struct {
 	// Agent.TrustWorkspace, which concerns the settings, hooks and MCP servers that a repository
 	// brings.
 	Trust bool `json:"-"`
+	// Permissions decide about the agent's permission requests before OnPermission, by rules such as
+	// Bash(git *) that are the same for all agents; see package permission. What they do not decide
+	// is asked. With them the agent has the mode in which it asks, and an answer for the session
+	// holds for the same call until the environment is closed.
+	Permissions permission.Rules `json:"permissions,omitzero"`
 	// OnPermission answers the agent's permission requests. Use [AllowAll], [RejectAll], or a
 	// function that looks at req.ToolCall and returns req.Allow() or req.Reject(why). Nil
 	// rejects, and so does a decision that the request does not offer; a log event says so. The
@@ -209,6 +215,9 @@ func (c Config) checkValues() error {
 		return err
 	}
 	if err := c.Profile.Check(); err != nil {
+		return fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	if err := c.checkPermissions(); err != nil {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	for key := range c.Agent.Env {

@@ -97,6 +97,10 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 	if err := errors.Join(cfg.check(), cfg.admit(p)); err != nil {
 		return nil, err
 	}
+	policy, err := cfg.policy(p.Paths().Workspace)
+	if err != nil {
+		return nil, err
+	}
 	meter := gateway.NewMeter(cfg.Budget, cfg.Used.Add(from.used))
 	opened, err := gate.Open(ctx, p, cfg.gateConfig(from, meter))
 	if err != nil {
@@ -120,6 +124,7 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 			Protocol: runnerscripts.Protocol, SessionID: cfg.SessionID, Agent: cfg.Agent, Launch: launch(cfg.Agent.Name, p), Paths: p.Paths(), Gateway: opened.At,
 		},
 		Permissions: permission.Policy{On: cfg.OnPermission, Timeout: cfg.PermissionTimeout},
+		Rules:       policy,
 		Prepare:     e.prepareFor, CheckAwake: e.checkNotPaused, OutOfMemory: e.outOfMemory,
 		Grace: runnerscripts.DefaultInterruptGrace, Margin: query.KillMargin,
 	})

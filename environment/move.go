@@ -24,7 +24,7 @@ import (
 //
 // Move uses the Sandbox and Trust of to, and settings of this program such as Keep and Progress.
 // If to leaves out a setting of the conversation, Move takes it from this environment: the
-// Agent, its Env, the Profile, IgnoreChanges and OnPermission. A Workspace or another SessionID
+// Agent, its Env, the Profile, IgnoreChanges, Permissions and OnPermission. A Workspace or another SessionID
 // is [ErrConfig].
 //
 // Move does not end a sandbox that the caller created (see [New]). If Move fails and returns no
@@ -175,6 +175,9 @@ func (e *Environment) fillConfig(to Config) (Config, error) {
 	}
 	if to.IgnoreChanges == nil {
 		to.IgnoreChanges = e.cfg.IgnoreChanges
+	}
+	if to.Permissions.IsZero() {
+		to.Permissions = e.cfg.Permissions
 	}
 	if to.OnPermission == nil {
 		to.OnPermission, to.PermissionTimeout = e.cfg.OnPermission, e.cfg.PermissionTimeout

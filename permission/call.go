@@ -1,10 +1,13 @@
 package permission
 
 import (
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -25,6 +28,7 @@ var tools = map[string]string{
 	"Read": Read, "NotebookRead": Read, "LS": Read, "Glob": Read, "Grep": Read, "read": Read, "list": Read, "glob": Read, "grep": Read,
 	"read_file": Read, "read_many_files": Read, "list_directory": Read, "search_file_content": Read, "grep_search": Read,
 	"view_image": Read, "imageView": Read,
+	"BashOutput": "BashOutput", "KillShell": "KillShell",
 	"WebFetch": Fetch, "webfetch": Fetch, "web_fetch": Fetch,
 	"google_web_search": "WebSearch", "websearch": "WebSearch", "web_search": "WebSearch", "webSearch": "WebSearch",
 }
@@ -61,7 +65,7 @@ func (p *Policy) Tool(call Call) string {
 			}
 		}
 	}
-	if tool, ok := kinds[call.Kind]; ok && name == "" {
+	if tool, ok := kinds[call.Kind]; ok {
 		return tool
 	}
 	if name == "" {
@@ -95,7 +99,7 @@ type input struct {
 // actions returns what a call does; there is at least one.
 func (p *Policy) actions(call Call) []action {
 	tool := p.Tool(call)
-	if questions[call.Name] {
+	if questions[call.Name] || slices.Contains(p.place.Servers, call.Name) { // a server asks for words by its name
 		return []action{{tool: tool, question: true}}
 	}
 	var in input
@@ -118,6 +122,31 @@ func (p *Policy) actions(call Call) []action {
 	return p.files(tool, call, in)
 }
 
+// Key identifies the calls that are the same to a user who answers for all of them: those of one
+// command, file, host or tool of a server, or with one input. It is short.
+func (p *Policy) Key(call Call) string {
+	tool := p.Tool(call)
+	parts := []string{tool}
+	var in input
+	_ = json.Unmarshal(call.Input, &in) // then the call is unclear
+	clear := true
+	for _, a := range p.actions(call) {
+		parts = append(parts, a.path, a.host)
+		clear = clear && a.unclear == ""
+	}
+	switch {
+	case tool == Bash && len(in.Command)+len(in.Cmd) > 0:
+		parts = []string{tool, string(in.Command), string(in.Cmd), first(in.Cwd, in.Workdir, in.Directory, in.DirPath)}
+	case !clear, tool != Write && tool != Read && tool != Fetch && !strings.HasPrefix(tool, "mcp__"):
+		parts = append(parts, string(call.Input))
+	}
+	text, err := json.Marshal(parts)
+	if err != nil {
+		panic(fmt.Sprintf("texts are no JSON: %v", err)) // cannot happen
+	}
+	return fmt.Sprintf("%x", sha256.Sum256(text))
+}
+
 // commands returns what a call of a shell does.
 func (p *Policy) commands(in input) []action {
 	dir := first(in.Cwd, in.Workdir, in.Directory, in.DirPath)
@@ -138,7 +167,7 @@ func (p *Policy) commands(in input) []action {
 
 // files returns what a call of a file tool does.
 func (p *Policy) files(tool string, call Call, in input) []action {
-	paths := append([]string(nil), call.Paths...)
+	paths := slices.Clone(call.Paths)
 	for _, c := range in.Changes {
 		paths = append(paths, c.Path)
 		if c.Kind.Move != "" {

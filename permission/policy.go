@@ -100,6 +100,8 @@ type Decision struct {
 	Rule string
 	// Reason says in a sentence what was decided by.
 	Reason string
+	// Question means that the agent asks its user for words, which no earlier answer can give.
+	Question bool
 }
 
 // Decide decides about a tool call.
@@ -165,7 +167,7 @@ func (p *Policy) judge(a action) Decision {
 	case doubt != "":
 		return Decision{Effect: Ask, Rule: doubt, Reason: "it may be what the rule is about: " + doubt}
 	case a.question:
-		return Decision{Effect: Ask, Reason: "it is a question to the user"}
+		return Decision{Effect: Ask, Reason: "it is a question to the user", Question: true}
 	case p.mode == ModePlan && a.tool == Write:
 		return Decision{Effect: Deny, Reason: "the mode plan changes no file"}
 	case a.innocent:

@@ -27,6 +27,7 @@ func TestAllAgentsHaveTheSameNames(t *testing.T) {
 			call("run_shell_command", "execute", `{"command":"git status","dir_path":"x"}`),
 			call("bash", "execute", `{"command":"git status","description":"d"}`),
 			call("", "execute", `{"command":"git status"}`),
+			call("run", "execute", `{"command":["git","status"]}`),
 			call("Write", "edit", `{"file_path":"/work/ws/src/a","content":""}`),
 			call("NotebookEdit", "edit", `{"notebook_path":"/work/ws/src/a"}`),
 			call("fileChange", "edit", `{"changes":[{"path":"/work/ws/src/a","kind":{"type":"add"}}]}`),
@@ -85,6 +86,30 @@ func TestAllAgentsHaveTheSameNames(t *testing.T) {
 			if d := p.Decide(c); d.Effect != want {
 				t.Errorf("%s %s %s %v: %s, not %s (%s)", c.Name, c.Kind, c.Input, c.Paths, d.Effect, want, d.Reason)
 			}
+		}
+	}
+}
+
+func TestAKeyIsThatOfTheSameCall(t *testing.T) {
+	p := newPolicy(t, Rules{})
+	for _, c := range []struct {
+		a, b Call
+		same bool
+	}{
+		{call("Bash", "", `{"command":"a","description":"x"}`), call("Bash", "", `{"command":"a","description":"y"}`), true},
+		{call("Bash", "", `{"command":"a $X"}`), call("Bash", "", `{"command":"a $Y"}`), false},
+		{call("Bash", "", `{"command":"a"}`), call("Bash", "", `{"command":"a","cwd":"/tmp"}`), false},
+		{call("Write", "", `{"file_path":"a","content":"1"}`), call("Edit", "", `{"file_path":"/work/ws/a","content":"2"}`), true},
+		{call("Write", "", `{"file_path":"a"}`), call("Write", "", `{"file_path":"b"}`), false},
+		{call("Write", "", `{"file_path":"~a"}`), call("Write", "", `{"file_path":"~b"}`), false},
+		{call("Write", "", `{"file_path":"a"}`), call("Read", "", `{"file_path":"a"}`), false},
+		{call("WebFetch", "", `{"url":"https://a.b/x"}`), call("WebFetch", "", `{"url":"https://a.b/y"}`), true},
+		{call("mcp__a__b", "", `{"x":1}`), call("a/b", "", `{"x":2}`), true},
+		{call("Skill", "", `{"x":1}`), call("Skill", "", `{"x":2}`), false},
+		{call("Bash", "", `x`), call("Bash", "", `y`), false},
+	} {
+		if same := p.Key(c.a) == p.Key(c.b); same != c.same {
+			t.Errorf("%s %s and %s %s are the same: %v", c.a.Name, c.a.Input, c.b.Name, c.b.Input, same)
 		}
 	}
 }
@@ -200,10 +225,24 @@ func TestARuleForAFileMatchesItsPath(t *testing.T) {
 		rule, path string
 		want       bool
 	}{
-		{"Write(src/**)", "src/a/b", true}, {"Write(src/**)", "./src//a", true}, {"Write(src/**)", "src2/a", false}, {"Write(src/*)", "src/a/b", false},
-		{"Write(**/*.go)", "a.go", true}, {"Write(**/*.go)", "a/b/c.go", true}, {"Write(/tmp/**)", "/tmp/a", true}, {"Write(/tmp/**)", "tmp/a", false},
-		{"Write(**)", "/etc/x", false}, {"Write(**)", "x", true}, {"Write", "/etc/x", true}, {"Write(./a)", "a", true}, {"Write(a)", "/work/ws/a", true},
-		{"Write(a)", "/work/ws2/../ws/a", true}, {"Write(**)", "/work/wsx", false}, {"*", "x", true}, {"Wr*", "x", true}, {"Read(x)", "x", false},
+		{"Write(src/**)", "src/a/b", true},
+		{"Write(src/**)", "./src//a", true},
+		{"Write(src/**)", "src2/a", false},
+		{"Write(src/*)", "src/a/b", false},
+		{"Write(**/*.go)", "a.go", true},
+		{"Write(**/*.go)", "a/b/c.go", true},
+		{"Write(/tmp/**)", "/tmp/a", true},
+		{"Write(/tmp/**)", "tmp/a", false},
+		{"Write(**)", "/etc/x", false},
+		{"Write(**)", "x", true},
+		{"Write", "/etc/x", true},
+		{"Write(./a)", "a", true},
+		{"Write(a)", "/work/ws/a", true},
+		{"Write(a)", "/work/ws2/../ws/a", true},
+		{"Write(**)", "/work/wsx", false},
+		{"*", "x", true},
+		{"Wr*", "x", true},
+		{"Read(x)", "x", false},
 	} {
 		in, _ := json.Marshal(map[string]string{"file_path": c.path})
 		d := newPolicy(t, Rules{Allow: []string{c.rule}}).Decide(Call{Name: "Write", Input: in})

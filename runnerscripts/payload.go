@@ -241,13 +241,26 @@ type PermissionResolved struct {
 	// Kind is the answer; empty if the request was withdrawn.
 	Kind   PermissionKind `json:"kind,omitempty"`
 	Reason string         `json:"reason,omitempty"` // such as ReasonAnswered
+	// Rule is the rule that decided, as in the configuration; empty if none did.
+	Rule string `json:"rule,omitempty"`
+	// Scope says for how long the answer holds, if the host keeps it: ScopeOnce or ScopeSession.
+	Scope string `json:"scope,omitempty"`
 }
 
 // Why a permission request ended.
 const (
 	ReasonAnswered  = "answered"
+	ReasonRule      = "rule"      // a rule of the configuration decided, which Rule names
+	ReasonMode      = "mode"      // no rule matched, and the mode of the configuration decided
+	ReasonSession   = "session"   // an earlier answer decided, which holds for the session
 	ReasonTimeout   = "timeout"   // it was rejected because no answer came in time
 	ReasonCancelled = "cancelled" // it was withdrawn, or its query ended
+)
+
+// How long the answer to a permission request holds.
+const (
+	ScopeOnce    = "once"
+	ScopeSession = "session"
 )
 
 // QueryStarted reports that the agent works on a prompt or, with TypeQueryQueued, that the session

@@ -169,7 +169,7 @@ func logMessage(ev runnerscripts.Event) string {
 		}
 	case runnerscripts.TypePermissionResolved:
 		if done, err := runnerscripts.Payload[runnerscripts.PermissionResolved](ev); err == nil {
-			return answered(done)
+			return answerText(done)
 		}
 	case runnerscripts.TypeLog:
 		if l, err := runnerscripts.Payload[runnerscripts.Log](ev); err == nil {
@@ -187,8 +187,8 @@ func logMessage(ev runnerscripts.Event) string {
 	return ""
 }
 
-// answered describes how a permission request ended.
-func answered(done runnerscripts.PermissionResolved) string {
+// answerText describes how a permission request ended.
+func answerText(done runnerscripts.PermissionResolved) string {
 	text := done.Kind.Effect()
 	if text == "" {
 		text = "withdrawn"

@@ -36,6 +36,8 @@ type openRequest struct {
 	size   int                // bytes of memory
 	cancel context.CancelFunc // ends the wait for an answer
 	take   taker              // receives the answer
+	// key identifies the tool call for answers that hold for the session; empty without rules.
+	key string
 	// answer is this program's answer; nil while the request is pending.
 	answer *runnerscripts.PermissionResolved
 }
@@ -67,21 +69,29 @@ func (o openRequests) add(r *openRequest) error {
 	return nil
 }
 
-// answerLocked records the answer to a request and returns the taker that must get it. Only the
-// first answer counts. The caller holds Queries.mu.
-func (a *active) answerLocked(id string, d runnerscripts.PermissionDecision, reason string) (taker, error) {
-	r := a.requests[id]
-	if r == nil || r.answer != nil {
-		return nil, fmt.Errorf("%w: %q", ErrNotPending, id)
+// answerLocked records the answer to a request, and returns the taker that must get the returned
+// decision. done says why the request ends. Only the first answer counts. The caller holds Queries.mu.
+func (q *Queries) answerLocked(id string, d runnerscripts.PermissionDecision, done runnerscripts.PermissionResolved) (taker, runnerscripts.PermissionDecision, error) {
+	if q.query == nil {
+		return nil, d, ErrNone
 	}
-	kind, err := permission.Check(runnerscripts.PermissionRequest{ID: id, Options: r.Options}, d)
+	r := q.query.requests[id]
+	if r == nil || r.answer != nil {
+		return nil, d, fmt.Errorf("%w: %q", ErrNotPending, id)
+	}
+	req := runnerscripts.PermissionRequest{ID: id, Options: r.Options}
+	kind, err := permission.Check(req, d)
 	if err != nil {
-		return nil, err
+		return nil, d, err
 	}
 	r.cancel()
-	r.answer = &runnerscripts.PermissionResolved{ID: id, Kind: kind, Reason: reason}
+	done.ID, done.Kind = id, kind
+	if r.key != "" {
+		d, done.Scope = q.rememberLocked(r.key, req, kind, d, done.Scope)
+	}
+	r.answer = &done
 	r.size = len(id)
-	return r.take, nil
+	return r.take, d, nil
 }
 
 // Respond answers a permission request of the running query by its ID, as environment.Respond describes.
@@ -92,7 +102,7 @@ func (q *Queries) Respond(ctx context.Context, id string, d runnerscripts.Permis
 		err = fmt.Errorf("%w: the id of the permission request is empty", fs.ErrInvalid)
 	case err == nil:
 		// Once the answer counts, the agent must get it, even if ctx is done.
-		err = q.respond(context.WithoutCancel(ctx), id, d, runnerscripts.ReasonAnswered)
+		err = q.respond(context.WithoutCancel(ctx), id, d, answered)
 	}
 	if err != nil {
 		return fmt.Errorf("respond: %w", err)
@@ -100,16 +110,12 @@ func (q *Queries) Respond(ctx context.Context, id string, d runnerscripts.Permis
 	return nil
 }
 
-func (q *Queries) respond(ctx context.Context, id string, d runnerscripts.PermissionDecision, reason string) error {
+func (q *Queries) respond(ctx context.Context, id string, d runnerscripts.PermissionDecision, done runnerscripts.PermissionResolved) error {
 	if q.Scripts.IsClosed() {
 		return script.ErrClosed
 	}
 	q.mu.Lock()
-	var take taker
-	err := ErrNone
-	if q.query != nil {
-		take, err = q.query.answerLocked(id, d, reason)
-	}
+	take, d, err := q.answerLocked(id, d, done)
 	q.mu.Unlock()
 	if err != nil {
 		return err
@@ -135,6 +141,7 @@ func (r *run) admit(ctx context.Context, ev runnerscripts.Event, take taker) {
 	policy := r.q.Permissions
 	waiting, cancel := policy.Waiting(ctx)
 	open := &openRequest{request: head, size: sizeOf(ev.Payload), cancel: cancel, take: take}
+	verdict := r.q.judge(ev, open)
 	added, err := r.addRequest(open)
 	if errors.Is(err, errTooMany) {
 		r.settle(false, r.known(ev))
@@ -150,19 +157,22 @@ func (r *run) admit(ctx context.Context, ev runnerscripts.Event, take taker) {
 		instead := r.q.events.New(runnerscripts.TypeLog, r.query.ID, warning(fmt.Sprintf("a permission request was left out: %v", err)))
 		instead.Index = ev.Index // it comes once to each client that follows the query
 		r.report(instead)
+	case added && verdict != nil:
+		r.report(ev)
+		r.decide(ctx, req, verdict.answer(req), verdict.PermissionResolved)
 	case !added, policy.On == nil && r.watching:
 		cancel()
 		r.report(ev) // the program that began the query answers it
 	case policy.On == nil:
 		r.report(ev)
 		r.warn(permission.UnsetWarning) // before the answer: if this program dies in between, the next one does both
-		r.decide(ctx, req, permission.Unset(req), runnerscripts.ReasonAnswered)
+		r.decide(ctx, req, permission.Unset(req), answered)
 	default:
 		if policy.Timeout >= 0 {
 			r.asks.Go(func() {
 				if d, ok := policy.Expire(waiting, req); ok {
 					r.q.events.Log.Warn("permission request timed out and was rejected", eventlog.Query, r.query.ID, eventlog.Request, req.ID)
-					r.decide(ctx, req, d, runnerscripts.ReasonTimeout)
+					r.decide(ctx, req, d, runnerscripts.PermissionResolved{Reason: runnerscripts.ReasonTimeout})
 				}
 			})
 		}
@@ -194,7 +204,7 @@ func sizeOf(payload []byte) int {
 func (r *run) callBack(ctx, waiting context.Context, policy permission.Policy, req runnerscripts.PermissionRequest, ev runnerscripts.Event) {
 	whole, err := runnerscripts.Payload[runnerscripts.PermissionRequest](ev)
 	if err != nil {
-		r.decide(ctx, req, req.Reject(fmt.Sprintf("The request is malformed: %v", err)), runnerscripts.ReasonAnswered)
+		r.decide(ctx, req, req.Reject(fmt.Sprintf("The request is malformed: %v", err)), answered)
 		return
 	}
 	d, ok, invalid := policy.Decide(waiting, whole)
@@ -204,15 +214,15 @@ func (r *run) callBack(ctx, waiting context.Context, policy permission.Policy, r
 		})
 	}
 	if ok {
-		r.decide(ctx, req, d, runnerscripts.ReasonAnswered)
+		r.decide(ctx, req, d, answered)
 	}
 }
 
 // decide answers a pending request. ctx ends with the query, which also ends the wait for a
 // runner that takes no input.
-func (r *run) decide(ctx context.Context, req runnerscripts.PermissionRequest, d runnerscripts.PermissionDecision, reason string) {
+func (r *run) decide(ctx context.Context, req runnerscripts.PermissionRequest, d runnerscripts.PermissionDecision, done runnerscripts.PermissionResolved) {
 	// If the answer does not arrive, the end of the query shows it.
-	_ = r.q.respond(ctx, req.ID, d, reason)
+	_ = r.q.respond(ctx, req.ID, d, done)
 }
 
 // warn reports a log event of the host.
@@ -220,6 +230,9 @@ func (r *run) warn(message string) {
 	r.q.events.Log.Warn(message, "query", r.query.ID)
 	r.report(r.q.events.New(runnerscripts.TypeLog, r.query.ID, warning(message)))
 }
+
+// answered is how a request ends that this program's user, or a callback, answers.
+var answered = runnerscripts.PermissionResolved{Reason: runnerscripts.ReasonAnswered}
 
 func warning(message string) runnerscripts.Log {
 	return runnerscripts.Log{Level: "warn", Message: message}
@@ -251,6 +264,8 @@ func (r *run) resolved(ev runnerscripts.Event) {
 	case open.answer == nil && allowed:
 		done.Kind, done.Reason = "", runnerscripts.ReasonCancelled
 	case open.answer != nil && allowed:
+		done = *open.answer
+	case open.answer != nil && done.Kind != "" && done.Kind.Allows() == open.answer.Kind.Allows():
 		done = *open.answer
 	case open.answer != nil && done.Kind != "":
 		done.Reason = open.answer.Reason // the agent may have rejected a decision it cannot use

@@ -20,6 +20,7 @@ import (
 	"github.com/agentenv-dev/agentenv/environment/internal/script"
 	"github.com/agentenv-dev/agentenv/gateway"
 	"github.com/agentenv-dev/agentenv/internal/permission"
+	rules "github.com/agentenv-dev/agentenv/permission"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -45,9 +46,11 @@ type Config struct {
 	Raw     bool
 	// Permissions answers requests; without On they are rejected.
 	Permissions permission.Policy
-	Meter       *gateway.Meter
-	Gate        *gate.Gate
-	Kept        *kept.Log
+	// Rules decide about requests before Permissions; nil for none.
+	Rules *rules.Policy
+	Meter *gateway.Meter
+	Gate  *gate.Gate
+	Kept  *kept.Log
 	// Prepare prepares the session for the query with an ID, and returns how well a conversation was restored.
 	Prepare func(ctx context.Context, id string) (runnerscripts.SetupData, error)
 	// CheckAwake returns an error if the sandbox is paused.
@@ -81,6 +84,8 @@ type Queries struct {
 	query *active         // nil if none runs
 	model string          // set by SetModel; empty: the configured one
 	mode  string          // set by SetMode, likewise
+	// answers are those that hold for the session, by the keys of tool calls.
+	answers map[string]rules.Effect
 }
 
 // active is what other calls know of the running query. Queries.mu guards what can change.
@@ -244,6 +249,9 @@ func (a *active) interruptLine() runnerscripts.Control {
 
 // SetMode changes the permission mode of the agent, and of agents that are started later.
 func (q *Queries) SetMode(ctx context.Context, mode string) error {
+	if q.Rules != nil {
+		return fmt.Errorf("set_mode: %w: Config.Permissions decides instead of the agent's mode", errors.ErrUnsupported)
+	}
 	return q.set(ctx, runnerscripts.ControlSetMode, mode, &q.mode)
 }
 

@@ -1,0 +1,103 @@
+package query
+
+import (
+	rules "github.com/agentenv-dev/agentenv/permission"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// maxRemembered limits how many answers are kept for the session. Later ones hold once.
+const maxRemembered = 1024
+
+// verdict is the decision of the rules, or of an earlier answer, about a request.
+type verdict struct {
+	runnerscripts.PermissionResolved
+	effect  rules.Effect
+	message string // for the agent
+}
+
+// answer returns the answer to the request.
+func (v *verdict) answer(req runnerscripts.PermissionRequest) runnerscripts.PermissionDecision {
+	if v.effect == rules.Allow {
+		return req.Allow()
+	}
+	return req.Reject(v.message)
+}
+
+// judge decides about a request by the rules. It returns nil if the request must be asked, and sets
+// the key of open.
+func (q *Queries) judge(ev runnerscripts.Event, open *openRequest) *verdict {
+	if q.Rules == nil {
+		return nil
+	}
+	req, err := runnerscripts.Payload[runnerscripts.PermissionRequest](ev)
+	if err != nil {
+		return nil // asking reports it
+	}
+	call := callOf(req.ToolCall)
+	d := q.Rules.Decide(call)
+	open.key = q.Rules.Key(call)
+	v := &verdict{effect: d.Effect, message: "Denied: " + d.Reason + "."}
+	v.Scope = runnerscripts.ScopeOnce
+	switch {
+	case d.Effect != rules.Ask && d.Rule != "":
+		v.Reason, v.Rule = runnerscripts.ReasonRule, d.Rule
+	case d.Effect != rules.Ask:
+		v.Reason = runnerscripts.ReasonMode
+	default:
+		effect, known := q.remembered(open.key)
+		if !known || d.Question {
+			return nil
+		}
+		v.effect, v.message, v.Reason, v.Scope = effect, "Denied for this session.", runnerscripts.ReasonSession, runnerscripts.ScopeSession
+	}
+	return v
+}
+
+// callOf returns a tool call as the rules know it.
+func callOf(t runnerscripts.ToolCall) rules.Call {
+	call := rules.Call{Name: t.Name, Kind: string(t.Kind), Input: t.RawInput}
+	for _, l := range t.Locations {
+		call.Paths = append(call.Paths, l.Path)
+	}
+	for _, c := range t.Content {
+		if c.Path != "" {
+			call.Paths = append(call.Paths, c.Path)
+		}
+	}
+	return call
+}
+
+func (q *Queries) remembered(key string) (effect rules.Effect, known bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	effect, known = q.answers[key]
+	return effect, known
+}
+
+// rememberLocked keeps an answer that holds for the session, and returns the decision for the agent,
+// with its scope. The agent gets an answer for once: it would not ask again otherwise, and its idea of
+// what is the same may cover what a rule denies. The caller holds Queries.mu.
+func (q *Queries) rememberLocked(key string, req runnerscripts.PermissionRequest, kind runnerscripts.PermissionKind, d runnerscripts.PermissionDecision, scope string) (runnerscripts.PermissionDecision, string) {
+	if scope != "" { // the rules have decided
+		return d, scope
+	}
+	if kind != runnerscripts.AllowAlways && kind != runnerscripts.RejectAlways {
+		return d, runnerscripts.ScopeOnce
+	}
+	once := req.Reject(d.Message)
+	if kind.Allows() {
+		once = req.Allow()
+	}
+	once.Message, once.UpdatedInput, once.Interrupt = d.Message, d.UpdatedInput, d.Interrupt
+	if len(q.answers) >= maxRemembered || len(d.UpdatedInput) > 0 {
+		return once, runnerscripts.ScopeOnce
+	}
+	if q.answers == nil {
+		q.answers = map[string]rules.Effect{}
+	}
+	q.answers[key] = rules.Deny
+	if kind.Allows() {
+		q.answers[key] = rules.Allow
+	}
+	return once, runnerscripts.ScopeSession
+}

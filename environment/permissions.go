@@ -1,0 +1,47 @@
+package environment
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/agentenv-dev/agentenv/permission"
+)
+
+// errUnasked is the reason against a setting with which an agent does not ask.
+var errUnasked = errors.New("what runs without a question cannot be denied by permissions")
+
+// checkPermissions returns an error for rules that do not parse, and for settings with which the agent
+// would not ask.
+func (c Config) checkPermissions() error {
+	if c.Permissions.IsZero() {
+		return nil
+	}
+	if err := c.Permissions.Check(); err != nil {
+		return fmt.Errorf("permissions: %w", err)
+	}
+	switch {
+	case c.Agent.PermissionMode != "":
+		return fmt.Errorf("agent.permission_mode: %w; leave it out, and choose permissions.mode: ask, edit, plan or auto", errUnasked)
+	case c.Profile.PermissionMode != "":
+		return fmt.Errorf("profile.permission_mode: %w; leave it out, and choose permissions.mode: ask, edit, plan or auto", errUnasked)
+	case len(c.Profile.AllowedTools) > 0:
+		return fmt.Errorf("profile.allowed_tools: %w; write them as permissions.allow", errUnasked)
+	}
+	return nil
+}
+
+// policy returns the rules for an agent in a workspace; nil for none.
+func (c Config) policy(workspace string) (*permission.Policy, error) {
+	if c.Permissions.IsZero() {
+		return nil, nil
+	}
+	place := permission.Place{Workspace: workspace}
+	for _, s := range c.Profile.MCPServers {
+		place.Servers = append(place.Servers, s.Name)
+	}
+	p, err := permission.New(c.Permissions, place)
+	if err != nil {
+		return nil, fmt.Errorf("%w: permissions: %w", ErrConfig, err)
+	}
+	return p, nil
+}

@@ -1,0 +1,162 @@
+package environment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/permission"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+func asks(step runnerscripts.ScenarioStep) runnerscripts.ScenarioStep {
+	return runnerscripts.ScenarioStep{Ask: &step}
+}
+
+func runs(args ...string) runnerscripts.ScenarioStep {
+	return asks(runnerscripts.ScenarioStep{Run: args})
+}
+
+// ends returns how the permission requests ended, in their order.
+func ends(t *testing.T, events []runnerscripts.Event) (all []string) {
+	t.Helper()
+	for _, ev := range events {
+		if ev.Type == runnerscripts.TypePermissionResolved {
+			done, err := runnerscripts.Payload[runnerscripts.PermissionResolved](ev)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, strings.TrimSpace(fmt.Sprint(done.Kind, " ", done.Reason, " ", done.Scope, " ", done.Rule)))
+		}
+	}
+	return all
+}
+
+func TestPermissionsDecideBeforeOnPermission(t *testing.T) {
+	var asked []string
+	env := create(t, Config{
+		Agent: scenario(t, turn(
+			runs("touch", "allowed"), runs("touch", "denied"), runs("sh", "-c", "touch denied"), runs("touch", "asked"),
+			asks(runnerscripts.ScenarioStep{Write: write("src/f", "1")}), asks(runnerscripts.ScenarioStep{Write: write("f", "1")}),
+		)),
+		Permissions: permission.Rules{
+			Mode: permission.ModeEdit, Allow: []string{"Bash(touch *)"}, Ask: []string{"Bash(touch asked)"}, Deny: []string{"Bash(touch denied)", "Write(src/**)"},
+		},
+		OnPermission: func(_ context.Context, req PermissionRequest) PermissionDecision {
+			asked = append(asked, req.ToolCall.Title)
+			return req.Allow()
+		},
+	})
+	events, err := collect(t.Context(), env, Query{Prompt: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"allow_once rule once Bash(touch *)",
+		"reject_once rule once Bash(touch denied)",
+		"reject_once rule once Bash(touch denied)",
+		"allow_once answered once",
+		"reject_once rule once Write(src/**)",
+		"allow_once mode once",
+	}
+	if got := ends(t, events); !slices.Equal(got, want) {
+		t.Errorf("the requests ended as %q, want %q", got, want)
+	}
+	if len(asked) != 1 {
+		t.Errorf("OnPermission decided about %q, want one", asked)
+	}
+	workspaceOf(t, env).mustBe(t, tree{"allowed": "", "asked": "", "f": "1"})
+}
+
+// Without OnPermission the rules decide alone.
+func TestPermissionsNeedNoCallback(t *testing.T) {
+	env := create(t, Config{
+		Agent:       scenario(t, turn(runs("touch", "a"), runs("touch", "b"))),
+		Permissions: permission.Rules{Allow: []string{"Bash(touch a)"}},
+	})
+	events, err := collect(t.Context(), env, Query{Prompt: "x"})
+	if got, want := ends(t, events), []string{"allow_once rule once Bash(touch a)", "reject_once answered once"}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("the requests ended as %q, want %q, %v", got, want, err)
+	}
+	workspaceOf(t, env).mustBe(t, tree{"a": ""})
+}
+
+// An answer for the session holds for the same call, in the host: what the agent takes for the same
+// could be what a rule denies.
+func TestAnAnswerForTheSessionHoldsForTheSameCallOnly(t *testing.T) {
+	always := func(_ context.Context, req PermissionRequest) PermissionDecision {
+		kind := runnerscripts.AllowAlways
+		if strings.Contains(string(req.ToolCall.RawInput), "no") {
+			kind = runnerscripts.RejectAlways
+		}
+		return PermissionDecision{Kind: kind}
+	}
+	env := create(t, Config{
+		Agent: scenario(t,
+			turn(runs("touch", "a"), runs("touch", "a"), runs("touch", "no"), runs("touch", "no"), runs("touch", "denied")),
+			turn(runs("touch", "a"), runs("touch", "b")),
+		),
+		Permissions: permission.Rules{Deny: []string{"Bash(touch denied)"}}, OnPermission: always,
+	})
+	var got []string
+	for range 2 {
+		events, err := collect(t.Context(), env, Query{Prompt: "x"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, ends(t, events)...)
+	}
+	want := []string{
+		"allow_always answered session",
+		"allow_once session session",
+		"reject_always answered session",
+		"reject_once session session",
+		"reject_once rule once Bash(touch denied)",
+		"allow_once session session",
+		"allow_always answered session",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("the requests ended as %q, want %q", got, want)
+	}
+	workspaceOf(t, env).mustBe(t, tree{"a": "", "b": ""})
+}
+
+func TestPermissionsRefuseWhatDoesNotAsk(t *testing.T) {
+	rules := permission.Rules{Deny: []string{"Bash(git push *)"}}
+	for name, c := range map[string]struct {
+		cfg  Config
+		says string
+	}{
+		"a mode of the agent":   {Config{Agent: Agent{Name: "script", PermissionMode: "bypassPermissions"}, Permissions: rules}, "agent.permission_mode"},
+		"a mode of the profile": {Config{Agent: Agent{Name: "script"}, Profile: Profile{PermissionMode: "plan"}, Permissions: rules}, "profile.permission_mode"},
+		"tools without asking":  {Config{Agent: Agent{Name: "script"}, Profile: Profile{AllowedTools: []string{"Edit"}}, Permissions: rules}, "profile.allowed_tools"},
+		"a malformed rule":      {Config{Agent: Agent{Name: "script"}, Permissions: permission.Rules{Allow: []string{"Bash("}}}, "permissions: allow[0]: rule"},
+	} {
+		if err := c.cfg.check(); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	env := create(t, Config{Agent: scenario(t), Permissions: rules})
+	if err := env.SetMode(t.Context(), "bypassPermissions"); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("the agent's mode was set: %v", err)
+	}
+}
+
+func TestAConfigurationHasPermissions(t *testing.T) {
+	cfg, err := ParseConfig([]byte("permissions: {mode: edit, allow: ['Bash(git *)'], ask: [WebFetch], deny: ['Bash(git push *)']}"))
+	if err != nil || cfg.Permissions.Mode != permission.ModeEdit || len(cfg.Permissions.Allow)+len(cfg.Permissions.Ask)+len(cfg.Permissions.Deny) != 3 {
+		t.Fatalf("%+v, %v", cfg.Permissions, err)
+	}
+	text, err := FormatConfig(cfg)
+	if err != nil || !strings.Contains(string(text), `"deny":["Bash(git push *)"]`) {
+		t.Errorf("%s, %v", text, err)
+	}
+	for _, bad := range []string{"permissions: {deny: ['Bash(git']}", "permissions: {mode: yolo}", "permissions: {denny: []}"} {
+		if _, err := ParseConfig([]byte(bad)); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "permissions") {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
