@@ -87,7 +87,7 @@ func (f *acpFlags) run(ctx context.Context) (err error) {
 		Name: "agentenv", Title: fmt.Sprintf("agentenv (%s, %s)", cfg.Agent.Name, cfg.Sandbox.Type), Version: currentVersion().Version,
 		Host: host, EndHost: true, Logger: cfg.Logger,
 		Directories: cfg.Sandbox.UsesHostFolder() && !cfg.Sandbox.HasImage(), // the agent works on this machine
-		Modes:       modesOf(cfg.Agent),
+		Modes:       modesOf(cfg),
 		Configure: func(_ context.Context, r acpserver.Request) (session.Config, error) {
 			if err := checkFolder(r.Folder); err != nil {
 				return session.Config{}, err
@@ -99,11 +99,14 @@ func (f *acpFlags) run(ctx context.Context) (err error) {
 	}, acpserver.Lines(f.app.in, f.app.out))
 }
 
-// modesOf returns a function that returns the permission modes of an agent. a is the agent of the configuration.
-func modesOf(a runnerscripts.Agent) func(string) []string {
+// modesOf returns a function that returns the permission modes of an agent. cfg is the configuration.
+func modesOf(cfg environment.Config) func(string) []string {
 	return func(name string) []string {
-		if name == a.Name {
-			return agentModes(a)
+		switch {
+		case !cfg.Permissions.IsZero():
+			return nil // the rules decide instead
+		case name == cfg.Agent.Name:
+			return agentModes(cfg.Agent)
 		}
 		return agentModes(runnerscripts.Agent{Name: name})
 	}

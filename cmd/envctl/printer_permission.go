@@ -23,6 +23,10 @@ func (p *textPrinter) permission(ev runnerscripts.Event) error {
 	}
 	hint := ""
 	switch {
+	case done.Reason == runnerscripts.ReasonRule:
+		hint = "; the rule " + done.Rule + " denies it"
+	case done.Reason == runnerscripts.ReasonMode:
+		hint = "; the mode of the permissions denies it"
 	case p.denying:
 		hint = "; --permission allow would have allowed it"
 	case done.Reason == runnerscripts.ReasonTimeout:

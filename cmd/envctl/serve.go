@@ -108,7 +108,7 @@ func (f *serveFlags) run(ctx context.Context) (err error) {
 		return errors.Join(err, l.Close())
 	}
 	srv, err := server.New(server.Config{
-		Host: host, Token: token, Authenticate: issued, Sandboxes: true, Defaults: cfg, Logger: log, Modes: modesOf(cfg.Agent),
+		Host: host, Token: token, Authenticate: issued, Sandboxes: true, Defaults: cfg, Logger: log, Modes: modesOf(cfg),
 	})
 	if err != nil {
 		return errors.Join(err, l.Close(), host.Shutdown(ctx))
