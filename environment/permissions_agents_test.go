@@ -61,7 +61,7 @@ func requests(t *testing.T, events []runnerscripts.Event) string {
 			if err != nil {
 				t.Fatal(err)
 			}
-			all = append(all, fmt.Sprintf("%q %s %s %v", req.ToolCall.Name, req.ToolCall.Kind, req.ToolCall.RawInput, req.ToolCall.Locations))
+			all = append(all, fmt.Sprintf("%q %s %q %s %v", req.ToolCall.Name, req.ToolCall.Kind, req.ToolCall.Title, req.ToolCall.RawInput, req.ToolCall.Locations))
 		}
 	}
 	return strings.Join(all, "; ")

@@ -73,6 +73,11 @@ func translateCall(u acp.Update) acp.Update {
 		call.ToolCall.Content = append(call.ToolCall.Content, c.ToolCallContent)
 	}
 	call.Name = toolName(call.ToolCallID)
+	if call.Name == shellTool && len(call.RawInput) == 0 && call.Title != "" { // the program reports no input; the title is the command
+		if raw, err := json.Marshal(map[string]string{"command": call.Title}); err == nil {
+			call.RawInput = raw
+		}
+	}
 	return newUpdate(runnerscripts.EventType(u.Kind), call.ToolCall)
 }
 
