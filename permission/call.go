@@ -129,15 +129,15 @@ func (p *Policy) Key(call Call) string {
 	parts := []string{tool}
 	var in input
 	_ = json.Unmarshal(call.Input, &in) // then the call is unclear
-	clear := true
+	judged := true
 	for _, a := range p.actions(call) {
 		parts = append(parts, a.path, a.host)
-		clear = clear && a.unclear == ""
+		judged = judged && a.unclear == ""
 	}
 	switch {
 	case tool == Bash && len(in.Command)+len(in.Cmd) > 0:
 		parts = []string{tool, string(in.Command), string(in.Cmd), first(in.Cwd, in.Workdir, in.Directory, in.DirPath)}
-	case !clear, tool != Write && tool != Read && tool != Fetch && !strings.HasPrefix(tool, "mcp__"):
+	case !judged, tool != Write && tool != Read && tool != Fetch && !strings.HasPrefix(tool, "mcp__"):
 		parts = append(parts, string(call.Input))
 	}
 	text, err := json.Marshal(parts)
