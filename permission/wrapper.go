@@ -102,6 +102,7 @@ func (s *script) command(cmd []word) {
 		s.add(action{tool: Bash, words: cmd})
 		s.find(cmd[1:])
 	case cmd[0].text == "cd":
+		s.moved = true // also behind eval or command, which parse does not look for
 		s.add(action{tool: Bash, words: cmd, innocent: s.inside(cmd[1:])})
 	case opaque[cmd[0].text]:
 		s.add(action{tool: Bash, words: cmd, innocent: true})
