@@ -43,8 +43,8 @@ func secretsOfConfig(cfg Config) []string {
 }
 
 // FormatSafely returns what [FormatConfig] does for people to see: "[redacted]" stands in place of all variables and headers, of values
-// with the name of a secret, tokens of well-known vendors and the credentials in URLs, wherever they are, also in the lines of inline
-// files. A value that refers to a variable, as ${NAME}, stays. [ParseConfig] may not read the result.
+// with the name of a secret, tokens of well-known vendors and the credentials in URLs, wherever they are, and in inline files
+// lines such as NAME=VALUE and NAME: VALUE. Other forms in a text are not known: inline files are no place for secrets. A value that refers to a variable, as ${NAME}, stays. [ParseConfig] may not read the result.
 func FormatSafely(cfg Config) ([]byte, error) {
 	settings, err := configfile.Settings(cfg)
 	if err != nil {

@@ -117,7 +117,9 @@ func (s *Server) guard(r route) (http.Handler, error) {
 	if !ok {
 		return nil, fmt.Errorf("%s %s: no role may use it", r.method, r.path)
 	}
-	ofSession := strings.HasPrefix(r.path, sessionapi.Prefix+"/sessions/{id}")
+	const one = sessionapi.Prefix + "/sessions/{id}"
+	ofSession := strings.HasPrefix(r.path, one)
+	stored := r.method == http.MethodGet && r.path == one // the state is that of the store, whatever server has the session
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		caller := callerOf(req.Context())
 		err := s.limit(caller)
@@ -129,7 +131,7 @@ func (s *Server) guard(r route) (http.Handler, error) {
 			err = s.owns(req.Context(), caller, req.PathValue("id"))
 		}
 		forwarded := false
-		if err == nil && ofSession {
+		if err == nil && ofSession && !stored {
 			forwarded, err = s.elsewhere(w, req, req.PathValue("id"))
 		}
 		switch {
@@ -249,6 +251,14 @@ func admitRequest(caller Caller, in sessionapi.NewSession) error {
 	}
 	if in.MaxQuerySize != 0 || in.MaxSessionSize != 0 {
 		return notForUsers("max_query_size and max_session_size", "they are those of the server")
+	}
+	return nil
+}
+
+// admitServers refuses n MCP servers of a caller that may not choose the profile.
+func admitServers(caller Caller, n int) error {
+	if caller.Role == RoleUser && n > 0 {
+		return notForUsers("mcpServers", "they are those of the server's profile")
 	}
 	return nil
 }

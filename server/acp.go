@@ -129,7 +129,8 @@ func (s *Server) acpConnection(r *http.Request) (func(context.Context, acpserver
 	cfg := acpserver.Config{
 		Name: "agentenv", Title: "agentenv", Version: strings.Trim(sessionapi.Prefix, "/v"),
 		Host: s.cfg.Host, Logger: s.log.Named("acp"), Modes: s.cfg.Modes,
-		Admit: func() error { return s.limit(caller) },
+		Admit:        func() error { return s.limit(caller) },
+		AdmitServers: func(n int) error { return admitServers(caller, n) },
 		Describe: func(err error) apierror.Error {
 			_, said := s.describe(r, err)
 			return said
@@ -139,7 +140,7 @@ func (s *Server) acpConnection(r *http.Request) (func(context.Context, acpserver
 			if err != nil {
 				return session.Config{}, err
 			}
-			return s.configure(ctx, sessionapi.NewSession{Config: config})
+			return s.configure(ctx, sessionapi.NewSession{Config: config}, asked.Servers...)
 		},
 	}
 	if caller.Role != RoleAdmin {

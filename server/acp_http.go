@@ -42,10 +42,28 @@ func opened(message []byte) (e envelope, err error) {
 	return e, err
 }
 
+// maxID is how many bytes the id of a request may have.
+const maxID = 256
+
+// canonical returns an id in one form: messages of both ends may write it with other escapes.
+func canonical(id json.RawMessage) string {
+	var value any
+	dec := json.NewDecoder(bytes.NewReader(id))
+	dec.UseNumber()
+	if dec.Decode(&value) != nil {
+		return string(id)
+	}
+	text, err := json.Marshal(value)
+	if err != nil {
+		return string(id)
+	}
+	return string(text)
+}
+
 // routeLocked returns the session whose stream has a message of the agent; empty for that of the connection.
 func (p *peer) routeLocked(message []byte) string {
 	e, err := opened(message)
-	id := string(e.ID)
+	id := canonical(e.ID)
 	switch {
 	case err != nil: // an answer of another form
 		return p.answerLocked(id)
@@ -78,7 +96,7 @@ func (p *peer) accept(e envelope, session string) error {
 	defer p.mu.Unlock()
 	named := e.Params.SessionID
 	if e.Method == "" { // the answer to a request of the agent
-		named = p.asked[string(e.ID)]
+		named = p.asked[canonical(e.ID)]
 	}
 	switch {
 	case session == "" && (named != "" || ofSession(e.Method)):
@@ -86,9 +104,11 @@ func (p *peer) accept(e envelope, session string) error {
 	case session != named && named != "":
 		return fmt.Errorf("%w: the header %s is not the session of the message", fs.ErrInvalid, headerSession)
 	case e.Method == "":
-		delete(p.asked, string(e.ID))
+		delete(p.asked, canonical(e.ID))
+	case len(e.ID) > maxID:
+		return fmt.Errorf("%w: the id has %d bytes; use at most %d", fs.ErrInvalid, len(e.ID), maxID)
 	case len(e.ID) > 0 && session != "" && e.Method != acp.AgentMethodSessionLoad: // whose answer tells that the session has a stream
-		p.routes[string(e.ID)] = session
+		p.routes[canonical(e.ID)] = session
 	}
 	return nil
 }

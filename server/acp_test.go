@@ -7,14 +7,17 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/coder/websocket"
 
 	"github.com/agentenv-dev/agentenv/server"
+	"github.com/agentenv-dev/agentenv/session"
 )
 
 const acpInitialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}`
@@ -104,6 +107,9 @@ func TestAClientOfTheProtocolHasTheRightsOfItsToken(t *testing.T) {
 	}
 	alice.refused(acpCall("session/new", `{"cwd":"/p","mcpServers":[],"_meta":{"agentenv":{"konfig":{}}}}`), -32602, "invalid")
 	alice.refused(acpCall("session/new", `{"cwd":"/p","mcpServers":[],"additionalDirectories":["/etc"]}`), -32602, "invalid")
+	const servers = `"mcpServers":[{"name":"own","command":"sh","args":[],"env":[]}]`
+	alice.refused(acpCall("session/new", `{"cwd":"/p",`+servers+`}`), -32602, "forbidden")
+	alice.refused(acpCall("session/load", `{"sessionId":"`+id.SessionID+`","cwd":"/p",`+servers+`}`), -32602, "forbidden")
 	bob := connectACP(t, url, as(server.RoleRunner, "bob")...)
 	for _, method := range []string{"load", "resume", "close", "prompt", "set_mode"} {
 		bob.refused(acpCall("session/"+method, `{"sessionId":"`+id.SessionID+`","cwd":"/p","mcpServers":[],"prompt":[{"type":"text","text":"x"}],"modeId":"default"}`), -32002, "session_not_found")
@@ -311,5 +317,25 @@ func TestOneRequestReceivesTheMessagesOfAConnection(t *testing.T) {
 	do("DELETE", "", "Acp-Connection-Id", id)
 	if rest, err := io.ReadAll(lines); err != nil || strings.TrimSpace(string(rest)) != "" {
 		t.Errorf("the rest is %q, %v", rest, err)
+	}
+}
+
+// What a client of the protocol adds is part of the configuration that the program of the server sees.
+func TestTheServersOfAClientAreInItsConfiguration(t *testing.T) {
+	var seen []string
+	s := forCallers(t, func(cfg *server.Config) {
+		cfg.Configure = func(_ context.Context, cfg *session.Config) error {
+			for _, m := range cfg.Environment.Profile.MCPServers {
+				seen = append(seen, m.Name)
+			}
+			return fs.ErrPermission
+		}
+	})
+	http, _ := listen(t, s)
+	bob := connectACP(t, "ws"+strings.TrimPrefix(http, "http")+"/acp?agent=claude", as(server.RoleRunner, "bob")...)
+	bob.call(acpInitialize)
+	bob.refused(acpCall("session/new", `{"cwd":"/p","mcpServers":[{"name":"own","command":"sh","args":[],"env":[]}]}`), -32602, "forbidden")
+	if !slices.Equal(seen, []string{"own"}) {
+		t.Errorf("Configure has seen the servers %q", seen)
 	}
 }

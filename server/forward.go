@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"net/http/httputil"
 	"net/url"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/agentenv-dev/agentenv/internal/sessionapi"
+	"github.com/agentenv-dev/agentenv/session"
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
@@ -59,9 +61,16 @@ func (s *Server) elsewhere(w http.ResponseWriter, r *http.Request, id string) (b
 			p.SetURL(to)
 			p.Out.Header.Set(forwardedHeader, "1")
 		},
-		Transport:      &s.forwarding,
-		ModifyResponse: func(*http.Response) error { close(answered); return nil },
+		Transport: &s.forwarding,
+		ModifyResponse: func(res *http.Response) error {
+			close(answered)
+			if res.StatusCode == http.StatusUnauthorized {
+				return fmt.Errorf("%w: it does not accept the token; all servers of a database need the same --token-file", fs.ErrPermission)
+			}
+			return nil
+		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
+			s.log.Warn("another server does not answer", "session", id, "server", to.Redacted(), "error", err)
 			s.fail(w, r, fmt.Errorf("%w: %s is on %s, which does not answer: %w", sessionapi.ErrMoving, id, to.Redacted(), err))
 		},
 		ErrorLog: s.errorLog(),
@@ -133,7 +142,8 @@ func (s *Server) takeOver(ctx context.Context) {
 // moves reports whether an error says that a session goes on at another server, or that the store is away: then the client
 // tries again.
 func (s *Server) moves(err error) bool {
-	return s.shared() != nil && (errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrLocked) || errors.Is(err, store.ErrUnavailable))
+	return s.shared() != nil && (errors.Is(err, store.ErrConflict) || errors.Is(err, store.ErrLocked) ||
+		errors.Is(err, store.ErrUnavailable) || errors.Is(err, session.ErrClosed))
 }
 
 // moving returns the error of a call that has changed nothing, or may be made twice: a client that learns that the session

@@ -76,18 +76,21 @@ func TestARequestGoesToTheServerThatHasTheSession(t *testing.T) {
 	}
 	status, answer := ask(t, s, "GET", "/v1/sessions/s", "", as(server.RoleUser, "bob")...)
 	fails(t, "another user", status, answer, "session_not_found", "no such session")
-	status, answer = ask(t, s, "GET", "/v1/sessions/s", "", "Agentenv-Forwarded", "1")
+	status, answer = ask(t, s, "GET", "/v1/sessions/s/events", "", "Agentenv-Forwarded", "1")
 	fails(t, "in a circle", status, answer, "session_moving", "try again")
 	if !slices.Equal(asked, want) {
 		t.Errorf("the other server was asked %q, want %q", asked, want)
 	}
+	if status, answer := ask(t, s, "GET", "/v1/sessions/s", ""); status != http.StatusOK {
+		t.Errorf("the state, which the store has: %d %s", status, answer)
+	}
 	program := "process 7 on another machine"
 	st.owner.Store(&program)
-	if status, answer := ask(t, s, "GET", "/v1/sessions/s", ""); status != http.StatusOK {
+	if status, answer := ask(t, s, "GET", "/v1/sessions/s/events", ""); status != http.StatusOK {
 		t.Errorf("of a program that is no server: %d %s", status, answer)
 	}
 	st.err = &store.Error{Op: "look at the lease", Err: store.ErrUnavailable}
-	status, answer = ask(t, s, "GET", "/v1/sessions/s", "")
+	status, answer = ask(t, s, "GET", "/v1/sessions/s/events", "")
 	fails(t, "without the store", status, answer, "store_unavailable", "cannot be reached")
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -64,8 +65,9 @@ func (s *Server) create(c *call, in sessionapi.NewSession) (sessionapi.Created, 
 	return sessionapi.Created{ID: made.ID()}, nil
 }
 
-// configure returns the configuration of a new session, or why the caller may not have it.
-func (s *Server) configure(ctx context.Context, in sessionapi.NewSession) (session.Config, error) {
+// configure returns the configuration of a new session, or why the caller may not have it. servers are the MCP servers of a
+// client of the Agent Client Protocol.
+func (s *Server) configure(ctx context.Context, in sessionapi.NewSession, servers ...runnerscripts.MCPServer) (session.Config, error) {
 	if err := admitRequest(callerOf(ctx), in); err != nil {
 		return session.Config{}, err
 	}
@@ -85,6 +87,7 @@ func (s *Server) configure(ctx context.Context, in sessionapi.NewSession) (sessi
 		WatchWorkspace: (*environment.FilesOptions)(in.WatchWorkspace),
 	}
 	cfg.Environment.PermissionTimeout = in.PermissionTimeout.Span()
+	cfg.Environment.Profile.MCPServers = slices.Concat(cfg.Environment.Profile.MCPServers, servers)
 	if err := s.admitSession(ctx, callerOf(ctx), in, &cfg); err != nil {
 		return session.Config{}, err
 	}

@@ -269,7 +269,7 @@ func (s *AgentSession) staysOpen() bool {
 func (s *AgentSession) detachesFrom(a *activeTurn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return a.detached && s.closing && !s.destroy && a.stopped == nil
+	return (a.detached || s.durable && !a.sent) && s.closing && !s.destroy && a.stopped == nil
 }
 
 // detachTurn detaches from a query. It stores nothing, because the query has not ended.

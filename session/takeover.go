@@ -3,6 +3,7 @@ package session
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -28,9 +29,11 @@ func (h *Host) TakeOver(ctx context.Context) error {
 		return nil
 	}
 	lost := each(shared.Lost(), func(id string) error {
-		if s := h.Opened(id); s != nil {
-			s.replaced()
+		s := h.Opened(id)
+		if s == nil { // or it is being opened, under another lease
+			return nil
 		}
+		s.replaced()
 		return h.Unload(ctx, id)
 	})
 	abandoned, err := shared.Abandoned(ctx)
@@ -112,6 +115,6 @@ func (s *AgentSession) replaced() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.broken == nil {
-		_ = s.breakLocked(store.ErrConflict)
+		_ = s.breakLocked(fmt.Errorf("%w, or can be: this one did not reach the store in time", store.ErrConflict))
 	}
 }

@@ -18,8 +18,9 @@ type activeTurn struct {
 	turn   *Turn                   // never changes
 	cancel context.CancelCauseFunc // never changes
 	taken  bool                    // the agent has started on the prompt; used by the worker only
-	// detached says that the query can continue without this program; used by the worker only.
-	detached bool
+	// sent says that the query was passed to the sandbox, or looked for there, and detached that it can continue without this
+	// program; used by the worker only.
+	sent, detached bool
 	// stopped is why the query was stopped, if it was.
 	stopped error
 }
@@ -146,7 +147,7 @@ func (s *AgentSession) execute(ctx context.Context, a *activeTurn, live *liveSan
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
-	a.detached = s.durable && live.Durable()
+	a.sent, a.detached = true, s.durable && live.Durable()
 	ctx, release := s.executing(ctx, a, live)
 	defer release()
 	if s.cfg.CheckpointInterval > 0 {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -94,6 +95,7 @@ func (f *acpFlags) run(ctx context.Context) (err error) {
 			}
 			own := inFolder(cfg, r.Folder)
 			own.PermissionTimeout = -1
+			own.Profile.MCPServers = slices.Concat(own.Profile.MCPServers, r.Servers)
 			return session.Config{Environment: own}, nil
 		},
 	}, acpserver.Lines(f.app.in, f.app.out))

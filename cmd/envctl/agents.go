@@ -60,7 +60,7 @@ registry. An agent that has no --version is installed at the version "unknown".`
 				registered = append(registered, strings.TrimPrefix(name, runnerscripts.RegistryPrefix))
 			}
 			return errors.Join(err, a.out.Table(rows...),
-				a.out.Row(term.Plain("acp:NAME is an agent of the ACP registry: "+strings.Join(registered, ", "))))
+				a.out.Table(term.Plains("acp:NAME", "an agent of the ACP registry: "+strings.Join(registered, ", "))))
 		},
 	}
 	t.flags(cmd)

@@ -224,6 +224,9 @@ func (c *conversation) forget(ctx context.Context) error {
 	if err != nil {
 		return nil // another client has opened it
 	}
-	defer func() { _ = unlock() }() // the session is gone
+	defer func() { _ = unlock() }()                                                 // the session is gone
+	if record, err = st.Load(ctx, string(c.id)); err != nil || record.LastSeq > 0 { // it was opened meanwhile
+		return ignoreMissing(err)
+	}
 	return ignoreMissing(st.Delete(ctx, string(c.id)))
 }

@@ -1,6 +1,7 @@
 package acpserver
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +18,9 @@ type message struct {
 	Method string          `json:"method"`
 	Params json.RawMessage `json:"params"`
 }
+
+// maxAnswer is the longest answer of a client, in bytes; the connection would stop at 10 MiB without a word.
+const maxAnswer = 4 << 20
 
 // cancelRequest withdraws a request of either side.
 const cancelRequest = "$/cancel_request"
@@ -57,8 +61,14 @@ func (s *server) read(life context.Context, in Stream, feed io.Writer) error {
 		}
 		switch {
 		case m.Method == "" && len(m.ID) > 0:
+			var answer bytes.Buffer
+			_ = json.Compact(&answer, line) // it is valid; the connection reads lines
+			if answer.Len() > maxAnswer {
+				return fmt.Errorf("read from the client: an answer has %d bytes; at most %d are read", answer.Len(), maxAnswer)
+			}
+			answer.WriteByte('\n')
 			// Write fails if the connection has ended; then no request waits for an answer.
-			_, _ = feed.Write(append(line, '\n'))
+			_, _ = feed.Write(answer.Bytes())
 		case len(m.ID) > 0:
 			s.request(life, handlers[m.Method], m)
 		default:

@@ -39,8 +39,8 @@ type Config struct {
 	EndHost bool
 	// Metadata are the keys and values that sessions must have. Others do not exist for the client.
 	Metadata map[string]string
-	// Configure returns the configuration of a new session. The server adds metadata and, to the profile, the request's Servers,
-	// and refuses a prompt while a query runs.
+	// Configure returns the configuration of a new session, with the request's Servers in its profile, or refuses it. The server
+	// adds metadata, and refuses a prompt while a query runs.
 	Configure func(ctx context.Context, r Request) (session.Config, error)
 	// Modes returns the permission modes of an agent, the initial one first. Without modes the server passes any mode to the
 	// agent. Nil knows none.
@@ -50,6 +50,8 @@ type Config struct {
 	Directories bool
 	// Admit is called before each request, and its error refuses the request. Nil admits all.
 	Admit func() error
+	// AdmitServers refuses, with an error, that a client adds n MCP servers to a session. Nil admits all.
+	AdmitServers func(n int) error
 	// Describe returns how the client sees an error of a session. Nil shows its text.
 	Describe func(error) apierror.Error
 	// Logger receives events and errors that the client does not get; nil means no logging.
@@ -60,6 +62,8 @@ type Config struct {
 type Request struct {
 	// Folder is the absolute path that the client calls the session's working directory.
 	Folder string
+	// Servers are the MCP servers that the client adds to the profile.
+	Servers []runnerscripts.MCPServer
 	// Extra is the value of the key agentenv in the request's _meta; empty if there is none.
 	Extra json.RawMessage
 }
@@ -108,6 +112,9 @@ func Serve(ctx context.Context, cfg Config, stream Stream) error {
 func (c Config) withDefaults() Config {
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()
+	}
+	if c.AdmitServers == nil {
+		c.AdmitServers = func(int) error { return nil }
 	}
 	if c.Modes == nil {
 		c.Modes = func(string) []string { return nil }

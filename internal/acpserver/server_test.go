@@ -235,6 +235,14 @@ func TestServeEndsWhenTheEditorDoesNotRead(t *testing.T) {
 	_ = feed.Close() // always nil
 }
 
+func TestAnAnswerThatIsTooLongEndsTheConnection(t *testing.T) {
+	w := serve(t, untilDone)
+	w.send(`{"jsonrpc":"2.0","id":1,"result":"` + strings.Repeat("x", maxAnswer) + `"}`)
+	if err := <-w.served; err == nil || !strings.Contains(err.Error(), "an answer has") {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestAMessageThatIsTooLongEndsTheConnectionInWords(t *testing.T) {
 	endless := io.MultiReader(strings.NewReader(`{"method":"`), blanks{})
 	err := Serve(t.Context(), Config{}, Lines(endless, io.Discard))

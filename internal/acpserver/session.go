@@ -6,7 +6,6 @@ import (
 	"errors"
 	"maps"
 	"path/filepath"
-	"slices"
 
 	acp "github.com/coder/acp-go-sdk"
 
@@ -66,6 +65,9 @@ func (s *server) sessionRequest(params json.RawMessage) (sessionRequest, []runne
 		return req, nil, Invalid("_meta.traceparent has %d bytes; give at most %d", len(req.Meta.Traceparent), maxTrace)
 	case len(req.AdditionalDirectories) > 0 && !s.cfg.Directories:
 		return req, nil, Invalid("the sandbox of a session has one folder, cwd; leave additionalDirectories out")
+	}
+	if err := s.cfg.AdmitServers(len(req.MCPServers)); err != nil {
+		return req, nil, err
 	}
 	req.Cwd = filepath.Clean(req.Cwd)
 	for i, dir := range req.AdditionalDirectories {
@@ -127,11 +129,10 @@ func (s *server) newSession(ctx context.Context, params json.RawMessage) (work, 
 		return nil, err
 	}
 	return func(context.Context) (any, error) {
-		cfg, err := s.cfg.Configure(ctx, Request{Folder: req.Cwd, Extra: req.Meta.Extra})
+		cfg, err := s.cfg.Configure(ctx, Request{Folder: req.Cwd, Servers: servers, Extra: req.Meta.Extra})
 		if err != nil {
 			return nil, err
 		}
-		cfg.Environment.Profile.MCPServers = slices.Concat(cfg.Environment.Profile.MCPServers, servers)
 		if err := cfg.Environment.Profile.Check(); err != nil {
 			return nil, Invalid("%v", err)
 		}
@@ -145,7 +146,7 @@ func (s *server) newSession(ctx context.Context, params json.RawMessage) (work, 
 		if err != nil {
 			return nil, err
 		}
-		state, err := agent.State(ctx)
+		state, err := agent.State(context.WithoutCancel(ctx)) // the client must learn of the session
 		if err != nil {
 			return nil, err
 		}
@@ -246,7 +247,7 @@ func (s *server) closeSession(ctx context.Context, params json.RawMessage) (work
 			return nil, err
 		}
 		c := s.remove(req.SessionId)
-		err := s.cfg.Host.Unload(ctx, string(req.SessionId))
+		err := s.cfg.Host.Unload(context.WithoutCancel(ctx), string(req.SessionId))
 		if c != nil {
 			c.leave()
 			err = errors.Join(err, c.forget(ctx))
@@ -265,9 +266,9 @@ func (s *server) deleteSession(ctx context.Context, params json.RawMessage) (wor
 	return func(context.Context) (any, error) {
 		_, err := s.record(ctx, req.SessionId)
 		if err == nil {
-			err = s.cfg.Host.Destroy(ctx, string(req.SessionId))
+			err = s.cfg.Host.Destroy(context.WithoutCancel(ctx), string(req.SessionId))
 		}
-		if c := s.remove(req.SessionId); c != nil && err == nil {
+		if c := s.remove(req.SessionId); c != nil {
 			c.leave()
 		}
 		if e, ok := errors.AsType[*acp.RequestError](err); ok && e.Code == codeNotFound {

@@ -14,6 +14,12 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
+// lease is a lease that this store has, or had and has not released.
+type lease struct {
+	fence int64     // its number
+	since time.Time // when it was acquired
+}
+
 // acquiring stands in place of the number of a lease that a call of Lock is about to acquire.
 const acquiring = 0
 
@@ -22,7 +28,7 @@ func (s *Store) Lock(ctx context.Context, id string) (unlock func() error, err e
 	s.mu.Lock()
 	_, held := s.held[id]
 	if !held {
-		s.held[id] = acquiring
+		s.held[id] = lease{}
 	}
 	s.mu.Unlock()
 	if held { // even if the lease has expired or was lost: its holder must release it first
@@ -32,7 +38,8 @@ func (s *Store) Lock(ctx context.Context, id string) (unlock func() error, err e
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.held[id] = fence; err != nil {
+		s.held[id] = lease{fence, time.Now()}
+		if err != nil {
 			delete(s.held, id)
 		}
 	}()
@@ -63,7 +70,7 @@ func (s *Store) Lock(ctx context.Context, id string) (unlock func() error, err e
 
 func (s *Store) unlock(ctx context.Context, id string, fence int64) error {
 	s.mu.Lock()
-	if s.held[id] == fence {
+	if s.held[id].fence == fence {
 		delete(s.held, id)
 		delete(s.lost, id)
 	}
@@ -78,9 +85,9 @@ func (s *Store) unlock(ctx context.Context, id string, fence int64) error {
 // row is locked, so no other program acquires the lease before the transaction ends.
 func (s *Store) fenced(ctx context.Context, tx pgx.Tx, id string, n int64) error {
 	s.mu.Lock()
-	fence, held := s.held[id]
+	fence := s.held[id].fence
 	s.mu.Unlock()
-	if !held || fence == acquiring {
+	if fence == acquiring { // or it has none
 		return nil
 	}
 	var own bool
@@ -132,10 +139,14 @@ func (s *Store) Abandoned(ctx context.Context) (ids []string, err error) {
 func (s *Store) Lost() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if time.Since(s.renews) > s.leaseTime {
-		return slices.Collect(maps.Keys(s.held))
+	var ids []string
+	for id, l := range s.held {
+		unsure := time.Since(s.renews) > s.leaseTime && time.Since(l.since) > s.leaseTime
+		if l.fence != acquiring && (unsure || s.lost[id]) {
+			ids = append(ids, id)
+		}
 	}
-	return slices.Collect(maps.Keys(s.lost))
+	return ids
 }
 
 // renewAll renews the leases until ctx is done.
@@ -163,12 +174,15 @@ func (s *Store) renew(ctx context.Context) error {
 	before := maps.Clone(s.held) // a lease that is acquired meanwhile is not looked for
 	s.mu.Unlock()
 	// Without a lease, too: whether the database is there says whether other programs can renew theirs.
-	maps.DeleteFunc(before, func(_ string, fence int64) bool { return fence == acquiring })
+	var fences []int64
+	for _, l := range before {
+		fences = append(fences, l.fence)
+	}
 	ctx, cancel := context.WithTimeout(ctx, s.leaseTime/2)
 	defer cancel()
 	// A row that another transaction has locked is left for the next time: it must not delay the others.
 	if _, err := s.leases.Exec(ctx, `UPDATE lease SET expires = clock_timestamp() + $3::interval WHERE fence IN (
-		SELECT fence FROM lease WHERE owner = $1 AND fence = ANY($2) FOR UPDATE SKIP LOCKED)`, s.owner, slices.Collect(maps.Values(before)), s.leaseTime); err != nil {
+		SELECT fence FROM lease WHERE owner = $1 AND fence = ANY($2) FOR UPDATE SKIP LOCKED)`, s.owner, fences, s.leaseTime); err != nil {
 		return err
 	}
 	rows, err := s.leases.Query(ctx, "SELECT fence FROM lease WHERE owner = $1", s.owner)
@@ -182,8 +196,8 @@ func (s *Store) renew(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.renews = time.Now()
-	for id, fence := range before {
-		if s.held[id] == fence && !slices.Contains(own, fence) {
+	for id, l := range before {
+		if s.held[id] == l && l.fence != acquiring && !slices.Contains(own, l.fence) {
 			s.lost[id] = true
 		}
 	}

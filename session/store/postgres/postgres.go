@@ -62,7 +62,7 @@ type Store struct {
 	renewed sync.WaitGroup
 
 	mu     sync.Mutex
-	held   map[string]int64 // the numbers of the leases, by session; also of those that were lost
+	held   map[string]lease // by session; also those that were lost
 	lost   map[string]bool
 	renews time.Time // when the leases were last renewed
 	steady time.Time // since when that was without a failure
@@ -93,7 +93,7 @@ func (c Config) open(ctx context.Context, url string) (*Store, error) {
 	}
 	cfg.ConnConfig.ConnectTimeout = cmp.Or(cfg.ConnConfig.ConnectTimeout, connectTime)
 	s := &Store{
-		owner: rand.Text(), name: c.Name, leaseTime: cmp.Or(c.lease, leaseTime), held: make(map[string]int64), lost: make(map[string]bool),
+		owner: rand.Text(), name: c.Name, leaseTime: cmp.Or(c.lease, leaseTime), held: make(map[string]lease), lost: make(map[string]bool),
 		renews: time.Now(), steady: time.Now(),
 	}
 	if s.name == "" {
