@@ -219,3 +219,35 @@ func (d *deleting) Delete(ctx context.Context, id string) error {
 	d.on()
 	return d.sharedStore.Delete(ctx, id)
 }
+
+// A query that has not reached its sandbox when the session is closed stays queued, as those behind it do.
+func TestAQueryThatIsNotSentYetStaysQueued(t *testing.T) {
+	t.Parallel()
+	st, creating := store.NewMemory(), make(chan struct{})
+	cfg := fakeConfig(Config{Store: st})
+	cfg.Environment.Sandbox.Keep = true
+	s, err := open(t.Context(), cfg, func(ctx context.Context, _ environment.Config) (sandbox, error) {
+		close(creating)
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	turn := prompt(t, s, "go")
+	<-creating
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := turn.Wait(t.Context()); !errors.Is(err, ErrClosed) {
+		t.Errorf("its turn: %v", err)
+	}
+	state, err := ReadState(t.Context(), st, s.ID())
+	if err != nil || len(state.Queued) != 1 || state.Queued[0].ID != turn.ID() {
+		t.Errorf("%+v, %v", state.Queued, err)
+	}
+	f := newFake()
+	cfg.ID = s.ID()
+	again := startFake(t, cfg, f)
+	complete(t, again.Turns()[0])
+}
