@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"net/url"
 	"path"
+	"reflect"
 	"slices"
 	"strings"
 )
@@ -103,7 +104,7 @@ func (p *Policy) actions(call Call) []action {
 		return []action{{tool: tool, question: true}}
 	}
 	var in input
-	malformed := len(call.Input) > 0 && json.Unmarshal(call.Input, &in) != nil
+	malformed := len(call.Input) > 0 && (json.Unmarshal(call.Input, &in) != nil || ambiguous(call.Input))
 	one := func(why string) []action { return []action{{tool: tool, unclear: why}} }
 	switch {
 	case tool != Bash && tool != Write && tool != Read && tool != Fetch:
@@ -123,7 +124,8 @@ func (p *Policy) actions(call Call) []action {
 }
 
 // Key identifies the calls that are the same to a user who answers for all of them: those of one
-// command, file, host or tool of a server, or with one input. It is short.
+// command, file, host or tool of a server, or with one input. It is short, and empty for a call that
+// does not say what it does.
 func (p *Policy) Key(call Call) string {
 	tool := p.Tool(call)
 	parts := []string{tool}
@@ -138,13 +140,34 @@ func (p *Policy) Key(call Call) string {
 	case tool == Bash && len(in.Command)+len(in.Cmd) > 0:
 		parts = []string{tool, string(in.Command), string(in.Cmd), first(in.Cwd, in.Workdir, in.Directory, in.DirPath)}
 	case !judged, tool != Write && tool != Read && tool != Fetch && !strings.HasPrefix(tool, "mcp__"):
-		parts = append(parts, string(call.Input))
+		if len(call.Input)+len(call.Paths) == 0 {
+			return ""
+		}
+		parts = append(append(parts, string(call.Input)), call.Paths...)
 	}
 	text, err := json.Marshal(parts)
 	if err != nil {
 		panic(fmt.Sprintf("texts are no JSON: %v", err)) // cannot happen
 	}
 	return fmt.Sprintf("%x", sha256.Sum256(text))
+}
+
+// ambiguous reports whether the agent and this package could read different values: encoding/json
+// takes "Command" for command.
+func ambiguous(raw json.RawMessage) bool {
+	var keys map[string]json.RawMessage
+	if json.Unmarshal(raw, &keys) != nil {
+		return true
+	}
+	for _, field := range reflect.VisibleFields(reflect.TypeFor[input]()) {
+		name := field.Tag.Get("json")
+		for key := range keys {
+			if key != name && strings.EqualFold(key, name) {
+				return true
+			}
+		}
+	}
+	return keys["command"] != nil && keys["cmd"] != nil
 }
 
 // commands returns what a call of a shell does.
@@ -158,11 +181,23 @@ func (p *Policy) commands(in input) []action {
 	var args []string
 	switch {
 	case json.Unmarshal(raw, &script) == nil && script != "":
-		return p.script(script, dir)
+		return append(p.script(script, dir), p.workIn(dir)...)
 	case json.Unmarshal(raw, &args) == nil && len(args) > 0:
-		return p.arguments(args, dir)
+		return append(p.arguments(args, dir), p.workIn(dir)...)
 	}
 	return []action{{tool: Bash, unclear: "the command is missing"}}
+}
+
+// workIn returns what it means to run a command in a folder: outside of the workspace, it may find
+// another configuration.
+func (p *Policy) workIn(dir string) []action {
+	if dir == "" {
+		return nil
+	}
+	if clean, ok := p.place.clean("", dir); !ok || path.IsAbs(clean) || ofGit(clean) {
+		return []action{{tool: Bash, unclear: "it runs in another folder than the workspace"}}
+	}
+	return nil
 }
 
 // files returns what a call of a file tool does.

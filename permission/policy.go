@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 )
 
 // Mode says what happens to a tool call that no rule matches.
@@ -211,6 +212,8 @@ func (r Rule) restricts(a action, at Place) certainty {
 		return restrictsCommand(r.arg, a.words)
 	case r.tool == Fetch && matchHost(r.arg, a.host), r.tool != Fetch && matchPath(r.arg, a.path):
 		return yes
+	case r.tool != Fetch && matchPath(strings.ToLower(r.arg), strings.ToLower(a.path)): // the same file for some file systems
+		return maybe
 	}
 	return no
 }
@@ -231,11 +234,11 @@ func (r Rule) mentioned(a action, at Place) certainty {
 		for _, token := range w.tokens() {
 			switch r.tool {
 			case Read, Write:
-				if p, ok := at.clean("", token); ok && matchPath(r.arg, p) {
+				if p, ok := at.clean("", token); ok && matchPath(strings.ToLower(r.arg), strings.ToLower(p)) {
 					return maybe
 				}
 			case Fetch:
-				if host, ok := hostOf(token); ok && matchHost(r.arg, host) || matchHost(r.arg, token) {
+				if host, ok := hostOf(token); ok && matchHost(r.arg, host) || matchHost(r.arg, strings.TrimSuffix(strings.ToLower(token), ".")) {
 					return maybe
 				}
 			}

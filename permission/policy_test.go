@@ -64,6 +64,9 @@ func TestAllAgentsHaveTheSameNames(t *testing.T) {
 			call("Bash", "execute", `{"command":7}`),
 			call("Bash", "execute", `{}`),
 			call("Bash", "execute", `nonsense`),
+			call("Bash", "execute", `{"command":"make","Command":"git status"}`),
+			call("Bash", "execute", `{"command":"git status","cmd":"make"}`),
+			call("Write", "edit", `{"file_path":"/etc/x","File_Path":"src/a"}`),
 			call("", "execute", ``),
 			call("Write", "edit", `{"file_path":"/work/ws/srcs/a"}`),
 			call("Write", "edit", `{"file_path":"/work/ws/src/../../ws2/src/a"}`),
@@ -107,10 +110,14 @@ func TestAKeyIsThatOfTheSameCall(t *testing.T) {
 		{call("mcp__a__b", "", `{"x":1}`), call("a/b", "", `{"x":2}`), true},
 		{call("Skill", "", `{"x":1}`), call("Skill", "", `{"x":2}`), false},
 		{call("Bash", "", `x`), call("Bash", "", `y`), false},
+		{call("", "edit", ``, "~a"), call("", "edit", ``, "~b"), false},
 	} {
 		if same := p.Key(c.a) == p.Key(c.b); same != c.same {
 			t.Errorf("%s %s and %s %s are the same: %v", c.a.Name, c.a.Input, c.b.Name, c.b.Input, same)
 		}
+	}
+	if key := p.Key(call("", "execute", "")); key != "" {
+		t.Errorf("commands that are not shown have the key %s", key)
 	}
 }
 

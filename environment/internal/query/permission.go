@@ -36,7 +36,8 @@ type openRequest struct {
 	size   int                // bytes of memory
 	cancel context.CancelFunc // ends the wait for an answer
 	take   taker              // receives the answer
-	// key identifies the tool call for answers that hold for the session; empty without rules.
+	// key identifies the tool call for answers that hold for the session; empty if there are no rules,
+	// or the call does not say what it does.
 	key string
 	// answer is this program's answer; nil while the request is pending.
 	answer *runnerscripts.PermissionResolved
@@ -86,7 +87,7 @@ func (q *Queries) answerLocked(id string, d runnerscripts.PermissionDecision, do
 	}
 	r.cancel()
 	done.ID, done.Kind = id, kind
-	if r.key != "" {
+	if q.Rules != nil {
 		d, done.Scope = q.rememberLocked(r.key, req, kind, d, done.Scope)
 	}
 	r.answer = &done

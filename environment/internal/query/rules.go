@@ -89,7 +89,7 @@ func (q *Queries) rememberLocked(key string, req runnerscripts.PermissionRequest
 		once = req.Allow()
 	}
 	once.Message, once.UpdatedInput, once.Interrupt = d.Message, d.UpdatedInput, d.Interrupt
-	if len(q.answers) >= maxRemembered || len(d.UpdatedInput) > 0 {
+	if key == "" || len(q.answers) >= maxRemembered || len(d.UpdatedInput) > 0 {
 		return once, runnerscripts.ScopeOnce
 	}
 	if q.answers == nil {
