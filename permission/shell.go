@@ -82,10 +82,12 @@ func (s *script) parse(text string) {
 		return
 	}
 	syntax.Walk(file, func(n syntax.Node) bool {
-		if c, ok := n.(*syntax.CallExpr); ok && len(c.Args) > 0 {
-			switch wordOf(c.Args[0]).text {
-			case "cd", "pushd", "popd":
-				s.moved = true
+		if c, ok := n.(*syntax.CallExpr); ok {
+			for _, w := range c.Args { // the first, or behind command for example
+				switch wordOf(w).text {
+				case "cd", "pushd", "popd", "eval":
+					s.moved = true
+				}
 			}
 		}
 		return true
@@ -98,7 +100,7 @@ func (s *script) visit(n syntax.Node) bool {
 	switch n := n.(type) {
 	case nil, *syntax.File, *syntax.Comment, *syntax.Word, *syntax.Lit, *syntax.SglQuoted, *syntax.DblQuoted, *syntax.CmdSubst, *syntax.ProcSubst,
 		*syntax.Block, *syntax.Subshell, *syntax.IfClause, *syntax.WhileClause, *syntax.WordIter, *syntax.CaseClause, *syntax.CaseItem,
-		*syntax.BinaryCmd, *syntax.TimeClause, *syntax.CoprocClause:
+		*syntax.BinaryCmd, *syntax.TimeClause:
 	case *syntax.Stmt:
 		s.statement(n)
 	case *syntax.Redirect:
@@ -129,7 +131,7 @@ func (s *script) visit(n syntax.Node) bool {
 		if n.Excl || n.Index != nil || n.Slice != nil || n.Names != 0 || n.Param == nil || assigns {
 			s.unclear("it has an expansion that can run commands or set variables")
 		}
-	default: // functions, arithmetic and tests, in which variables can run commands, and what is new
+	default: // functions, coprocesses, arithmetic and tests, in which variables can run commands, and what is new
 		s.unclear("it has a construct that cannot be judged")
 	}
 	return true
@@ -162,6 +164,9 @@ func (s *script) statement(n *syntax.Stmt) {
 
 // redirect judges a redirection.
 func (s *script) redirect(r *syntax.Redirect) {
+	if r.N != nil && !descriptor.MatchString(r.N.Value) { // {PATH}>f
+		s.unclear("a redirection sets a variable")
+	}
 	tool := Write
 	switch r.Op {
 	case syntax.Hdoc, syntax.DashHdoc, syntax.WordHdoc:
@@ -212,7 +217,8 @@ func harmlessVariable(name string, exported bool) bool {
 	if harmless[name] {
 		return true
 	}
-	return !exported && plainName.MatchString(name) && !strings.HasSuffix(name, "_proxy") && !strings.HasPrefix(name, "npm_")
+	return !exported && plainName.MatchString(name) && !strings.HasSuffix(name, "_proxy") && !strings.HasPrefix(name, "npm_") &&
+		!strings.HasSuffix(name, "path") // of zsh: path is PATH
 }
 
 func (s *script) assign(a *syntax.Assign, exported bool) {
@@ -250,6 +256,9 @@ func wordsOf(list []*syntax.Word) []word {
 
 // wordOf returns the text of a word without its quotes, if the shell does not change it.
 func wordOf(w *syntax.Word) word {
+	if w.Lit() == "{}" { // of find -exec
+		return word{text: "{}", known: true}
+	}
 	var b strings.Builder
 	for i, part := range w.Parts {
 		switch part := part.(type) {

@@ -223,9 +223,60 @@ func TestCommandsAreJudgedByWhatTheyRun(t *testing.T) {
 		{"xargs -I % sh -c %", Ask},
 		{"select x in a; do git status; done", Ask},
 		{"git log *(e:'x':)", Ask},
+		{"printf -v'a[$(git gc)]' x", Ask},
+		{"x='5 make'; timeout $x git", Ask},
+		{"x='5 make'; nice -n $x git", Ask},
+		{"echo 5 make | xargs timeout", Ask},
+		{"echo -n | xargs nice -n", Ask},
+		{"x='-exec make ;'; find . $x", Ask},
+		{"git ls-files | xargs find", Ask},
+		{"exec {PATH}> out.txt; git status", Ask},
+		{"coproc PATH { git status; }; git log", Ask},
+		{"zsh -c 'path=/tmp; git status'", Ask},
+		{"bash -c -- 'git pu\"\"sh'", Ask},
+		{"while true; do git status > out.txt; command cd src; done", Ask},
+		{"while true; do git status > out.txt; eval 'cd src'; done", Ask},
+		{"cd .git", Ask},
+		{"cd .git/hooks && git status", Ask},
+		{"echo x > SECRET/key", Ask},
+		{"cat SECRET/key", Ask},
 	} {
 		if d := newPolicy(t, gitRules()).Decide(bash(t, c.script)); d.Effect != c.want {
 			t.Errorf("%q: %s, not %s (%s)", c.script, d.Effect, c.want, d.Reason)
+		}
+	}
+}
+
+// With the mode auto only the doubt about a denied call asks.
+func TestAutoAsksAboutWhatMayBeDenied(t *testing.T) {
+	p := newPolicy(t, Rules{Mode: ModeAuto, Deny: []string{"Bash(git push *)", "Write(secret/**)", "Fetch(evil.example)"}})
+	for _, script := range []string{
+		"bash -c -- 'g\"\"it push'", "bash -c -x 'g\"\"it push'", "bash -c +x 'g\"\"it push'",
+		"curl EVIL.example", "curl evil.example.", "echo x > SECRET/a", "tee Secret/a",
+	} {
+		if d := p.Decide(bash(t, script)); d.Effect != Ask {
+			t.Errorf("%q: %s (%s)", script, d.Effect, d.Reason)
+		}
+	}
+}
+
+// A program below the working directory is another one in another folder.
+func TestAFolderChoosesTheProgram(t *testing.T) {
+	p := newPolicy(t, Rules{Allow: []string{"Bash(./build *)", "Bash(git *)"}})
+	for _, c := range []struct {
+		input string
+		want  Effect
+	}{
+		{`{"command":"./build x"}`, Allow},
+		{`{"command":"cd vendor && ./build x"}`, Ask},
+		{`{"command":"./build x","cwd":"/work/ws/vendor"}`, Ask},
+		{`{"command":"git status","cwd":"/work/ws/vendor"}`, Allow},
+		{`{"command":"git status","cwd":"/tmp/x"}`, Ask},
+		{`{"command":["git","status"],"cwd":"../x"}`, Ask},
+		{`{"command":"git status","cwd":"/work/ws/.git"}`, Ask},
+	} {
+		if d := p.Decide(call("Bash", "", c.input)); d.Effect != c.want {
+			t.Errorf("%s: %s, not %s (%s)", c.input, d.Effect, c.want, d.Reason)
 		}
 	}
 }

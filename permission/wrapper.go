@@ -23,7 +23,7 @@ func risky(cmd []word) bool {
 		return false
 	}
 	for _, w := range cmd[1:] {
-		if !w.known || w.text == "-v" || w.text == "-R" {
+		if !w.known || strings.HasPrefix(w.text, "-v") || strings.HasPrefix(w.text, "-R") {
 			return true
 		}
 	}
@@ -86,6 +86,9 @@ func (s *script) command(cmd []word) {
 	}
 	s.nested++
 	defer func() { s.nested-- }()
+	if strings.Contains(cmd[0].text, "/") && !path.IsAbs(cmd[0].text) && (s.moved || s.dir != "") {
+		s.unclear("the folder of a program cannot be told")
+	}
 	name := path.Base(cmd[0].text)
 	w, wraps := wrappers[name]
 	switch {
@@ -102,7 +105,7 @@ func (s *script) command(cmd []word) {
 		s.add(action{tool: Bash, words: cmd})
 		s.find(cmd[1:])
 	case cmd[0].text == "cd":
-		s.moved = true // also behind eval or command, which parse does not look for
+		s.moved = true // also in the script of a shell
 		s.add(action{tool: Bash, words: cmd, innocent: s.inside(cmd[1:])})
 	case opaque[cmd[0].text]:
 		s.add(action{tool: Bash, words: cmd, innocent: true})
@@ -121,7 +124,7 @@ func (s *script) inside(args []word) bool {
 		return false
 	}
 	p, ok := s.policy.place.clean("", args[0].text)
-	return ok && !path.IsAbs(p)
+	return ok && !path.IsAbs(p) && !ofGit(p)
 }
 
 var shellFlags = regexp.MustCompile(`^-[leuxvn]*c[leuxvn]*$`)
@@ -131,7 +134,7 @@ func (s *script) shell(args []word) {
 	for len(args) > 0 && args[0].known {
 		switch a := args[0].text; {
 		case len(args) > 1 && shellFlags.MatchString(a):
-			if !args[1].known {
+			if script := args[1]; !script.known || strings.HasPrefix(script.text, "-") || strings.HasPrefix(script.text, "+") { // more options
 				s.unclear("the script of a shell cannot be told")
 				return
 			}
@@ -170,7 +173,7 @@ func (s *script) unwrap(name string, w wrapper, args []word) {
 		if name == "nice" && regexp.MustCompile(`^-[0-9]+$`).MatchString(args[0].text) {
 			n, ok = 1, true
 		}
-		if !ok || n > len(args) {
+		if !ok || n > len(args) || !known(args[:n]) {
 			s.unclear("an option of " + name + " cannot be judged")
 			return
 		}
@@ -189,8 +192,8 @@ func (s *script) unwrap(name string, w wrapper, args []word) {
 		}
 		args = args[1:]
 	}
-	if len(args) < w.skip {
-		s.unclear("the command of " + name + " is missing")
+	if len(args) < w.skip || !known(args[:w.skip]) {
+		s.unclear("the command of " + name + " cannot be told")
 		return
 	}
 	args = args[w.skip:]
@@ -200,6 +203,16 @@ func (s *script) unwrap(name string, w wrapper, args []word) {
 	if len(args) > 0 {
 		s.command(args)
 	}
+}
+
+// known reports whether the text of each word is known.
+func known(list []word) bool {
+	for _, w := range list {
+		if !w.known {
+			return false
+		}
+	}
+	return true
 }
 
 // option returns how many arguments an option takes, with itself. ok is false if it is not known.
@@ -232,6 +245,9 @@ func (w wrapper) option(text string) (n int, ok bool) {
 
 // find judges the commands that find runs.
 func (s *script) find(args []word) {
+	if !known(args) {
+		s.unclear("find may run a command that cannot be told")
+	}
 	for i := 0; i < len(args); i++ {
 		switch args[i].text {
 		case "-exec", "-execdir", "-ok", "-okdir":
