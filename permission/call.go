@@ -59,12 +59,16 @@ func (p *Policy) Tool(call Call) string {
 		server, tool, _ := strings.Cut(name, "/")
 		return "mcp__" + server + "__" + tool
 	}
+	of, longest := "", ""
 	for _, server := range p.place.Servers {
-		for _, prefix := range []string{"mcp_" + server + "_", server + "_", server + "__"} { // Gemini CLI, OpenCode
-			if tool, ok := strings.CutPrefix(name, prefix); ok && tool != "" {
-				return "mcp__" + server + "__" + tool
+		for _, prefix := range []string{"mcp_" + server + "_", server + "__", server + "_"} { // Gemini CLI, OpenCode
+			if tool, ok := strings.CutPrefix(name, prefix); ok && tool != "" && len(server) > len(longest) {
+				of, longest = "mcp__"+server+"__"+tool, server
 			}
 		}
+	}
+	if of != "" {
+		return of
 	}
 	if tool, ok := kinds[call.Kind]; ok {
 		return tool

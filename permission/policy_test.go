@@ -93,6 +93,19 @@ func TestAllAgentsHaveTheSameNames(t *testing.T) {
 	}
 }
 
+// A server whose name begins like another one's is told from it.
+func TestAToolBelongsToTheServerWithTheLongestName(t *testing.T) {
+	p, err := New(Rules{Allow: []string{"mcp__a__*"}, Deny: []string{"mcp__a_b__*"}}, Place{Servers: []string{"a", "a_b"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]Effect{"a_get": Allow, "a_b_get": Deny, "a_b__get": Deny, "mcp_a_b_get": Deny, "mcp_a_get": Allow} {
+		if d := p.Decide(call(name, "", `{}`)); d.Effect != want {
+			t.Errorf("%s: %s, not %s (%s)", name, d.Effect, want, d.Reason)
+		}
+	}
+}
+
 func TestAKeyIsThatOfTheSameCall(t *testing.T) {
 	p := newPolicy(t, Rules{})
 	for _, c := range []struct {
