@@ -24,6 +24,8 @@ func (c Config) checkPermissions() error {
 		return fmt.Errorf("agent.permission_mode: %w; leave it out, and choose permissions.mode: ask, edit, plan or auto", errUnasked)
 	case c.Profile.PermissionMode != "":
 		return fmt.Errorf("profile.permission_mode: %w; leave it out, and choose permissions.mode: ask, edit, plan or auto", errUnasked)
+	case c.Agent.TrustWorkspace:
+		return fmt.Errorf("agent.trust_workspace: %w, and settings of the repository may allow it; leave it out", errUnasked)
 	case len(c.Profile.AllowedTools) > 0:
 		return fmt.Errorf("profile.allowed_tools: %w; write them as permissions.allow", errUnasked)
 	}

@@ -133,6 +133,7 @@ func TestPermissionsRefuseWhatDoesNotAsk(t *testing.T) {
 		"a mode of the agent":   {Config{Agent: Agent{Name: "script", PermissionMode: "bypassPermissions"}, Permissions: rules}, "agent.permission_mode"},
 		"a mode of the profile": {Config{Agent: Agent{Name: "script"}, Profile: Profile{PermissionMode: "plan"}, Permissions: rules}, "profile.permission_mode"},
 		"tools without asking":  {Config{Agent: Agent{Name: "script"}, Profile: Profile{AllowedTools: []string{"Edit"}}, Permissions: rules}, "profile.allowed_tools"},
+		"a trusted workspace":   {Config{Agent: Agent{Name: "script", TrustWorkspace: true}, Permissions: rules}, "agent.trust_workspace"},
 		"a malformed rule":      {Config{Agent: Agent{Name: "script"}, Permissions: permission.Rules{Allow: []string{"Bash("}}}, "permissions: allow[0]: rule"},
 	} {
 		if err := c.cfg.check(); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), c.says) {
