@@ -19,8 +19,9 @@ type sharedStore struct {
 	mu        sync.Mutex
 	abandoned []string
 	lost      []string
-	taken     bool  // another program has the sessions: changes are refused
-	away      error // of Load
+	taken     bool   // another program has the sessions: changes are refused
+	away      error  // of Load
+	load      func() // called by Load if it is not nil
 	locked    []string
 }
 
@@ -49,8 +50,11 @@ func (s *sharedStore) Lock(ctx context.Context, id string) (func() error, error)
 
 func (s *sharedStore) Load(ctx context.Context, id string) (store.Record, error) {
 	s.mu.Lock()
-	err := s.away
+	err, load := s.away, s.load
 	s.mu.Unlock()
+	if load != nil {
+		load()
+	}
 	if err != nil {
 		return store.Record{}, &store.Error{Op: "load", ID: id, Err: err}
 	}
@@ -160,6 +164,41 @@ func TestASessionThatAnotherProgramHasEndsHere(t *testing.T) {
 	}
 	if _, err := s.Prompt(t.Context(), "x"); !errors.Is(err, store.ErrConflict) {
 		t.Errorf("a prompt: %v", err)
+	}
+}
+
+// The lease that was lost is not that under which a session is being opened again.
+func TestASessionThatIsBeingOpenedAgainIsNotEnded(t *testing.T) {
+	t.Parallel()
+	st := &sharedStore{Memory: store.NewMemory()}
+	h := host(t, HostConfig{Store: st, Session: Config{Environment: environment.Config{Runner: runnerBinary}}})
+	left(t, st, "s", false)
+	loading, loaded := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	st.load = func() { once.Do(func() { close(loading); <-loaded }) }
+	opened := make(chan error)
+	go func() {
+		_, err := h.Open(t.Context(), "s")
+		opened <- err
+	}()
+	<-loading
+	st.mu.Lock()
+	st.lost = []string{"s"}
+	st.mu.Unlock()
+	taken := make(chan error)
+	go func() { taken <- h.TakeOver(t.Context()) }()
+	select {
+	case err := <-taken:
+		if err != nil {
+			t.Error(err)
+		}
+		close(loaded)
+	case <-time.After(time.Second): // it waits for the session, to end it
+		close(loaded)
+		<-taken
+	}
+	if err := <-opened; err != nil || h.Opened("s") == nil {
+		t.Errorf("%v; open %v", err, h.Opened("s") != nil)
 	}
 }
 

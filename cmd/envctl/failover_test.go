@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -112,6 +113,48 @@ func TestEachServerAnswersForAll(t *testing.T) {
 	}
 }
 
+// A query in a kept sandbox goes on while the database is away for longer than a lease lasts, which ends the session in its
+// server.
+func TestAKeptQueryOutlivesAnOutageOfTheDatabase(t *testing.T) {
+	t.Parallel()
+	db := testpostgres.Start(t)
+	c := newCluster(t, db.URL())
+	first := c.serve()
+	s := c.session(c.client(first.url), c.script("until [ -e gate ]; do sleep 0.05; done"))
+	turn, err := s.Prompt(t.Context(), "go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	begun := make(chan struct{})
+	go func() {
+		said := false
+		for ev, err := range turn.Events(t.Context()) { // over all of it, by itself
+			if err != nil {
+				ended <- err
+				return
+			}
+			if ev.Type == runnerscripts.TypeAgentMessage && !said {
+				said = true
+				close(begun)
+			}
+		}
+		ended <- nil
+	}()
+	<-begun
+	db.Stop(t)
+	first.says("cannot be stored and ends")
+	db.Start(t)
+	c.write("gate")
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	c.checkOnce(s, 1)
+	if err := s.Destroy(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // A server that was stopped for longer than its leases last finds that it has lost them, and stores nothing more.
 func TestAServerThatWasAwayGivesUp(t *testing.T) {
 	t.Parallel()
@@ -172,12 +215,46 @@ func newCluster(t *testing.T, database string) *cluster {
 	return c
 }
 
-// served is a server in a process of its own.
+// servedProcess is a server in a process of its own.
 type servedProcess struct {
 	t    *testing.T
 	cmd  *exec.Cmd
 	url  string
 	dead bool
+
+	mu   sync.Mutex
+	said bytes.Buffer // its log
+	more chan struct{}
+}
+
+// Write implements io.Writer for the log.
+func (s *servedProcess) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case s.more <- struct{}{}:
+	default:
+	}
+	return s.said.Write(p)
+}
+
+func (s *servedProcess) log() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.said.String()
+}
+
+// says waits until the log has a text.
+func (s *servedProcess) says(text string) {
+	s.t.Helper()
+	patience := time.After(time.Minute)
+	for !strings.Contains(s.log(), text) {
+		select {
+		case <-s.more:
+		case <-patience:
+			s.t.Fatalf("the server does not say %q: %s", text, s.log())
+		}
+	}
 }
 
 // serve starts a server, which ends with the test.
@@ -187,13 +264,12 @@ func (c *cluster) serve() *servedProcess {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	s := &servedProcess{t: c.t}
+	s := &servedProcess{t: c.t, more: make(chan struct{}, 1)}
 	s.cmd = exec.CommandContext(context.WithoutCancel(c.t.Context()), path,
-		"serve", "--listen", "127.0.0.1:0", "--token-file", filepath.Join(c.home, "token"), "--database", c.database)
+		"serve", "--listen", "127.0.0.1:0", "--token-file", filepath.Join(c.home, "token"), "--database", c.database, "--log-level", "error")
 	s.cmd.Env = append(os.Environ(), "HOME="+c.home, "XDG_CACHE_HOME="+filepath.Join(c.home, ".cache"),
 		"XDG_STATE_HOME="+filepath.Join(c.home, ".state"), bundle.ExplicitVariable+"="+c.runner, "GORACE=atexit_sleep_ms=0")
-	var said strings.Builder
-	s.cmd.Stderr = &said
+	s.cmd.Stderr = s
 	out, err := s.cmd.StdoutPipe()
 	if err == nil {
 		err = s.cmd.Start()
@@ -208,7 +284,7 @@ func (c *cluster) serve() *servedProcess {
 		s.signal(syscall.SIGCONT)
 		s.signal(syscall.SIGINT)
 		if err := s.cmd.Wait(); err != nil || c.t.Failed() {
-			c.t.Errorf("a server: %v: %s", err, said.String())
+			c.t.Errorf("a server: %v: %s", err, s.log())
 		}
 	})
 	line, err := bufio.NewReader(out).ReadString('\n')
