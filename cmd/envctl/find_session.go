@@ -111,19 +111,7 @@ func findSession(ctx context.Context, s store.Store, id string) (store.Record, e
 	if err != nil {
 		return store.Record{}, err
 	}
-	var fit []string
-	for _, r := range list { // the latest first
-		if id == "" {
-			break
-		}
-		if nameOf(r) == id || slices.Contains(r.Sandboxes, id) || slices.Contains(r.Sandboxes, idPrefix+id) {
-			return s.Load(ctx, r.ID)
-		}
-		begins := func(had string) bool { return strings.HasPrefix(had, id) || strings.HasPrefix(had, idPrefix+id) }
-		if strings.HasPrefix(r.ID, id) || slices.ContainsFunc(r.Sandboxes, begins) {
-			fit = append(fit, r.ID)
-		}
-	}
+	fit := fitting(list, id)
 	switch len(fit) {
 	case 0:
 		return store.Record{}, noSession(id)
@@ -131,6 +119,27 @@ func findSession(ctx context.Context, s store.Store, id string) (store.Record, e
 		return s.Load(ctx, fit[0])
 	}
 	return store.Record{}, usagef("%q fits %d sessions: %s; give more of the ID", id, len(fit), strings.Join(fit[:min(len(fit), 5)], ", "))
+}
+
+// fitting returns the IDs of the sessions that a word means: of the one with this ID, the latest with this name, or the one of
+// the sandbox with this ID; else of those whose ID, or that of a sandbox, begins with it. The list has the latest first.
+func fitting(list []store.Record, word string) (fit []string) {
+	if word == "" {
+		return nil
+	}
+	if slices.ContainsFunc(list, func(r store.Record) bool { return r.ID == word }) {
+		return []string{word}
+	}
+	begins := func(had string) bool { return strings.HasPrefix(had, word) || strings.HasPrefix(had, idPrefix+word) }
+	for _, r := range list {
+		if nameOf(r) == word || slices.Contains(r.Sandboxes, word) || slices.Contains(r.Sandboxes, idPrefix+word) {
+			return []string{r.ID}
+		}
+		if strings.HasPrefix(r.ID, word) || slices.ContainsFunc(r.Sandboxes, begins) {
+			fit = append(fit, r.ID)
+		}
+	}
+	return fit
 }
 
 // withStoredSession calls use with the stored session for id, and reports whether there is one. If

@@ -318,21 +318,13 @@ func (a *app) servedSessions(ctx context.Context, filter store.Filter, status st
 	return list, err
 }
 
-// servedSession returns the session of the server whose ID begins with id.
+// servedSession returns the session of the server that id means; see findSession.
 func (a *app) servedSession(ctx context.Context, id string) (*remote.Session, error) {
 	c, records, err := a.servedRecords(ctx, store.Filter{})
 	if err != nil {
 		return nil, err
 	}
-	var found []string
-	for _, r := range records {
-		if r.ID == id {
-			return c.Session(id), nil
-		}
-		if strings.HasPrefix(r.ID, id) {
-			found = append(found, r.ID)
-		}
-	}
+	found := fitting(records, id)
 	switch len(found) {
 	case 1:
 		return c.Session(found[0]), nil
