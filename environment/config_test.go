@@ -28,7 +28,7 @@ func TestParseConfigIsStrict(t *testing.T) {
 		"unknown key of the sandbox":  {"sandbox: {type: local, image: x, memroy: 1g}", []string{"unknown key sandbox.memroy", "did you mean memory?"}},
 		"key of one kind":             {"sandbox: {type: docker, seccomp: x}", []string{"unknown key sandbox.seccomp", "did you mean sandbox.docker.seccomp?"}},
 		"key of another place":        {"sandbox: local\nkeep: true", []string{"unknown key keep", "did you mean sandbox.keep?"}},
-		"permission":                  {"agent: claude\npermission: allow", []string{"unknown key permission", "did you mean agent.permission_mode?"}},
+		"permission":                  {"agent: claude\npermission: allow", []string{"unknown key permission", "did you mean permissions?"}},
 		"duration without a unit":     {"sandbox: {type: docker, grace: 60}", []string{"sandbox.grace: 60 is no duration", "2h"}},
 		"no duration":                 {"sandbox: {type: modal, modal: {timeout: soon}}", []string{`sandbox.modal.timeout: "soon" is no duration; write 90s or 2h`}},
 		"text for a list":             {"sandbox: {type: docker, ports: '8080'}", []string{"sandbox.ports: it is a text; give a list"}},

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/agentenv-dev/agentenv/internal/workspace"
+	"github.com/agentenv-dev/agentenv/permission"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
@@ -250,7 +251,8 @@ func TestAPoolPassesOnOrRefusesEachField(t *testing.T) {
 		Sandbox: sandbox(t), Pool: PoolConfig{Max: 1}, Agent: Agent{Name: "script"},
 		Credentials: map[string]Credential{"anthropic": {Env: "POOL_TEST_KEY"}}, Budget: Budget{Query: Limits{USD: 1}},
 		Models: ModelPolicy{Allow: []string{"m"}}, Profile: Profile{SystemPrompt: "be brief"}, IgnoreChanges: []string{"*.o"}, Checkpoints: Checkpoints{MaxSize: 1},
-		Trust: true, OnPermission: AllowAll, PermissionTimeout: time.Minute, Raw: true,
+		Permissions: permission.Rules{Allow: []string{"Bash(git *)"}},
+		Trust:       true, OnPermission: AllowAll, PermissionTimeout: time.Minute, Raw: true,
 		Runner: "/bin/true", Scripts: Scripts{ReadTranscript: []string{"true"}}, Progress: func(string) {}, Logger: hclog.NewNullLogger(),
 	}
 	other := map[string]Config{

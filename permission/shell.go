@@ -3,6 +3,7 @@ package permission
 import (
 	"path"
 	"regexp"
+	"slices"
 	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
@@ -227,6 +228,9 @@ func (s *script) assign(a *syntax.Assign, exported bool) {
 	}
 }
 
+// unexported are the declarations whose variables no program gets.
+var unexported = []string{"local", "readonly"}
+
 // declared judges one assignment of export, declare and the like.
 func (s *script) declared(variant string, a *syntax.Assign) {
 	switch {
@@ -235,7 +239,7 @@ func (s *script) declared(variant string, a *syntax.Assign) {
 	case a.Naked && variant == "export": // exports what was set before
 		s.assign(a, true)
 	default:
-		s.assign(a, variant != "local" && variant != "readonly")
+		s.assign(a, !slices.Contains(unexported, variant))
 	}
 }
 
