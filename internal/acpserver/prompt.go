@@ -91,13 +91,22 @@ func (c *conversation) cancelPrompt() bool {
 	return true
 }
 
-// interrupt stops a query whose prompt is not of this connection.
-func (c *conversation) interrupt(ctx context.Context) {
+// running returns the query that runs, of any client; nil if there is none.
+func (c *conversation) running() *session.Turn {
 	agent := c.server.cfg.Host.Opened(string(c.id))
 	if agent == nil {
-		return
+		return nil
 	}
-	if err := agent.Interrupt(ctx); err != nil && !errors.Is(err, session.ErrClosed) {
+	turns := agent.Turns()
+	if len(turns) == 0 {
+		return nil
+	}
+	return turns[0]
+}
+
+// interrupt stops a query whose prompt is not of this connection.
+func (c *conversation) interrupt(ctx context.Context, turn *session.Turn) {
+	if err := turn.Interrupt(ctx); err != nil && !errors.Is(err, session.ErrClosed) {
 		c.server.log.Warn("the agent could not be interrupted", "session", c.id, "error", err)
 	}
 }

@@ -141,7 +141,9 @@ func (s *server) notification(life context.Context, m message) {
 			return
 		}
 		if c := s.find(p.SessionId); c != nil && !c.cancelPrompt() {
-			s.begin(func() { c.interrupt(life) }, func() {})
+			if turn := c.running(); turn != nil { // that of now: the next message may be a prompt
+				s.begin(func() { c.interrupt(life, turn) }, func() {})
+			}
 		}
 	case cancelRequest:
 		var p struct {
