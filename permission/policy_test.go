@@ -93,7 +93,7 @@ func TestAllAgentsHaveTheSameNames(t *testing.T) {
 	}
 }
 
-// A server whose name begins like another one's is told from it.
+// A server whose name begins like another one's differs from it.
 func TestAToolBelongsToTheServerWithTheLongestName(t *testing.T) {
 	p, err := New(Rules{Allow: []string{"mcp__a__*"}, Deny: []string{"mcp__a_b__*"}}, Place{Servers: []string{"a", "a_b"}})
 	if err != nil {

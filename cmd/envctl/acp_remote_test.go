@@ -124,11 +124,11 @@ func checkRemote(t *testing.T, r remoteReport) {
 	}
 	tool := "tool Write made.txt"
 	if want := []string{"thought Let me see.", tool, "agent Done.", "agent May I?"}; !slices.Equal(kinds(live), want) {
-		t.Errorf("the first connection is told %q", kinds(live))
+		t.Errorf("the first connection got %q", kinds(live))
 	}
 	want := []string{"user work", "thought Let me see.", tool, "agent Done.", "user ask", "agent May I?", "tool Write asked.txt", "agent allowed", "agent turn 3"}
 	if got := kinds(replay); !slices.Equal(got, want) {
-		t.Errorf("the second connection is told %q", got)
+		t.Errorf("the second connection got %q", got)
 	}
 	for _, s := range live {
 		if !slices.Contains(replay, s) {

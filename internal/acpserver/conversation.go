@@ -123,8 +123,8 @@ func (c *conversation) leave() {
 func (c *conversation) release() {
 	c.sending.Lock()
 	defer c.sending.Unlock()
-	for _, told := range c.own {
-		close(told)
+	for _, delivered := range c.own {
+		close(delivered)
 	}
 	clear(c.own)
 }
@@ -191,7 +191,7 @@ func (c *conversation) take(ctx context.Context, ev runnerscripts.Event) error {
 	tell(c.updater.update(ev))
 	tell(c.choices.update())
 	if ev.Type.EndsQuery() {
-		c.told(ev.QueryID)
+		c.delivered(ev.QueryID)
 	}
 	return err
 }
@@ -203,12 +203,12 @@ func (c *conversation) isOwn(query string) bool {
 	return c.own[query] != nil
 }
 
-// told notes that the client has the last event of a query.
-func (c *conversation) told(query string) {
+// delivered notes that the client has the last event of a query.
+func (c *conversation) delivered(query string) {
 	c.sending.Lock()
 	defer c.sending.Unlock()
-	if told := c.own[query]; told != nil {
-		close(told)
+	if delivered := c.own[query]; delivered != nil {
+		close(delivered)
 		delete(c.own, query)
 	}
 }

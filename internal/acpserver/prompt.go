@@ -122,7 +122,7 @@ func cancelled(ctx context.Context) error {
 // converse runs a prompt and returns its outcome, when the client has all events of it. It interrupts the agent when the client
 // cancels the prompt. If the connection ends, the query goes on without the client.
 func (s *server) converse(ctx, life context.Context, c *conversation, text string) (acp.PromptResponse, error) {
-	turn, told, err := c.send(life, text)
+	turn, delivered, err := c.send(life, text)
 	if errors.Is(err, session.ErrClosed) && cancelled(ctx) != nil {
 		return ending(cancelled(ctx), runnerscripts.QueryCompleted{StopReason: runnerscripts.StopCancelled}, nil)
 	}
@@ -147,12 +147,12 @@ func (s *server) converse(ctx, life context.Context, c *conversation, text strin
 	result, err := turn.Wait(life)
 	close(ended)
 	stopping.Wait()
-	told(life)
+	delivered(life)
 	return ending(cancelled(ctx), result, err)
 }
 
-// send sends a prompt to the agent. told waits until the client has the events of the query, or gets no more.
-func (c *conversation) send(life context.Context, text string) (turn *session.Turn, told func(context.Context), err error) {
+// send sends a prompt to the agent. delivered waits until the client has the events of the query, or gets no more.
+func (c *conversation) send(life context.Context, text string) (turn *session.Turn, delivered func(context.Context), err error) {
 	agent, read, err := c.attach(life)
 	if err != nil {
 		return nil, nil, err

@@ -100,7 +100,7 @@ func (t *updater) note(ev runnerscripts.Event) {
 	case runnerscripts.TypeError, runnerscripts.TypeEnvironmentError:
 		t.log.Warn("something went wrong", "session", ev.SessionID, "payload", string(ev.Payload))
 	default:
-		t.log.Debug("not told to the editor", "session", ev.SessionID, "type", string(ev.Type), "payload", string(ev.Payload))
+		t.log.Debug("not sent to the editor", "session", ev.SessionID, "type", string(ev.Type), "payload", string(ev.Payload))
 	}
 }
 
@@ -205,26 +205,26 @@ func (t *updater) text(ev runnerscripts.Event) (acp.SessionUpdate, bool) {
 // news returns the part of a block that the editor does not have yet. Sent text cannot be
 // withdrawn: a block whose beginning has changed is sent again as a whole.
 func (t *updater) news(c runnerscripts.ContentChunk) string {
-	told, known := t.blocks.Get(c.BlockID)
+	delivered, known := t.blocks.Get(c.BlockID)
 	if !known {
-		told = new(strings.Builder)
+		delivered = new(strings.Builder)
 	}
-	defer func() { t.blocks.Put(c.BlockID, told, told.Cap()) }()
+	defer func() { t.blocks.Put(c.BlockID, delivered, delivered.Cap()) }()
 	text := c.Content.Text
 	if !c.Snapshot {
-		told.WriteString(text)
+		delivered.WriteString(text)
 		return text
 	}
-	before := told.String()
+	before := delivered.String()
 	if rest, ok := strings.CutPrefix(text, before); ok {
-		told.WriteString(rest)
+		delivered.WriteString(rest)
 		return rest
 	}
 	if strings.HasPrefix(before, text) {
 		return "" // some or all of the text was withdrawn
 	}
-	told.Reset()
-	told.WriteString(text)
+	delivered.Reset()
+	delivered.WriteString(text)
 	return "\n\n" + text
 }
 
@@ -240,7 +240,7 @@ func (t *updater) toolCall(ev runnerscripts.Event) (acp.SessionUpdate, bool) {
 	if !isMain(ev) {
 		u.Meta = map[string]any{"agentenv": map[string]any{"subagent": ev.ConversationID}}
 	}
-	if _, told := t.tools.Get(c.ToolCallID); told {
+	if _, delivered := t.tools.Get(c.ToolCallID); delivered {
 		return acp.SessionUpdate{ToolCallUpdate: &acp.SessionToolCallUpdate{
 			Meta: u.Meta, ToolCallId: u.ToolCallId, Title: u.Title, Kind: u.Kind, Status: u.Status, Content: u.Content,
 			Locations: u.Locations, RawInput: u.RawInput, RawOutput: u.RawOutput,
@@ -256,7 +256,7 @@ func (t *updater) toolCall(ev runnerscripts.Event) (acp.SessionUpdate, bool) {
 
 // question returns the tool call of a permission request.
 func (t *updater) question(c runnerscripts.ToolCall) acp.ToolCallUpdate {
-	if _, told := t.tools.Get(c.ToolCallID); c.Title == "" && c.Name != "" && !told {
+	if _, delivered := t.tools.Get(c.ToolCallID); c.Title == "" && c.Name != "" && !delivered {
 		c.Title = c.Name
 	}
 	return t.call(c)

@@ -53,12 +53,12 @@ func TestFloodThatTheEditorWasToldIsNotKept(t *testing.T) {
 	})
 	w := serveStored(t, disk, session.Config{Environment: env, NoFiles: true})
 	id := w.begin()
-	var told int
+	var delivered int
 	testmemory.AtMost(t, 5*maxSent/2, func() {
 		w.send(promptLine("7", id))
 		for {
 			line, err := w.lines.ReadSlice('\n')
-			for told += len(line); errors.Is(err, bufio.ErrBufferFull); told += len(line) {
+			for delivered += len(line); errors.Is(err, bufio.ErrBufferFull); delivered += len(line) {
 				line, err = w.lines.ReadSlice('\n')
 			}
 			if err != nil {
@@ -69,8 +69,8 @@ func TestFloodThatTheEditorWasToldIsNotKept(t *testing.T) {
 			}
 		}
 	})
-	if told < 50_000_000 {
-		t.Errorf("the editor got %d bytes", told)
+	if delivered < 50_000_000 {
+		t.Errorf("the editor got %d bytes", delivered)
 	}
 }
 
@@ -85,7 +85,7 @@ func TestFloodOfOneBlockIsNotKept(t *testing.T) {
 		for range 100 {
 			u, ok := tell.update(runnerscripts.Event{Type: runnerscripts.TypeAgentMessage, Payload: chunk})
 			if !ok || u.AgentMessageChunk.Content.Text.Text != text {
-				t.Fatal("the editor was not told a chunk as it is")
+				t.Fatal("the editor was not delivered a chunk as it is")
 			}
 		}
 	})

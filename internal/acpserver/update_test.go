@@ -70,7 +70,7 @@ func TestTheEditorGetsNoTextTwice(t *testing.T) {
 				case u.ToolCall != nil:
 					got.WriteString("<tool>")
 				default:
-					t.Errorf("told was %+v", u)
+					t.Errorf("delivered was %+v", u)
 				}
 			}
 			if got.String() != c.want {
