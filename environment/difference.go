@@ -78,7 +78,7 @@ func (b *baseline) take(ctx context.Context, p primitives.EnvironmentPrimitive, 
 // found sets the state to one that the sandbox has kept itself.
 func (b *baseline) found(ctx context.Context, r io.Reader) error {
 	own := workspace.NewTemporary(nil)
-	st, err := workspace.Read(ctx, r, own, archive.Limit{})
+	st, _, err := workspace.Read(ctx, r, own, archive.Limit{})
 	if err != nil {
 		return errors.Join(err, own.Close())
 	}

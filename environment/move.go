@@ -105,7 +105,7 @@ func (e *Environment) createWithWorkspace(ctx context.Context, to Config) (moved
 		return nil, fmt.Errorf("read the workspace: %w", err)
 	}
 	at := e.prim.Paths().Workspace
-	to.KeepPath, to.Workspace = at, []Source{{Tar: &Tar{Reader: packed, Root: at}}}
+	to.KeepPath, to.Workspace = at, []Source{{Tar: &Tar{Reader: packed, Root: at, Whole: true}}}
 	moved, err = Create(ctx, to)
 	if err = errors.Join(err, packed.Close()); err != nil {
 		if moved != nil {

@@ -1,10 +1,6 @@
 package environment
 
 import (
-	"archive/tar"
-	"bufio"
-	"bytes"
-	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
@@ -94,10 +90,12 @@ type Tar struct {
 	Path string `json:"path,omitempty"`
 	// Reader is read once, instead of a file.
 	Reader io.Reader `json:"-"`
-	// Root is set for the workspace of another sandbox: the path that it had there. Then the new
-	// workspace gets exactly these files: what an image has put there is removed first, unless it is
-	// Sandbox.Workspace. Links that lead into Root by an absolute path lead into the new workspace.
+	// Root is set for the workspace of another sandbox: the path that it had there. Links that lead
+	// into Root by an absolute path lead into the new workspace.
 	Root string `json:"-"`
+	// Whole says that the workspace gets exactly these files: what an image has put there is removed
+	// first, unless it is Sandbox.Workspace.
+	Whole bool `json:"-"`
 }
 
 // sourceLimit limits one source.
@@ -202,23 +200,16 @@ func (e placing) placeTar(ctx context.Context, into string, t Tar) (err error) {
 		defer func() { _ = f.Close() }() // it was only read
 		r = f
 	}
-	buffered := bufio.NewReaderSize(r, 64<<10)
-	r = buffered
-	if magic, err := buffered.Peek(2); err == nil && bytes.Equal(magic, []byte{0x1f, 0x8b}) {
-		zip, err := gzip.NewReader(buffered)
-		if err != nil {
-			return fmt.Errorf("the archive looks like gzip and is not: %w", err)
-		}
-		r = zip
-	}
-	if r, err = tarStream(r); err != nil {
+	if r, err = archive.Open(r); err != nil {
 		return err
+	}
+	if t.Whole {
+		if err := e.emptyWorkspace(ctx); err != nil {
+			return err
+		}
 	}
 	if t.Root == "" {
 		return e.unpackFrom(ctx, into, func(w io.Writer) error { return archive.Copy(w, r, sourceLimit) })
-	}
-	if err := e.emptyWorkspace(ctx); err != nil {
-		return err
 	}
 	at := path.Join(e.prim.Paths().Workspace, into)
 	return e.unpackFrom(ctx, into, func(w io.Writer) error { return archive.Relink(w, r, t.Root, at, sourceLimit) })
@@ -237,21 +228,6 @@ func (e *Environment) emptyWorkspace(ctx context.Context) error {
 		return fmt.Errorf("remove what the image has in the workspace: %w; choose another workspace_path", err)
 	}
 	return nil
-}
-
-// tarStream returns an error if r does not begin like a tar archive.
-func tarStream(r io.Reader) (io.Reader, error) {
-	const block = 512
-	buffered := bufio.NewReader(r)
-	head, err := buffered.Peek(block)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
-	}
-	_, err = tar.NewReader(bytes.NewReader(head)).Next()
-	if errors.Is(err, tar.ErrHeader) || 0 < len(head) && len(head) < block {
-		return nil, fmt.Errorf("%w; give a tar archive, plain or compressed with gzip", tar.ErrHeader)
-	}
-	return buffered, nil
 }
 
 // unpackFrom unpacks the tar stream that produce writes.

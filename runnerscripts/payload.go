@@ -395,7 +395,8 @@ type CheckpointReason string
 
 // The reasons.
 const (
-	CheckpointStart    CheckpointReason = "start"    // the first sandbox is ready
+	CheckpointUpload   CheckpointReason = "upload"   // the user has written the workspace, before the first sandbox
+	CheckpointStart    CheckpointReason = "start"    // the first sandbox is ready, and its files were not uploaded
 	CheckpointQuery    CheckpointReason = "query"    // a query has ended
 	CheckpointPeriodic CheckpointReason = "periodic" // a query runs for long
 	CheckpointManual   CheckpointReason = "manual"   // the user asked for it

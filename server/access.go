@@ -91,6 +91,8 @@ var access = map[string]Role{
 	"GET /sessions/{id}/file":                       RoleUser,
 	"PUT /sessions/{id}/file":                       RoleUser,
 	"GET /sessions/{id}/patch":                      RoleUser,
+	"GET /sessions/{id}/workspace":                  RoleUser,
+	"PUT /sessions/{id}/workspace":                  RoleUser,
 	"GET /sandboxes":                                RoleRunner,
 	"POST /sandboxes":                               RoleRunner,
 	"POST /sandboxes/collect":                       RoleAdmin,

@@ -332,7 +332,7 @@ func TestTheInterfaceDescribesItself(t *testing.T) {
 			}
 		}
 	}
-	if operations != 40 || len(ids) != operations {
+	if operations != 42 || len(ids) != operations {
 		t.Errorf("there are %d operations with %d names", operations, len(ids))
 	}
 }

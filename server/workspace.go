@@ -158,6 +158,28 @@ func (s *Server) patch(w http.ResponseWriter, c *call) error {
 	})
 }
 
+func (s *Server) readWorkspace(w http.ResponseWriter, c *call) error {
+	number := int(c.query.number("checkpoint"))
+	if c.query.err != nil {
+		return c.query.err
+	}
+	return s.stream(w, c, tarMedia, func(w io.Writer) error {
+		return session.ReadWorkspace(c.Context(), s.cfg.Host.Store(), c.PathValue("id"), w, number)
+	})
+}
+
+func (s *Server) writeWorkspace(w http.ResponseWriter, c *call) error {
+	open, err := s.session(c)
+	if err != nil {
+		return err
+	}
+	if err := open.WriteWorkspace(c.Context(), c.Body); err != nil {
+		return err
+	}
+	w.WriteHeader(http.StatusNoContent)
+	return nil
+}
+
 func (s *Server) rewind(c *call, in sessionapi.Rewind) (none, error) {
 	open, err := s.session(c)
 	if err != nil {

@@ -28,7 +28,7 @@ type Config struct {
 	// requests; environment.AnswerLater leaves them to [AgentSession.Respond]. The session
 	// overrides its SessionID, and sets its From to the isolation of the last sandbox, so that a
 	// less isolated sandbox needs Trust. A Tar source must be given by its path, because the
-	// session may read it again. Its Logger also receives the session's records.
+	// session may read it again; see [AgentSession.WriteWorkspace]. Its Logger also receives the session's records.
 	//
 	// With Sandbox.Keep the session is durable: its sandbox and the query that runs in it
 	// survive the end of this program, even a crash. [AgentSession.Close] detaches from both,
@@ -96,7 +96,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	for i, src := range c.Environment.Workspace {
 		if src.Tar != nil && src.Tar.Reader != nil {
-			return c, fmt.Errorf("%w: Environment.Workspace[%d]: a reader can be read only once, and a session may need the archive again; give its path", fs.ErrInvalid, i)
+			return c, fmt.Errorf("%w: Environment.Workspace[%d]: a reader can be read only once, and a session may need the archive again; give its path, or use WriteWorkspace", fs.ErrInvalid, i)
 		}
 	}
 	if c.MaxQueue < 0 {

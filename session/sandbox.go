@@ -276,7 +276,7 @@ func (s *AgentSession) environmentConfig(from *beginning) environment.Config {
 	cfg.Used.Usage = s.state.Usage
 	switch {
 	case from.workspace != nil:
-		cfg.Workspace = []environment.Source{{Tar: &environment.Tar{Reader: from.workspace, Root: from.checkpoint.Path}}}
+		cfg.Workspace = []environment.Source{{Tar: &environment.Tar{Reader: from.workspace, Root: from.checkpoint.Path, Whole: true}}}
 	case inPlace(cfg) && s.state.Environment.Starts > 0:
 		cfg.Workspace = nil // the agent may have changed the user's folder since
 	}

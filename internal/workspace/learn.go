@@ -119,11 +119,11 @@ func learned(h *tar.Header, r io.Reader, dir string, cut *cutter, emit func(Dige
 	return f, inFile(name, err)
 }
 
-// Read stores the state that an archive has.
-func Read(ctx context.Context, r io.Reader, blobs Blobs, limit archive.Limit) (State, error) {
+// Read stores the state that an archive has, and returns how many bytes of content it stored.
+func Read(ctx context.Context, r io.Reader, blobs Blobs, limit archive.Limit) (state State, stored int64, err error) {
 	var x Index
 	if err := x.Learn(ctx, r, "", blobs, limit); err != nil {
-		return State{}, err
+		return State{}, 0, err
 	}
 	t := &taking{index: &Index{}, blobs: blobs, dirty: map[string]bool{".": true}}
 	for _, f := range x.files {
@@ -133,7 +133,8 @@ func Read(ctx context.Context, r io.Reader, blobs Blobs, limit archive.Limit) (S
 		}
 	}
 	t.addFolders()
-	return t.state, t.list(ctx)
+	err = t.list(ctx)
+	return t.state, x.Claim(), err
 }
 
 // addFolders adds the folders that an archive does not name.

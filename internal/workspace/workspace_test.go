@@ -29,7 +29,7 @@ func stateOf(t *testing.T, blobs Blobs, files map[string]string) *Snapshot {
 	if err := w.Close(); err != nil {
 		t.Fatal(err)
 	}
-	st, err := Read(t.Context(), &packed, blobs, archive.Limit{})
+	st, _, err := Read(t.Context(), &packed, blobs, archive.Limit{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func FuzzSnapshot(f *testing.F) {
 				t.Error(err)
 			}
 		}()
-		st, err := Read(t.Context(), bytes.NewReader(data), blobs, archive.Limit{})
+		st, _, err := Read(t.Context(), bytes.NewReader(data), blobs, archive.Limit{})
 		if err != nil {
 			return
 		}

@@ -109,11 +109,16 @@ func (s *Session) WriteFile(ctx context.Context, name string, r io.Reader, opts 
 	if opts.IfRevision != "" {
 		q.Set("if_revision", opts.IfRevision)
 	}
-	req, err := s.client.request(ctx, http.MethodPut, s.path("file"), q, r)
+	return s.upload(ctx, s.path("file"), q, "application/octet-stream", r)
+}
+
+// upload sends a body, once.
+func (s *Session) upload(ctx context.Context, path string, query url.Values, media string, r io.Reader) error {
+	req, err := s.client.request(ctx, http.MethodPut, path, query, r)
 	if err != nil {
 		return err
 	}
-	req.Header.Set("Content-Type", "application/octet-stream")
+	req.Header.Set("Content-Type", media)
 	res, err := s.client.do(req)
 	if _, failed := errors.AsType[*broken](err); failed {
 		return unreachable(err)
@@ -138,15 +143,31 @@ func (s *Session) Changes(ctx context.Context, from, to int) ([]environment.Chan
 	return list.Changes, err
 }
 
+// WriteWorkspace makes the files of a tar archive those that a new session begins with. It is not sent again if the connection
+// breaks; the caller may.
+func (s *Session) WriteWorkspace(ctx context.Context, r io.Reader) error {
+	return s.upload(ctx, s.path("workspace"), nil, "application/x-tar", r)
+}
+
+// ReadWorkspace writes the files of a checkpoint to w as a tar archive. Zero means the last one; see Sync.
+func (s *Session) ReadWorkspace(ctx context.Context, w io.Writer, number int) error {
+	return s.copyTo(ctx, w, "workspace", url.Values{"checkpoint": {strconv.Itoa(number)}})
+}
+
 // Patch writes the changes from one checkpoint to another as a patch for "git apply".
 func (s *Session) Patch(ctx context.Context, w io.Writer, from, to int) error {
-	body, err := s.download(ctx, s.path("patch"), span(from, to))
+	return s.copyTo(ctx, w, "patch", span(from, to))
+}
+
+// copyTo copies what is at a path below the session.
+func (s *Session) copyTo(ctx context.Context, w io.Writer, what string, query url.Values) error {
+	body, err := s.download(ctx, s.path(what), query)
 	if err != nil {
 		return err
 	}
 	_, err = io.Copy(w, body)
 	if err = errors.Join(err, body.Close()); err != nil {
-		return fmt.Errorf("the patch from the server is cut off: %w", err)
+		return fmt.Errorf("the %s from the server is cut off: %w", what, err)
 	}
 	return nil
 }

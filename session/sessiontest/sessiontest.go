@@ -30,6 +30,7 @@ type Session interface {
 	Sync(ctx context.Context) (session.Checkpoint, error)
 	Changes(ctx context.Context, from, to int) ([]environment.Change, error)
 	Patch(ctx context.Context, w io.Writer, from, to int) error
+	WriteWorkspace(ctx context.Context, r io.Reader) error
 	Rewind(ctx context.Context, number int) error
 	Fork(ctx context.Context, n int) ([]Session, error)
 	ForkFrom(ctx context.Context, number, n int) ([]Session, error)
@@ -112,6 +113,8 @@ var cases = []rule{
 	{"Files/they are those of the workspace", files},
 	{"Files/without a sandbox it is ErrNoEnvironment", filesNone},
 	{"Files/one that does not exist is fs.ErrNotExist", filesMissing},
+	{"WriteWorkspace/the agent begins with these files alone", writeWorkspace},
+	{"WriteWorkspace/other files, a used session and no archive are refused", writeWorkspaceRefused},
 	{"Sync/it makes a checkpoint of what is there now", syncNow},
 	{"Changes/they are what lies between two checkpoints", changes},
 	{"Changes/an unknown checkpoint is fs.ErrNotExist", changesUnknown},

@@ -1,6 +1,8 @@
 package sessiontest
 
 import (
+	"archive/tar"
+	"bytes"
 	"errors"
 	"io"
 	"io/fs"
@@ -195,4 +197,44 @@ func forkNone(r *run) {
 		_, err = s.ForkFrom(r.Context(), 1, n)
 		r.want("a fork from a checkpoint", err, fs.ErrInvalid)
 	}
+}
+
+// packed returns an archive of one file with a text.
+func packed(name, text string) io.Reader {
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(text))})
+	if err == nil {
+		_, err = io.WriteString(w, text)
+	}
+	if err = errors.Join(err, w.Close()); err != nil {
+		panic(err) // a buffer takes everything
+	}
+	return &b
+}
+
+func writeWorkspace(r *run) {
+	r.env.Workspace = []environment.Source{{Files: []environment.File{{Path: "own"}}}}
+	s := r.start(steps{say("x")}, steps{write("g", "")})
+	r.must(s.WriteWorkspace(r.Context(), packed("dir/f", "written\n")))
+	r.must(s.WriteWorkspace(r.Context(), packed("dir/f", "written\n"))) // the answer may have been lost
+	r.converse(s, "a")
+	list, err := s.Files(r.Context(), environment.FilesOptions{MaxContent: 100})
+	r.must(err)
+	if len(list) != 1 || list[0].Path != "dir/f" || string(list[0].Content) != "written\n" {
+		r.Errorf("the files are %+v", list)
+	}
+	r.converse(s, "b")
+	if got := r.changed(s, 1, 0); got != "created g" {
+		r.Errorf("since then: %q", got)
+	}
+}
+
+func writeWorkspaceRefused(r *run) {
+	s := r.start(steps{say("x")})
+	r.want("no archive", s.WriteWorkspace(r.Context(), strings.NewReader("no archive")), fs.ErrInvalid)
+	r.must(s.WriteWorkspace(r.Context(), packed("f", "1")))
+	r.want("other files", s.WriteWorkspace(r.Context(), packed("f", "2")), fs.ErrExist)
+	r.converse(s, "a")
+	r.want("a session in use", s.WriteWorkspace(r.Context(), packed("f", "1")), session.ErrBusy)
 }
