@@ -125,9 +125,9 @@ func (b blobs) Blob(ctx context.Context, d workspace.Digest) (io.ReadCloser, err
 
 func (s *AgentSession) blobs() blobs { return blobs{s.store, s.id} }
 
-// Sync takes a checkpoint now, even while a query runs, and returns it. Without a sandbox
-// everything is already stored, and Sync returns the last checkpoint, or the zero value if
-// there is none. It returns an error if the workspace or the agent's history cannot be stored.
+// Sync takes a checkpoint now, even while a query runs, and returns it. If nothing has changed
+// since the last checkpoint, or there is no sandbox, everything is already stored, and Sync
+// returns the last one, or the zero value if there is none. It returns an error if the workspace or the agent's history cannot be stored.
 func (s *AgentSession) Sync(ctx context.Context) (Checkpoint, error) {
 	if err := s.check(); err != nil {
 		return Checkpoint{}, fmt.Errorf("sync: %w", err)
@@ -172,8 +172,8 @@ func (s *AgentSession) save(ctx context.Context, live *liveSandbox, reason runne
 }
 
 // takeCheckpoint stores the workspace and returns the event of a checkpoint with it and the
-// last stored transcript. It returns nil if neither has changed, unless a query has ended or
-// the user has asked for the checkpoint. The caller holds saving.
+// last stored transcript. It returns nil if neither has changed, unless a query has ended. The
+// caller holds saving.
 func (s *AgentSession) takeCheckpoint(ctx context.Context, live *liveSandbox, reason runnerscripts.CheckpointReason) (*runnerscripts.Event, error) {
 	head := s.head()
 	next := head.Checkpoint
@@ -197,7 +197,7 @@ func (s *AgentSession) takeCheckpoint(ctx context.Context, live *liveSandbox, re
 			next.FilesOf = head.Number
 		}
 	}
-	must := reason == runnerscripts.CheckpointQuery || reason == runnerscripts.CheckpointManual
+	must := reason == runnerscripts.CheckpointQuery || reason == runnerscripts.CheckpointManual && head.Stale != ""
 	if !must && next.Transcript == head.Transcript && next.Workspace == head.Workspace {
 		return nil, err
 	}
