@@ -10,8 +10,6 @@ import (
 
 	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/environment"
-	"github.com/agentenv-dev/agentenv/internal/archive"
-	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/session"
 	"github.com/agentenv-dev/agentenv/session/store"
 	"github.com/agentenv-dev/agentenv/session/store/sqlite"
@@ -54,7 +52,12 @@ func (f *fetchFlags) run(ctx context.Context, id, branch string) (err error) {
 	if err := checkBranch(ctx, "", f.folder, branch); err != nil {
 		return err
 	}
-	env, err := f.attachSession(ctx, id)
+	var env *environment.Environment
+	if f.app.server != "" {
+		env, err = f.served(ctx, id)
+	} else {
+		env, err = f.attachSession(ctx, id)
+	}
 	if ended, ok := errors.AsType[*endedError](err); ok {
 		env, err = f.restored(ctx, ended.session)
 	}
@@ -66,42 +69,41 @@ func (f *fetchFlags) run(ctx context.Context, id, branch string) (err error) {
 	return err
 }
 
-// restored returns an environment with the files of a session whose sandbox has ended. It is a folder
-// of this machine, in which nothing runs. Changes count from the first checkpoint.
+// restored returns an environment with the files of a session whose sandbox has ended; see withFiles.
 func (f *fetchFlags) restored(ctx context.Context, id string) (env *environment.Environment, err error) {
 	err = f.app.withSession(ctx, id, func(st *sqlite.Store, rec store.Record) error {
 		of, err := session.Stored(ctx, st, rec.ID)
 		if err != nil {
 			return err
 		}
-		read := func(number int, use func(io.Reader) error) error {
-			return archive.Pipe(func(w io.Writer) error { return session.ReadWorkspace(ctx, st, rec.ID, w, number) }, use)
+		read := func(number int) func(io.Writer) error {
+			return func(w io.Writer) error { return session.ReadWorkspace(ctx, st, rec.ID, w, number) }
 		}
-		err = read(1, func(r io.Reader) (err error) {
-			env, err = environment.Create(ctx, environment.Config{
-				Sandbox:       environment.Sandbox{Type: "local"},
-				Workspace:     []environment.Source{{Tar: &environment.Tar{Reader: r}}},
-				IgnoreChanges: of.Environment.IgnoreChanges,
-			})
-			return err
-		})
-		if err != nil {
-			return err
-		}
-		files := env.Primitive()
-		infos, err := files.List(ctx, ".", primitives.ListOptions{})
-		for _, info := range infos {
-			err = errors.Join(err, files.Remove(ctx, info.Path, true))
-		}
-		if err == nil {
-			err = read(0, func(r io.Reader) error { return primitives.Unpack(ctx, files, ".", r) })
-		}
-		if err != nil {
-			return errors.Join(err, env.Close())
-		}
-		return nil
+		env, err = f.app.withFiles(ctx, of.Environment.IgnoreChanges, read)
+		return err
 	})
 	return env, err
+}
+
+// served returns an environment with the files that a session of the server has now, see withFiles, or a sandbox of the server.
+func (f *fetchFlags) served(ctx context.Context, id string) (*environment.Environment, error) {
+	s, err := f.app.servedSession(ctx, id)
+	if errors.Is(err, store.ErrNotFound) {
+		f.app.sandboxServer = f.app.server
+		if env, aerr := f.attach(ctx, id); !errors.Is(aerr, errNoSandbox) {
+			return env, aerr
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.app.status.Busy("getting the workspace from the server")()
+	if _, err := s.Sync(ctx); err != nil {
+		return nil, err
+	}
+	return f.app.withFiles(ctx, nil, func(number int) func(io.Writer) error {
+		return func(w io.Writer) error { return s.ReadWorkspace(ctx, w, number) }
+	})
 }
 
 // checkBranch returns, before a run, the errors of --branch that are known then.

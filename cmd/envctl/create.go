@@ -42,7 +42,7 @@ there. End it with 'envctl rm ID'.`,
 				return err
 			}
 			_, err = fmt.Fprintln(a.out, env.ID())
-			return errors.Join(i.write(env), err, env.Close())
+			return errors.Join(i.write(env.ID()), err, env.Close())
 		},
 	}
 	t.flags(cmd)

@@ -195,6 +195,10 @@ func (t *target) completeIDs(most int) cobra.CompletionFunc {
 		if most > 0 && len(args) >= most {
 			return nil, cobra.ShellCompDirectiveDefault
 		}
+		t.app.findServer(cmd)
+		if t.app.refuseServer(cmd) != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
 		cfg, err := t.load(cmd.Context())
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp

@@ -35,8 +35,8 @@ func (f *identityFlags) apply(cfg *environment.Config) error {
 	return nil
 }
 
-// write writes the ID of a new sandbox to the ID file.
-func (f *identityFlags) write(env *environment.Environment) (err error) {
+// write writes the ID of a new sandbox, or of a new session of a server, to the ID file.
+func (f *identityFlags) write(id string) (err error) {
 	if f.idFile == "" {
 		return nil
 	}
@@ -44,6 +44,6 @@ func (f *identityFlags) write(env *environment.Environment) (err error) {
 	if err != nil {
 		return fmt.Errorf("--id-file: %w", err)
 	}
-	_, err = fmt.Fprintln(file, env.ID())
+	_, err = fmt.Fprintln(file, id)
 	return errors.Join(err, file.Close())
 }

@@ -12,8 +12,8 @@ import (
 )
 
 // noteIgnored prints how many files the last export of the workspace left out.
-func (a *app) noteIgnored(env *environment.Environment) error {
-	if n := env.Ignored(); n > 0 {
+func (a *app) noteIgnored(of interface{ Ignored() int }) error {
+	if n := of.Ignored(); n > 0 {
 		return a.err.Println(term.Dim("left out: " + plural(n, "new file") + " that git ignores"))
 	}
 	return nil

@@ -18,7 +18,9 @@ import (
 // script says what is of one machine alone.
 func TestScriptsOverAServer(t *testing.T) {
 	var files []string
-	for _, name := range []string{"checkpoints", "copy", "exec", "exec_ends", "run"} {
+	for _, name := range []string{
+		"branch", "checkpoints", "copy", "ended", "exec", "exec_ends", "interrupt", "kept", "named", "result", "run", "shown", "stubborn",
+	} {
 		files = append(files, filepath.Join("testdata", "script", name+".txtar"))
 	}
 	const token = "token-of-the-tests"

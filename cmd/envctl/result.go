@@ -25,6 +25,15 @@ const (
 	patchAge      = 30 * 24 * time.Hour // gc removes older ones
 )
 
+// outcome is what has the changes of a run: a sandbox, or a session of a server.
+type outcome interface {
+	ID() string
+	Changes(ctx context.Context) ([]environment.Change, error)
+	Patch(ctx context.Context, w io.Writer) error
+	// Ignored returns how many new files the last export left out because git ignores them.
+	Ignored() int
+}
+
 // bringOut exports the changes of the workspace as the flags say. Without such flags it saves
 // them as a patch, so that the agent's work is not lost with the sandbox.
 func (f *runFlags) bringOut(ctx context.Context, env *environment.Environment, failed error) (err error) {
@@ -79,15 +88,15 @@ func (f *runFlags) applyChanges(ctx context.Context, env *environment.Environmen
 
 // savePatch saves the changes as a patch in this user's state folder, and prints the command
 // that applies it.
-func (f *runFlags) savePatch(ctx context.Context, env *environment.Environment) (err error) {
-	changes, err := env.Changes(ctx)
+func (f *runFlags) savePatch(ctx context.Context, of outcome) (err error) {
+	changes, err := of.Changes(ctx)
 	if errors.Is(err, errors.ErrUnsupported) {
 		return nil // the sandbox cannot report changes
 	}
 	if err != nil {
 		return err
 	}
-	if err := f.app.noteIgnored(env); err != nil || len(changes) == 0 {
+	if err := f.app.noteIgnored(of); err != nil || len(changes) == 0 {
 		return err
 	}
 	defer func() {
@@ -100,13 +109,13 @@ func (f *runFlags) savePatch(ctx context.Context, env *environment.Environment) 
 		return err
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
-	name := time.Now().Format("20060102-150405-") + filepath.Base(env.ID()) + ".patch"
+	name := time.Now().Format("20060102-150405-") + filepath.Base(of.ID()) + ".patch"
 	file, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
 	w := &boundedWriter{w: file, left: maxPatch}
-	err = errors.Join(env.Patch(ctx, w), file.Close())
+	err = errors.Join(of.Patch(ctx, w), file.Close())
 	if err != nil {
 		return errors.Join(err, root.Remove(name))
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -34,6 +33,8 @@ type app struct {
 	out, err *term.Output
 	status   *term.Status
 	server   string // the address of the server to use; empty for this machine
+	// serverFlag is how a command that a message advises begins, so that it uses the same server.
+	serverFlag string
 	// sandboxServer is server if the command works with sandboxes, and not with sessions.
 	sandboxServer string
 	forceExit     <-chan struct{} // closed when an interrupted run must not wait any more; may be nil
@@ -167,9 +168,7 @@ An ID may be cut short, as long as it fits only one sandbox.`,
 				a.status.Off()
 			}
 			a.status.Set(takesLong(cmd.CommandPath()), time.Now())
-			if !cmd.Flags().Changed("server") {
-				a.server = os.Getenv("AGENTENV_SERVER")
-			}
+			a.findServer(cmd)
 			return errors.Join(a.refuseServer(cmd), refuseEmpty(cmd, args))
 		},
 	}

@@ -183,7 +183,7 @@ func (f *runFlags) run(ctx context.Context, prompts []string) (err error) {
 			if err != nil {
 				return nil, err
 			}
-			if err := f.write(env); err != nil {
+			if err := f.write(env.ID()); err != nil {
 				return nil, errors.Join(err, env.Close(), environment.Remove(ctx, cfg.Sandbox, env.ID()))
 			}
 			made.Store(env)
@@ -366,7 +366,7 @@ func failed(err error) error {
 
 // writePatch writes the changes as a patch to the file of --patch, and prints where. A patch that
 // is not complete is removed.
-func (f *runFlags) writePatch(ctx context.Context, env *environment.Environment) (err error) {
+func (f *runFlags) writePatch(ctx context.Context, of outcome) (err error) {
 	var w io.Writer = f.app.out
 	to := "to standard output"
 	if f.patch != "-" {
@@ -375,13 +375,13 @@ func (f *runFlags) writePatch(ctx context.Context, env *environment.Environment)
 			return f.patchAgain(err)
 		}
 		w, to = file, "to "+f.patch
-		if err := errors.Join(env.Patch(ctx, w), file.Close()); err != nil {
+		if err := errors.Join(of.Patch(ctx, w), file.Close()); err != nil {
 			return errors.Join(f.patchAgain(err), os.Remove(f.patch))
 		}
-	} else if err := env.Patch(ctx, w); err != nil {
+	} else if err := of.Patch(ctx, w); err != nil {
 		return err
 	}
-	changes, err := env.Changes(ctx)
+	changes, err := of.Changes(ctx)
 	if err != nil {
 		return err
 	}
@@ -390,7 +390,7 @@ func (f *runFlags) writePatch(ctx context.Context, env *environment.Environment)
 	} else {
 		err = f.app.err.Row(term.Plain(counted(changes) + ": the patch was written " + to))
 	}
-	return errors.Join(err, f.app.noteIgnored(env), f.app.notePatch(changes, f.applyCommand(f.patch, changes)))
+	return errors.Join(err, f.app.noteIgnored(of), f.app.notePatch(changes, f.applyCommand(f.patch, changes)))
 }
 
 // patchAgain adds to the error of a patch the command that writes it again.

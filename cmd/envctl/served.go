@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"iter"
 	"os"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/environment"
-	outputfile "github.com/agentenv-dev/agentenv/internal/output"
 	"github.com/agentenv-dev/agentenv/internal/servertoken"
 	"github.com/agentenv-dev/agentenv/primitives"
 	sandboxes "github.com/agentenv-dev/agentenv/primitives/remote"
@@ -31,7 +29,7 @@ import (
 
 // served are the commands that work with a server, and those to which it means nothing.
 var served = []string{
-	"envctl run", "envctl attach", "envctl answer", "envctl log", "envctl rewind", "envctl fork", "envctl compare", "envctl diff",
+	"envctl run", "envctl attach", "envctl answer", "envctl log", "envctl rewind", "envctl fork", "envctl compare", "envctl diff", "envctl fetch",
 	"envctl sessions", "envctl sessions ls", "envctl sessions show", "envctl sessions export", "envctl sessions rm",
 	"envctl", "envctl help", "envctl version", "envctl serve", "envctl serve token", "envctl serve token add", "envctl serve token ls", "envctl serve token rm", "envctl doctor", "envctl completion",
 }
@@ -56,6 +54,15 @@ func (a *app) overServer(s *environment.Sandbox) error {
 	s.Provider = &sandboxes.Provider{Server: a.sandboxServer, Sandbox: s.Type}
 	s.Type = remoteType
 	return nil
+}
+
+// findServer finds the server to use. A command that comes later finds one of the environment by itself.
+func (a *app) findServer(cmd *cobra.Command) {
+	if cmd.Flags().Changed("server") {
+		a.serverFlag = "--server " + a.server + " "
+		return
+	}
+	a.server = os.Getenv("AGENTENV_SERVER")
 }
 
 // refuseServer rejects --server for a command that would work on this machine nevertheless.
@@ -127,12 +134,10 @@ func logOfServed(s *remote.Session) *sessionLog {
 }
 
 // localFlags are the flags of run that are about this machine.
-var localFlags = []string{"in", "folder", "gitignore", "history", "tar", "apply", "branch", "id-file", "record", "replay"}
+var localFlags = []string{"in", "record", "replay"}
 
 // instead is the advice about some of them.
-var instead = map[string]string{
-	"folder": ", or use --git", "tar": ", or use --git", "apply": ", or use --patch", "branch": ", or use --patch", "in": "; 'envctl attach' goes on with a session",
-}
+var instead = map[string]string{"in": "; 'envctl attach' goes on with a session"}
 
 // runServed runs an agent in a sandbox of the server.
 func (f *runFlags) runServed(cmd *cobra.Command, prompts []string) (err error) {
@@ -152,10 +157,9 @@ func (f *runFlags) runServed(cmd *cobra.Command, prompts []string) (err error) {
 	if f.config == "" {
 		cfg.Credentials = nil // the server's
 	}
-	for i, src := range cfg.Workspace {
-		if src.Folder != nil || src.Tar != nil {
-			return usagef("%s: workspace[%d] is of this machine, and the sandbox is on that of the server; use git or files", f.config, i)
-		}
+	own := cfg
+	if isHere(cfg.Workspace) {
+		cfg.Workspace = nil // it is sent
 	}
 	cfg.Logger, cfg.Progress = nil, nil
 	for i, p := range prompts {
@@ -174,12 +178,22 @@ func (f *runFlags) runServed(cmd *cobra.Command, prompts []string) (err error) {
 	}
 	if f.dryRun {
 		config, err := c.Check(ctx, session.Config{Environment: cfg})
+		if err == nil && len(cfg.Workspace) < len(own.Workspace) {
+			config, err = withWorkspace(config, own)
+		}
 		if err != nil {
 			return explainServer(err)
 		}
 		return f.print(config)
 	}
-	s, err := c.Create(ctx, session.Config{Environment: cfg})
+	var here *environment.Environment // the workspace on this machine; nil if it comes from elsewhere
+	if len(cfg.Workspace) < len(own.Workspace) {
+		if here, err = f.app.placeHere(ctx, own); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, here.Close()) }()
+	}
+	s, err := f.createServed(ctx, c, cfg, here)
 	if err != nil {
 		return explainServer(err)
 	}
@@ -196,9 +210,7 @@ func (f *runFlags) runServed(cmd *cobra.Command, prompts []string) (err error) {
 	err = errors.Join(err, v.show.finish())
 	ending, stop := f.app.unhurried(ctx)
 	defer stop()
-	if f.patch != "" {
-		err = errors.Join(err, f.writeServedPatch(ending, s))
-	}
+	err = errors.Join(err, f.bringFromServer(ending, s, here, err))
 	if !f.keep {
 		err = errors.Join(err, c.Unload(ending, s.ID()))
 	}
@@ -207,27 +219,29 @@ func (f *runFlags) runServed(cmd *cobra.Command, prompts []string) (err error) {
 		err = errors.Join(err, perr)
 	}
 	if f.app.err.Terminal || f.keep {
-		_ = f.app.err.Println(term.Dim("go on with 'envctl --server " + f.app.server + " attach " + s.ID() + " PROMPT'"))
+		_ = f.app.err.Println(term.Dim("go on with 'envctl " + f.app.serverFlag + "attach " + s.ID() + " PROMPT'"))
 	}
 	return err
 }
 
-// writeServedPatch writes what changed in the workspace to the file of --patch.
-func (f *runFlags) writeServedPatch(ctx context.Context, s *remote.Session) error {
-	if _, err := s.Sync(ctx); err != nil {
-		return err
-	}
-	if f.patch == "-" {
-		return s.Patch(ctx, f.app.out, 1, 0)
-	}
-	file, err := outputfile.Open(f.patch, os.O_WRONLY|os.O_TRUNC)
+// createServed creates a session of the server. here has what its workspace begins with; nil if that comes from elsewhere.
+func (f *runFlags) createServed(
+	ctx context.Context, c *remote.Client, cfg environment.Config, here *environment.Environment,
+) (*remote.Session, error) {
+	s, err := c.Create(ctx, session.Config{Environment: cfg})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := errors.Join(s.Patch(ctx, io.Writer(file), 1, 0), file.Close()); err != nil {
-		return errors.Join(err, os.Remove(f.patch))
+	if here != nil {
+		err = f.app.upload(ctx, here, s)
 	}
-	return nil
+	if err == nil {
+		err = f.write(s.ID())
+	}
+	if err != nil {
+		return nil, errors.Join(err, s.Destroy(context.WithoutCancel(ctx)))
+	}
+	return s, nil
 }
 
 // runServed follows a session of the server, and goes on with it.
@@ -276,7 +290,7 @@ func (f *attachFlags) runServed(cmd *cobra.Command, id string, prompts []string)
 	for i, turn := range turns {
 		pending[i] = turn
 	}
-	return v.goOn(ctx, logOfServed(s), pending, prompts, "--server "+f.app.server+" attach "+s.ID())
+	return v.goOn(ctx, logOfServed(s), pending, prompts, f.app.serverFlag+"attach "+s.ID())
 }
 
 // servedRecords returns the sessions of the server that match a filter.
@@ -329,7 +343,7 @@ func (a *app) servedSession(ctx context.Context, id string) (*remote.Session, er
 	case 1:
 		return c.Session(found[0]), nil
 	case 0:
-		return nil, fmt.Errorf("the server has no session %q (%w); 'envctl --server %s sessions ls' shows those there are", id, store.ErrNotFound, a.server)
+		return nil, fmt.Errorf("the server has no session %q (%w); 'envctl %ssessions ls' shows those there are", id, store.ErrNotFound, a.serverFlag)
 	}
 	return nil, usagef("%q fits %d sessions of the server; give more of the ID", id, len(found))
 }

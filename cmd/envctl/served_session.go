@@ -40,7 +40,7 @@ func (f *checkpointFlags) rewindServed(ctx context.Context, to point) error {
 	if err != nil {
 		return err
 	}
-	return f.app.err.Row(term.Plain(rewound(state) + "; go on with 'envctl --server " + f.app.server + " attach " + f.app.shortSession(s.ID()) + " PROMPT'"))
+	return f.app.err.Row(term.Plain(rewound(state) + "; go on with 'envctl " + f.app.serverFlag + "attach " + f.app.shortSession(s.ID()) + " PROMPT'"))
 }
 
 func (f *checkpointFlags) forkServed(ctx context.Context, from point) error {

@@ -74,11 +74,16 @@ func absolute(list []environment.Source) (err error) {
 // repository makes the path of a repository on this machine absolute, because
 // git is not run in this program's working directory.
 func repository(url string) string {
-	if info, err := os.Stat(url); err != nil || !info.IsDir() {
+	if !repositoryIsHere(url) {
 		return url
 	}
 	if abs, err := filepath.Abs(url); err == nil {
 		return abs
 	}
 	return url
+}
+
+func repositoryIsHere(url string) bool {
+	info, err := os.Stat(url)
+	return err == nil && info.IsDir()
 }
