@@ -23,6 +23,8 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/sessionstore"
 	"github.com/agentenv-dev/agentenv/internal/statedir"
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/session/remote"
+	"github.com/agentenv-dev/agentenv/session/store"
 	"github.com/agentenv-dev/agentenv/session/store/sqlite"
 )
 
@@ -47,9 +49,9 @@ func (a *app) newDoctorCmd() *cobra.Command {
 		Use:   "doctor",
 		Short: "Say what works on this machine and what is missing",
 		Long: `Check what agentenv needs: really make a sandbox, run the scripted agent in it, and
-look for the agents, the tools, the Docker engine and an account at Modal. The exit
-status is 1 if the kind of sandbox that was asked for (local without --sandbox) does not
-work.`,
+look for the agents, the tools, the Docker engine and an account at Modal; with --server,
+ask that server for sessions. The exit status is 1 if the server, or the kind of sandbox
+that was asked for (local without --sandbox), does not work.`,
 		Example: "  envctl doctor\n  envctl doctor --sandbox docker --image golang:1.26\n  envctl doctor --json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -91,7 +93,11 @@ func (a *app) report(findings []finding, asJSON bool) error {
 }
 
 func (a *app) examine(ctx context.Context, cfg environment.Config) []finding {
-	findings := checkSandbox(ctx, cfg)
+	var findings []finding
+	if a.server != "" {
+		findings = append(findings, a.checkServer(ctx))
+	}
+	findings = append(findings, checkSandbox(ctx, cfg)...)
 	for _, typ := range allTypes(cfg.Sandbox) {
 		findings = append(findings, checkType(ctx, cfg, typ)...)
 	}
@@ -108,6 +114,21 @@ func (a *app) examine(ctx context.Context, cfg environment.Config) []finding {
 		checkDisk("disk of sessions", "sessions and patches could not be stored: envctl sessions rm --older-than 720h, envctl gc", statedir.Path),
 		checkDisk("disk of sandboxes", "local sandboxes and the runner need it: envctl ls, envctl rm ID, envctl gc", os.UserCacheDir),
 	)
+}
+
+// checkServer asks the server for sessions, with the token that other commands send.
+func (a *app) checkServer(ctx context.Context) finding {
+	ctx, cancel := context.WithTimeout(ctx, examineTimeout)
+	defer cancel()
+	f := finding{Check: "server", Status: statusOK, Detail: a.server + " answers, and accepts the token"}
+	_, _, err := a.servedRecords(ctx, store.Filter{Limit: 1})
+	if err != nil {
+		f.Status, f.Detail, f.Fix = statusFailed, err.Error(), "start 'envctl serve' there, or give the address that it prints as --server or AGENTENV_SERVER"
+	}
+	if errors.Is(err, remote.ErrUnauthorized) {
+		f.Fix = "set AGENTENV_TOKEN to the token of 'envctl serve', or to one of 'envctl serve token add'"
+	}
+	return f
 }
 
 // allTypes returns all types of sandbox, and the chosen one if another module provides it.
