@@ -43,7 +43,7 @@ func (s *Server) routes() ([]route, error) {
 	t.stream("GET", one+"/events", "Follow the events, from the one after Last-Event-ID or from ?from", eventStream, s.events, "from")
 	t.stream("GET", one+"/file", "Read a file of the sandbox", "application/octet-stream", s.readFile, "path")
 	t.stream("PUT", one+"/file", "Write a file of the sandbox", "", s.writeFile, "path", "mode", "append", "exclusive", "if_revision")
-	t.stream("GET", one+"/workspace", "The files of a checkpoint, or of the last one, as a tar archive", tarMedia, s.readWorkspace, "checkpoint")
+	t.stream("GET", one+"/workspace", "The files of a checkpoint as a tar archive; with from, those that have changed since", tarMedia, s.readWorkspace, "from", "to")
 	t.stream("PUT", one+"/workspace", "Begin with the files of a tar archive, before the first prompt", "", s.writeWorkspace)
 	t.stream("GET", one+"/patch", "The changes from one checkpoint to another, for git apply", "text/x-patch", s.patch, "from", "to")
 	acpRoutes(t, s)

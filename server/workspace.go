@@ -159,12 +159,12 @@ func (s *Server) patch(w http.ResponseWriter, c *call) error {
 }
 
 func (s *Server) readWorkspace(w http.ResponseWriter, c *call) error {
-	number := int(c.query.number("checkpoint"))
-	if c.query.err != nil {
-		return c.query.err
+	from, to, err := span(c)
+	if err != nil {
+		return err
 	}
 	return s.stream(w, c, tarMedia, func(w io.Writer) error {
-		return session.ReadWorkspace(c.Context(), s.cfg.Host.Store(), c.PathValue("id"), w, number)
+		return session.ReadWorkspace(c.Context(), s.cfg.Host.Store(), c.PathValue("id"), w, from, to)
 	})
 }
 

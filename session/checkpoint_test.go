@@ -308,13 +308,17 @@ func TestCheckpointsAreCompared(t *testing.T) {
 
 func TestTheFilesOfACheckpointAreRead(t *testing.T) {
 	t.Parallel()
-	s := start(t, scripted(t, steps(write("a", "one\n")), steps(write("a", "two\n"), write("b", "new\n"))))
-	converse(t, s, "first")
-	converse(t, s, "second")
-	for number, want := range map[int]string{0: "a two\nb new\n", 2: "a one\n", 3: "a two\nb new\n"} {
+	s := start(t, scripted(t, steps(write("a", "one\n")), steps(write("d/b", "new\n"), write("d/c", "new\n")), steps(write("d/b", "two\n"))))
+	for _, text := range []string{"first", "second", "third"} {
+		converse(t, s, text)
+	}
+	for span, want := range map[[2]int]string{
+		{0, 0}: "a one\nd/ d/b two\nd/c new\n", {0, 2}: "a one\n", {0, 3}: "a one\nd/ d/b new\nd/c new\n",
+		{3, 0}: "d/ d/b two\n", {2, 3}: "d/ d/b new\nd/c new\n", {3, 2}: "", {2, 2}: "",
+	} {
 		var got strings.Builder
 		err := archive.Pipe(
-			func(w io.Writer) error { return ReadWorkspace(t.Context(), s.store, s.id, w, number) },
+			func(w io.Writer) error { return ReadWorkspace(t.Context(), s.store, s.id, w, span[0], span[1]) },
 			func(r io.Reader) error {
 				in := tar.NewReader(r)
 				for {
@@ -333,11 +337,14 @@ func TestTheFilesOfACheckpointAreRead(t *testing.T) {
 			},
 		)
 		if err != nil || got.String() != want {
-			t.Errorf("checkpoint %d: %q, %v, want %q", number, got.String(), err, want)
+			t.Errorf("checkpoints %v: %q, %v, want %q", span, got.String(), err, want)
 		}
 	}
-	if err := ReadWorkspace(t.Context(), s.store, s.id, io.Discard, 7); !errors.Is(err, fs.ErrNotExist) {
+	if err := ReadWorkspace(t.Context(), s.store, s.id, io.Discard, 0, 7); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("an unknown checkpoint: %v", err)
+	}
+	if err := ReadWorkspace(t.Context(), s.store, s.id, io.Discard, 7, 0); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("changes since an unknown checkpoint: %v", err)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"path"
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/workspace"
@@ -147,22 +148,41 @@ func ReadPatch(ctx context.Context, st store.Store, id string, w io.Writer, from
 	return nil
 }
 
-// ReadWorkspace writes the files of a checkpoint of a stored session to w, as a tar archive. It does
-// not open the session. If number is zero, it means State.Checkpoint. Its errors are those of
-// [ReadChanges] and of w.
-func ReadWorkspace(ctx context.Context, st store.Store, id string, w io.Writer, number int) error {
-	state, err := ReadState(ctx, st, id)
-	var c Checkpoint
-	if err == nil {
-		c, err = state.withFiles(cmp.Or(number, state.Checkpoint))
-	}
-	if err == nil {
-		err = workspace.Pack(ctx, blobs{st, id}, workspace.Digest(c.Workspace), nil, w)
-	}
-	if err != nil {
+// ReadWorkspace writes the files of the checkpoint to of a stored session to w, as a tar archive: all files, or, if from is not
+// zero, those that are new or changed since that checkpoint; [ReadChanges] says what was removed. It does not open the session.
+// If to is zero, it means State.Checkpoint. Its errors are those of ReadChanges and of w.
+func ReadWorkspace(ctx context.Context, st store.Store, id string, w io.Writer, from, to int) error {
+	if err := readWorkspace(ctx, st, id, w, from, to); err != nil {
 		return fmt.Errorf("read the workspace: %w", err)
 	}
 	return nil
+}
+
+func readWorkspace(ctx context.Context, st store.Store, id string, w io.Writer, from, to int) error {
+	state, err := ReadState(ctx, st, id)
+	if err != nil {
+		return err
+	}
+	in := blobs{st, id}
+	c, err := state.withFiles(cmp.Or(to, state.Checkpoint))
+	if err != nil {
+		return err
+	}
+	var skip func(string) bool
+	if from != 0 {
+		changes, err := compare(ctx, in, state, from, to)
+		if err != nil {
+			return err
+		}
+		changed := map[string]bool{}
+		for _, c := range changes {
+			for name := c.Path; c.New != nil && name != "." && !changed[name]; name = path.Dir(name) {
+				changed[name] = true
+			}
+		}
+		skip = func(name string) bool { return !changed[name] }
+	}
+	return workspace.Pack(ctx, in, workspace.Digest(c.Workspace), skip, w)
 }
 
 func patch(ctx context.Context, in blobs, state State, w io.Writer, from, to int) error {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 
 	"github.com/spf13/cobra"
 
@@ -76,10 +75,7 @@ func (f *fetchFlags) restored(ctx context.Context, id string) (env *environment.
 		if err != nil {
 			return err
 		}
-		read := func(number int) func(io.Writer) error {
-			return func(w io.Writer) error { return session.ReadWorkspace(ctx, st, rec.ID, w, number) }
-		}
-		env, err = f.app.withFiles(ctx, of.Environment.IgnoreChanges, read)
+		env, err = f.app.withFiles(ctx, of.Environment.IgnoreChanges, storedFiles{st, rec.ID})
 		return err
 	})
 	return env, err
@@ -101,9 +97,7 @@ func (f *fetchFlags) served(ctx context.Context, id string) (*environment.Enviro
 	if _, err := s.Sync(ctx); err != nil {
 		return nil, err
 	}
-	return f.app.withFiles(ctx, nil, func(number int) func(io.Writer) error {
-		return func(w io.Writer) error { return s.ReadWorkspace(ctx, w, number) }
-	})
+	return f.app.withFiles(ctx, nil, s)
 }
 
 // checkBranch returns, before a run, the errors of --branch that are known then.

@@ -5,15 +5,18 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/archive"
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/session"
 	"github.com/agentenv-dev/agentenv/session/remote"
+	"github.com/agentenv-dev/agentenv/session/store"
 )
 
 // This file brings workspaces from this machine to a server and back. What a workspace begins with is placed in a local sandbox, in
-// which nothing runs; later it gets the files that the server has then. So what comes of the changes is as for a sandbox here.
+// which nothing runs; later it gets what has changed on the server. So what comes of the changes is as for a sandbox here.
 
 // isHere reports whether sources are of this machine.
 func isHere(sources []environment.Source) bool {
@@ -32,15 +35,35 @@ func (a *app) placeHere(ctx context.Context, cfg environment.Config) (*environme
 	})
 }
 
-// withFiles returns a local sandbox with the files of the last checkpoint of a session; changes count from the first one. read
-// returns a function that writes those of a checkpoint, of the last one for zero, as an archive.
-func (a *app) withFiles(ctx context.Context, ignore []string, read func(number int) func(io.Writer) error) (env *environment.Environment, err error) {
-	err = archive.Pipe(read(1), func(r io.Reader) (err error) {
+// checkpoints are the files of a session.
+type checkpoints interface {
+	Changes(ctx context.Context, from, to int) ([]environment.Change, error)
+	ReadWorkspace(ctx context.Context, w io.Writer, from, to int) error
+}
+
+// storedFiles are those of a session of this machine.
+type storedFiles struct {
+	store store.Store
+	id    string
+}
+
+func (s storedFiles) Changes(ctx context.Context, from, to int) ([]environment.Change, error) {
+	return session.ReadChanges(ctx, s.store, s.id, from, to)
+}
+
+func (s storedFiles) ReadWorkspace(ctx context.Context, w io.Writer, from, to int) error {
+	return session.ReadWorkspace(ctx, s.store, s.id, w, from, to)
+}
+
+// withFiles returns a local sandbox with the files of the last checkpoint of a session; changes count from the first one.
+func (a *app) withFiles(ctx context.Context, ignore []string, of checkpoints) (env *environment.Environment, err error) {
+	first := func(w io.Writer) error { return of.ReadWorkspace(ctx, w, 0, 1) }
+	err = archive.Pipe(first, func(r io.Reader) (err error) {
 		env, err = a.placeHere(ctx, environment.Config{Workspace: []environment.Source{{Tar: &environment.Tar{Reader: r}}}, IgnoreChanges: ignore})
 		return err
 	})
 	if err == nil {
-		err = replaceFiles(ctx, env, read(0))
+		err = bring(ctx, of, env)
 	}
 	if err != nil && env != nil {
 		return nil, errors.Join(err, env.Close())
@@ -58,23 +81,23 @@ func (a *app) upload(ctx context.Context, from *environment.Environment, to *rem
 	return errors.Join(to.WriteWorkspace(ctx, packed), packed.Close())
 }
 
-// download gives a local sandbox the files of the last checkpoint of a session.
-func (a *app) download(ctx context.Context, from *remote.Session, to *environment.Environment) error {
-	defer a.status.Busy("getting the workspace from the server")()
-	return replaceFiles(ctx, to, func(w io.Writer) error { return from.ReadWorkspace(ctx, w, 0) })
-}
-
-// replaceFiles replaces all files of a local sandbox by those of an archive.
-func replaceFiles(ctx context.Context, of *environment.Environment, pack func(io.Writer) error) error {
-	files := of.Primitive()
-	infos, err := files.List(ctx, ".", primitives.ListOptions{})
-	for _, info := range infos {
-		err = errors.Join(err, files.Remove(ctx, info.Path, true))
-	}
-	if err != nil {
+// bring makes the changes of a session since its first checkpoint in a local sandbox that has the files of that.
+func bring(ctx context.Context, from checkpoints, to *environment.Environment) error {
+	changes, err := from.Changes(ctx, 1, 0)
+	if err != nil || len(changes) == 0 {
 		return err
 	}
-	return archive.Pipe(pack, func(r io.Reader) error { return primitives.Unpack(ctx, files, ".", r) })
+	files := to.Primitive()
+	for _, c := range changes {
+		err := files.Remove(ctx, c.Path, true)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, primitives.ErrNotDirectory) {
+			return err
+		}
+	}
+	return archive.Pipe(
+		func(w io.Writer) error { return from.ReadWorkspace(ctx, w, 1, 0) },
+		func(r io.Reader) error { return primitives.Unpack(ctx, files, ".", r) },
+	)
 }
 
 // servedOutcome has the changes of a session of a server since its first checkpoint.
@@ -105,7 +128,9 @@ func (f *runFlags) bringFromServer(ctx context.Context, s *remote.Session, here 
 	case here == nil:
 		return f.savePatch(ctx, servedOutcome{s})
 	}
-	if err := f.app.download(ctx, s, here); err != nil {
+	done := f.app.status.Busy("getting the changes from the server")
+	err := bring(ctx, s, here)
+	if done(); err != nil {
 		return err
 	}
 	return f.bringOut(ctx, here, failed)

@@ -149,9 +149,9 @@ func (s *Session) WriteWorkspace(ctx context.Context, r io.Reader) error {
 	return s.upload(ctx, s.path("workspace"), nil, "application/x-tar", r)
 }
 
-// ReadWorkspace writes the files of a checkpoint to w as a tar archive. Zero means the last one; see Sync.
-func (s *Session) ReadWorkspace(ctx context.Context, w io.Writer, number int) error {
-	return s.copyTo(ctx, w, "workspace", url.Values{"checkpoint": {strconv.Itoa(number)}})
+// ReadWorkspace writes the files of a checkpoint to w as a tar archive, see session.ReadWorkspace.
+func (s *Session) ReadWorkspace(ctx context.Context, w io.Writer, from, to int) error {
+	return s.copyTo(ctx, w, "workspace", span(from, to))
 }
 
 // Patch writes the changes from one checkpoint to another as a patch for "git apply".
