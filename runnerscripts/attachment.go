@@ -116,6 +116,7 @@ func (a *Attachment) complete() error {
 	if a.Name == "" {
 		a.Name = name
 	}
+	a.Size, a.Digest = 0, ""
 	return nil
 }
 
