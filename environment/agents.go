@@ -298,6 +298,34 @@ func (c Config) checkAgent(ctx context.Context) error {
 	return nil
 }
 
+// CheckAttachments returns the attachments of a prompt for the configured agent with the names and
+// media types that they lack. Besides the errors of runnerscripts.CheckAttachments there is
+// errors.ErrUnsupported, for what the agent does not accept. An agent of ACP says what it accepts when
+// it starts; what it does not accept then fails the query. If Config.Scripts replaces execute-query,
+// or this machine cannot run any runner, only the script can refuse.
+func (c Config) CheckAttachments(ctx context.Context, list []runnerscripts.Attachment) ([]runnerscripts.Attachment, error) {
+	if len(list) == 0 {
+		return nil, nil
+	}
+	list, err := runnerscripts.CheckAttachments(list)
+	if err != nil || c.Agent.Name == "" || len(c.Scripts.ExecuteQuery) > 0 {
+		return list, err
+	}
+	r, err := readRecipe(ctx, c)
+	switch {
+	case errors.Is(err, ErrConfig):
+		return nil, err
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	case err != nil:
+		return list, nil
+	}
+	if err := r.Accept(list); err != nil {
+		return nil, fmt.Errorf("%w: %w", errors.ErrUnsupported, err)
+	}
+	return list, nil
+}
+
 // askRunner returns the output of the runner, which needs no variable of this program's
 // environment.
 func askRunner(ctx context.Context, runner string, agent ...string) ([]byte, error) {

@@ -3,6 +3,7 @@ package environment
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"time"
 
@@ -15,6 +16,8 @@ import (
 type Query struct {
 	// Prompt must not be empty.
 	Prompt string
+	// Attachments are images and files that come with the prompt.
+	Attachments []runnerscripts.Attachment
 	// ID becomes Event.QueryID of the query's events. Empty means a new ID. If the latest prompt
 	// in the sandbox has this ID and its program is gone, the query continues and the agent does
 	// not get the prompt again. So a prompt runs once, whenever its program died.
@@ -36,7 +39,8 @@ type Query struct {
 // did not complete, the sequence then ends with an error: a [*QueryError] if the agent reported
 // the failure, or a [*ScriptError] if the runner died or broke the protocol. It wraps
 // primitives.ErrUnavailable if the sandbox is gone. If another query runs, the only element is
-// [ErrBusy]; if ctx is done beforehand, the only element is its cause.
+// [ErrBusy]; if ctx is done beforehand, the only element is its cause; for attachments that the agent
+// does not accept, it is the error of [Config.CheckAttachments].
 //
 // Config.OnPermission answers permission requests. Without it they are rejected, so that no
 // query waits for an answer that never comes.
@@ -51,7 +55,14 @@ type Query struct {
 // sequence ends with the cause of ctx. An agent that does not stop within 5 seconds
 // (runnerscripts.DefaultInterruptGrace) is killed, and the next query starts it again.
 func (e *Environment) ExecuteQuery(ctx context.Context, q Query) iter.Seq2[runnerscripts.Event, error] {
-	return func(yield func(runnerscripts.Event, error) bool) { e.queries.Execute(ctx, query.Query(q), yield) }
+	return func(yield func(runnerscripts.Event, error) bool) {
+		var err error
+		if q.Attachments, err = e.cfg.CheckAttachments(ctx, q.Attachments); err != nil {
+			yield(runnerscripts.Event{}, fmt.Errorf("execute query: %w", err))
+			return
+		}
+		e.queries.Execute(ctx, query.Query(q), yield)
+	}
 }
 
 // FollowQuery returns the events of the query that runs in the sandbox, whichever program sent

@@ -267,6 +267,8 @@ const (
 // has accepted it.
 type QueryStarted struct {
 	Prompt string `json:"prompt"`
+	// Attachments come with the prompt. Their contents are not part of the event.
+	Attachments []Attachment `json:"attachments,omitempty"`
 }
 
 // QueryCompleted ends a query that the agent completed or that was cancelled.

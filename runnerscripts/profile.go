@@ -153,4 +153,8 @@ const (
 	FeatureThinking    Feature = "thinking"  // shows its thoughts
 	FeatureUsage       Feature = "usage"     // tokens of each query
 	FeatureCost        Feature = "cost"      // money of each query
+
+	FeatureImages    Feature = "images"     // as attachments of a prompt, like the next two
+	FeaturePDF       Feature = "pdf"        // documents
+	FeatureTextFiles Feature = "text_files" // of any type, in UTF-8
 )

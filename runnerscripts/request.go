@@ -211,6 +211,8 @@ type QueryRequest struct {
 	Prompt string `json:"prompt,omitempty"`
 	// PromptID becomes Event.QueryID of the first prompt's events.
 	PromptID string `json:"prompt_id,omitempty"`
+	// Attachments come with the first prompt, as [CheckAttachments] returns them.
+	Attachments []Attachment `json:"attachments,omitempty"`
 	// Raw asks for the agent's own lines as well, as [TypeRaw] events.
 	Raw bool `json:"raw,omitempty"`
 	// InterruptGraceMS is the grace period in milliseconds: how long the agent may take to stop
@@ -256,6 +258,8 @@ type Control struct {
 	ID string `json:"id,omitempty"`
 	// Text of the prompt.
 	Text string `json:"text,omitempty"`
+	// Attachments of the prompt, as [CheckAttachments] returns them.
+	Attachments []Attachment `json:"attachments,omitempty"`
 	// Value is the mode, the model or the credential.
 	Value string `json:"value,omitempty"`
 	// Decision answers a permission request.
@@ -267,7 +271,7 @@ type ControlType string
 
 // The control lines.
 const (
-	ControlPrompt ControlType = "prompt" // ID, Text: run a query; queued while one runs
+	ControlPrompt ControlType = "prompt" // ID, Text, Attachments: run a query; queued while one runs
 	// ControlInterrupt stops the query with that ID, running or queued. Without an ID it stops the
 	// running query or, if none runs, the next one. The query completes with StopCancelled, unless
 	// the agent does not stop within [QueryRequest].InterruptGraceMS and is killed.

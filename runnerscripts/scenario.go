@@ -30,6 +30,7 @@ type ScenarioTurn struct {
 //	{{history}}        the earlier prompts, one a line
 //	{{model}}          Agent.Model, or the value of the last set_model
 //	{{system_prompt}}  Agent.SystemPrompt
+//	{{attachments}}    name, media type and SHA-256 of each attachment of the prompt, one a line
 type ScenarioStep struct {
 	Text    string         `json:"text,omitempty"`     // a message, sent in several chunks
 	Thought string         `json:"thought,omitempty"`  // a thought of the agent

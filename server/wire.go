@@ -52,7 +52,7 @@ func (s *Server) run(w http.ResponseWriter, c *call, in sessionapi.Run) error {
 		return err
 	}
 	answer := &recorded{status: http.StatusOK, header: make(http.Header)}
-	if err := s.once.serve(answer, c.Request, c.body, s.accept(in.Text)); err != nil {
+	if err := s.once.serve(answer, c.Request, c.body, s.accept(in.Prompt)); err != nil {
 		return err
 	}
 	if answer.status != http.StatusOK {
@@ -76,11 +76,11 @@ func (s *Server) run(w http.ResponseWriter, c *call, in sessionapi.Run) error {
 }
 
 // accept returns the handler that answers with the query of a prompt.
-func (s *Server) accept(text string) http.HandlerFunc {
+func (s *Server) accept(in sessionapi.Prompt) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		c := &call{Request: r}
 		defer c.end()
-		query, err := s.prompt(c, sessionapi.Prompt{Text: text}) //nolint:contextcheck // the call has that of the request
+		query, err := s.prompt(c, in) //nolint:contextcheck // the call has that of the request
 		if err != nil {
 			s.fail(w, r, err)
 			return

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -157,6 +158,23 @@ func stateOf(t *testing.T, h http.Handler, id string) (state session.State) {
 }
 
 // A client that goes away ends neither its query nor that of another one.
+func TestARunHasAttachments(t *testing.T) {
+	s := newServer(t, nil)
+	url, _ := listen(t, s)
+	id := create(t, s, `[{"steps":[{"text":"{{attachments}}"}]}]`)
+	body := fmt.Sprintf(`{"session_id":%q,"text":"look","attachments":[{"name":"a.gif","data":"R0lGODlh"}]}`, id)
+	events, _ := eventsOf(t, stream(t, url, "POST", "/v1/session/run", body, "Content-Type", "application/json"))
+	var said strings.Builder
+	for _, ev := range events {
+		said.WriteString(ev.Text())
+	}
+	if want := fmt.Sprintf("a.gif image/gif %x", sha256.Sum256([]byte("GIF89a"))); said.String() != want {
+		t.Errorf("the agent got %q, want %q", said.String(), want)
+	}
+	status, answer := ask(t, s, "POST", "/v1/sessions/"+id+"/prompts", `{"text":"look","attachments":[{"name":"a.bin","data":"AAA="}]}`)
+	fails(t, "a file of no kind", status, answer, "invalid", "a.bin")
+}
+
 func TestARunGoesOnWithoutItsClient(t *testing.T) {
 	s := newServer(t, nil)
 	url, _ := listen(t, s)

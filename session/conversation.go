@@ -118,9 +118,11 @@ const (
 
 // Query is a prompt and how it ended.
 type Query struct {
-	ID     string      `json:"id"`
-	Prompt string      `json:"prompt"`
-	Status QueryStatus `json:"status"`
+	ID     string `json:"id"`
+	Prompt string `json:"prompt"`
+	// Attachments come with the prompt, without their contents.
+	Attachments []runnerscripts.Attachment `json:"attachments,omitempty"`
+	Status      QueryStatus                `json:"status"`
 	// Time is when the query started, or was accepted if it has not started.
 	Time time.Time `json:"time"`
 	// StopReason is set when it has completed, Failure when it has failed.

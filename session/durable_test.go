@@ -86,10 +86,12 @@ const until = "until [ -e go-on ]; do sleep 0.02; done"
 
 func TestADurableSessionGoesOnAfterClose(t *testing.T) {
 	t.Parallel()
-	cfg := lasting(t, steps(say("before"), run("sh", "-c", "echo ran >>ran; "+until), say("after")), steps(say("second after {{history}}")))
+	cfg := lasting(t, steps(say("before"), run("sh", "-c", "echo ran >>ran; "+until), say("after")), steps(say("second after {{history}} with {{attachments}}")))
 	s := start(t, cfg)
 	turn := prompt(t, s, "first")
-	prompt(t, s, "second")
+	if _, err := s.Prompt(t.Context(), "second", runnerscripts.Attachment{Name: "a.txt", Data: []byte("a")}); err != nil {
+		t.Fatal(err)
+	}
 	awaitFrom(t, s, 1, runnerscripts.TypeToolCall)
 	s = reopen(t, s, cfg)
 	if _, err := turn.Wait(t.Context()); !errors.Is(err, ErrClosed) {
@@ -99,11 +101,17 @@ func TestADurableSessionGoesOnAfterClose(t *testing.T) {
 	if len(turns) != 2 || turns[0].ID() != turn.ID() {
 		t.Fatalf("the turns are %v", turns)
 	}
+	if st, err := s.State(t.Context()); err != nil || len(st.Queued) != 1 || len(st.Queued[0].Attachments) != 1 || st.Queued[0].Attachments[0].Size != 1 {
+		t.Errorf("queued: %+v, %v", st.Queued, err)
+	}
 	touch(t, s, "go-on")
 	for i, turn := range turns {
 		complete(t, turn)
 		c, err := Reduce(turn.Events(t.Context()))
-		if want := []string{"before|after", "second after first"}[i]; err != nil || said(c) != want {
+		if want := []string{
+			"before|after",
+			"second after first with a.txt text/plain ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb",
+		}[i]; err != nil || said(c) != want {
 			t.Errorf("turn %d said %q, %v", i, said(c), err)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"reflect"
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -23,7 +24,7 @@ func TestAPromptThatIsSentAgainIsAcceptedOnce(t *testing.T) {
 		return q
 	}
 	first := send(s, "once")
-	if again := send(s, "once"); again != first {
+	if again := send(s, "once"); !reflect.DeepEqual(again, first) {
 		t.Errorf("%+v, want %+v", again, first)
 	}
 	for i := range maxRecent - 1 {

@@ -120,6 +120,9 @@ func (s *AgentSession) prune(ctx context.Context, live *liveSandbox) error {
 // the size of those of the workspaces to be pruned now.
 func (s *AgentSession) garbage(ctx context.Context, st State, old []int, transcript string) (_ workspace.Sizes, freed int64, err error) {
 	kept, garbage := make(workspace.Sizes), make(workspace.Sizes)
+	for _, d := range st.attached { // a file of the workspace may have the same content
+		kept[workspace.Digest(d)] = 0
+	}
 	for _, c := range st.Checkpoints {
 		if c.Pruned || slices.Contains(old, c.Number) {
 			continue

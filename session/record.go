@@ -152,6 +152,8 @@ type savedState struct {
 	Failed   bool      `json:"failed,omitempty"`
 
 	Recent []acceptedQuery `json:"recent,omitempty"`
+
+	Attached []store.Digest `json:"attached,omitempty"`
 }
 
 // ReadState returns the state of a session without opening it. If a program drives the session,
@@ -174,7 +176,7 @@ func (s *State) load(ctx context.Context, st store.Store, rec store.Record) erro
 	if rec.StateSeq != 0 && rec.StateSeq <= rec.LastSeq && json.Unmarshal(rec.State, &saved) == nil && saved.LastSeq == rec.StateSeq {
 		*s = saved.State
 		s.Environment.readySeq, s.Environment.creating = saved.ReadySeq, saved.Creating
-		s.hostRequests, s.failed, s.recent = saved.Hosts, saved.Failed, saved.Recent
+		s.hostRequests, s.failed, s.recent, s.attached = saved.Hosts, saved.Failed, saved.Recent, saved.Attached
 	} else {
 		s.ID, s.Agent = rec.ID, rec.Agent
 	}
@@ -195,7 +197,7 @@ func (s *AgentSession) saveRecord(ctx context.Context, status string) {
 	s.mu.Lock()
 	st := s.state.clone()
 	s.mu.Unlock()
-	saved := savedState{st, st.Environment.readySeq, st.Environment.creating, st.hostRequests, st.failed, st.recent}
+	saved := savedState{st, st.Environment.readySeq, st.Environment.creating, st.hostRequests, st.failed, st.recent, st.attached}
 	data, err := json.Marshal(saved)
 	if err == nil {
 		err = s.store.Update(context.WithoutCancel(ctx), s.id, func(r *store.Record) {

@@ -155,6 +155,9 @@ func (c *Conversation) applyEnd(ev runnerscripts.Event) {
 		}
 		q := c.query(ev)
 		setIf(&q.Prompt, p.Prompt)
+		if q.Attachments == nil {
+			q.Attachments = p.Attachments
+		}
 		q.Time, q.Status = ev.Time, QueryQueued
 		if ev.Type == runnerscripts.TypeQueryStarted {
 			q.Status = QueryRunning

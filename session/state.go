@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session/store"
 )
 
 // State is the state of a session: the fold of its events. A program that has the events can
@@ -68,6 +69,8 @@ type State struct {
 	hostRequests []string
 	// failed says that the last query failed.
 	failed bool
+	// attached are the digests of all attachments.
+	attached []store.Digest
 	// recent are the last queries, oldest first, so that a prompt that is sent again is not accepted again.
 	recent []acceptedQuery
 }
@@ -123,6 +126,8 @@ const (
 type QueryState struct {
 	ID     string `json:"id"`
 	Prompt string `json:"prompt"`
+	// Attachments come with the prompt. Their contents are in the store of the session.
+	Attachments []runnerscripts.Attachment `json:"attachments,omitempty"`
 	// Time is when the query started, or was accepted if it has not started.
 	Time time.Time `json:"time"`
 	// Seq is the Seq of its first event, and Index the last Index of its events.
@@ -141,6 +146,7 @@ func (s State) clone() State {
 	s.Queued = slices.Clone(s.Queued)
 	s.Pending, s.hostRequests = slices.Clone(s.Pending), slices.Clone(s.hostRequests)
 	s.Checkpoints, s.recent = slices.Clip(s.Checkpoints), slices.Clone(s.recent)
+	s.attached = slices.Clip(s.attached)
 	if s.Query != nil {
 		q := *s.Query
 		s.Query = &q
@@ -252,7 +258,11 @@ func (s *State) applyQuery(ev runnerscripts.Event) {
 	switch ev.Type {
 	case runnerscripts.TypeQueryQueued:
 		if p, ok := decode[runnerscripts.QueryStarted](ev); ok {
-			s.Queued = append(s.Queued, QueryState{ID: ev.QueryID, Prompt: p.Prompt, Time: ev.Time, Seq: ev.Seq})
+			s.Queued = append(s.Queued, QueryState{ID: ev.QueryID, Prompt: p.Prompt, Attachments: p.Attachments, Time: ev.Time, Seq: ev.Seq})
+			for _, a := range p.Attachments {
+				s.attached = append(s.attached, store.Digest(a.Digest))
+				s.Size += max(a.Size, 0)
+			}
 			s.recent = append(s.recent[max(0, len(s.recent)+1-maxRecent):], acceptedQuery{ev.QueryID, ev.Seq})
 			s.name(p.Prompt)
 		}
@@ -265,6 +275,9 @@ func (s *State) applyQuery(ev runnerscripts.Event) {
 		s.dropQuery(ev.QueryID)
 		if p, ok := decode[runnerscripts.QueryStarted](ev); ok {
 			started.Prompt, started.Time = p.Prompt, ev.Time
+			if started.Attachments == nil { // else the digests are known
+				started.Attachments = p.Attachments
+			}
 			s.Query, s.Unsaved = &started, true
 			s.name(p.Prompt)
 		}

@@ -17,7 +17,9 @@ type Turn struct {
 	session *AgentSession
 	id      string
 	prompt  string
-	seq     uint64 // Seq of its first event
+	// attachments have their contents until the prompt is accepted; then the store has them.
+	attachments []runnerscripts.Attachment
+	seq         uint64 // Seq of its first event
 	// reopened says that the prompt was accepted before the session was opened, and begun that
 	// the agent also got it before then.
 	begun, reopened bool
@@ -34,20 +36,22 @@ type Turn struct {
 // event is stored, and the query runs when those before it have ended. ctx covers the
 // acceptance, not the query; see [AgentSession.Interrupt].
 //
-// An empty prompt is fs.ErrInvalid. See [ErrBusy] for when the session accepts no prompt.
-func (s *AgentSession) Prompt(ctx context.Context, text string) (*Turn, error) {
-	return s.prompt(ctx, uuid.NewString(), text)
+// An empty prompt is fs.ErrInvalid. Attachments are images and files that come with the prompt; the
+// session stores them. The errors for those that the agent does not accept are those of
+// environment.Config.CheckAttachments. See [ErrBusy] for when the session accepts no prompt.
+func (s *AgentSession) Prompt(ctx context.Context, text string, attachments ...runnerscripts.Attachment) (*Turn, error) {
+	return s.prompt(ctx, uuid.NewString(), text, attachments)
 }
 
 // PromptOnce is [AgentSession.Prompt] for a caller that cannot know whether an earlier call was
 // successful, such as one whose connection broke: the prompt becomes the query with this ID, and
 // if the session has that among its last 64 queries, PromptOnce accepts nothing. It returns the
 // query with its ID and Seq. Another program may have made the earlier call.
-func (s *AgentSession) PromptOnce(ctx context.Context, id, text string) (QueryState, error) {
+func (s *AgentSession) PromptOnce(ctx context.Context, id, text string, attachments ...runnerscripts.Attachment) (QueryState, error) {
 	if id == "" {
 		return QueryState{}, fmt.Errorf("prompt: %w: the ID is empty", fs.ErrInvalid)
 	}
-	t, err := s.prompt(ctx, id, text)
+	t, err := s.prompt(ctx, id, text, attachments)
 	if err != nil {
 		return QueryState{}, err
 	}
@@ -55,14 +59,18 @@ func (s *AgentSession) PromptOnce(ctx context.Context, id, text string) (QuerySt
 }
 
 // prompt returns the turn of a prompt. One that was accepted before has the Seq alone.
-func (s *AgentSession) prompt(ctx context.Context, id, text string) (*Turn, error) {
+func (s *AgentSession) prompt(ctx context.Context, id, text string, attachments []runnerscripts.Attachment) (*Turn, error) {
 	if text == "" {
 		return nil, fmt.Errorf("prompt: %w: the prompt is empty", fs.ErrInvalid)
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("prompt: %w", err)
 	}
-	t := &Turn{session: s, id: id, prompt: text, done: make(chan struct{})}
+	attachments, err := s.cfg.Environment.CheckAttachments(ctx, attachments)
+	if err != nil {
+		return nil, fmt.Errorf("prompt: %w", err)
+	}
+	t := &Turn{session: s, id: id, prompt: text, attachments: attachments, done: make(chan struct{})}
 	if err := s.accept(ctx, t); err != nil {
 		return nil, fmt.Errorf("prompt: %w", err)
 	}
@@ -90,13 +98,9 @@ func (s *AgentSession) accept(ctx context.Context, t *Turn) error {
 	if err != nil || t.seq != 0 {
 		return err
 	}
-	events := []runnerscripts.Event{
-		event(runnerscripts.TypeQueryQueued, t.id, runnerscripts.QueryStarted{Prompt: t.prompt}),
-	}
-	if err := s.append(ctx, events...); err != nil {
+	if t.seq, err = s.storePrompt(ctx, t); err != nil {
 		return err
 	}
-	t.seq = events[0].Seq
 	s.mu.Lock()
 	s.queue = append(s.queue, t)
 	s.mu.Unlock()

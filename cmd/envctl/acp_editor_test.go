@@ -70,7 +70,7 @@ func startEditor(t *testing.T, args ...string) *editor {
 		t.Fatal(err)
 	}
 	if res.ProtocolVersion != 1 || res.AgentInfo.Name != "agentenv" || !res.AgentCapabilities.LoadSession || res.AgentCapabilities.SessionCapabilities.Resume == nil ||
-		!res.AgentCapabilities.McpCapabilities.Http || !res.AgentCapabilities.PromptCapabilities.EmbeddedContext {
+		!res.AgentCapabilities.McpCapabilities.Http || !res.AgentCapabilities.PromptCapabilities.EmbeddedContext || !res.AgentCapabilities.PromptCapabilities.Image {
 		t.Errorf("it says of itself: %+v", res)
 	}
 	return e

@@ -16,6 +16,7 @@ import (
 type attachFlags struct {
 	target
 	budgetFlags
+	attachmentFlags
 	permission string
 	asJSON     bool
 	// configure completes the configuration of the agent; it may be nil.
@@ -59,6 +60,7 @@ failed, also one that another program began, 2 if its configuration makes no sen
 	f.envFlag(cmd)
 	f.agentFlag(cmd)
 	f.budgetFlags.flags(cmd)
+	f.attachmentFlags.flags(cmd)
 	cmd.ValidArgsFunction = f.completeIDs(1)
 	fl := cmd.Flags()
 	fl.StringVarP(&f.permission, "permission", "p", "", "what to answer when the agent asks: ask, allow or deny (default ask on a terminal)")
@@ -77,6 +79,10 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 			return err
 		}
 	}
+	attachments, err := f.withPrompts(ctx, prompts)
+	if err != nil {
+		return err
+	}
 	cfg, found, missing := f.locate(ctx, id)
 	if _, wrong := errors.AsType[*exitError](missing); wrong {
 		return missing
@@ -93,6 +99,7 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 		}
 	}
 	v := f.app.newView(answer, f.app.newTranscriptPrinter(f.asJSON))
+	v.attachments = attachments
 	v.withoutEnv = len(cfg.Agent.Env) == 0 && len(prompts) > 0
 	cfg.OnPermission, cfg.PermissionTimeout = v.decide, -1
 	cfg.Budget.Ask = cfg.Budget.Ask || answer.policy == permissionAsk
@@ -171,7 +178,8 @@ func (f *attachFlags) follow(ctx context.Context, v *view, cfg environment.Confi
 		if err != nil {
 			break // a failure ends the conversation, as in run
 		}
-		err = v.print(ctx, v.numbered(env.ExecuteQuery(ctx, environment.Query{Prompt: p})))
+		attachments := v.attached()
+		err = refused(v.print(ctx, v.numbered(env.ExecuteQuery(ctx, environment.Query{Prompt: p, Attachments: attachments}))), attachments)
 	}
 	return err
 }

@@ -187,6 +187,9 @@ func (p *textPrinter) userMessage(ev runnerscripts.Event) error {
 	if err != nil || !p.user {
 		return nil
 	}
+	if c.Content.Type == "image" {
+		return p.line(term.Bold("> [" + c.Content.MimeType + "]"))
+	}
 	return p.line(term.Bold("> " + c.Content.Text))
 }
 

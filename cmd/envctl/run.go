@@ -27,6 +27,7 @@ type runFlags struct {
 	agentFlags
 	identityFlags
 	budgetFlags
+	attachmentFlags
 	in                string // the ID of an existing sandbox
 	permission        string
 	patch, branch     string
@@ -46,10 +47,10 @@ func (a *app) newRunCmd() *cobra.Command {
 		Short: "Run an agent in a sandbox",
 		Long: `Run an agent in a new sandbox, give it a prompt and print what it does.
 
-Each argument is one prompt; they are answered in turn in one conversation. "-"
-reads a prompt from standard input. The sandbox ends with the command, unless
---keep is given. What was said and the files of the workspace are stored as a session,
-on this machine: 'envctl attach' goes on with it, 'envctl sessions' lists and removes
+Each argument is one prompt; they are answered in turn in one conversation. "-" reads a prompt
+from standard input. The files of --attach come with the first one. The sandbox ends with the
+command, unless --keep is given. What was said and the files of the workspace are stored as a
+session, on this machine: 'envctl attach' goes on with it, 'envctl sessions' lists and removes
 them. With --in the agent runs in a sandbox that is there, and that stays.
 Ctrl-C interrupts the agent and waits for it, a few seconds at most; a second Ctrl-C does
 not wait.
@@ -77,6 +78,7 @@ A prompt may be left out.`,
   envctl run --dry-run --agent claude --profile ./reviewer --budget 2usd >task.yaml
   envctl run --sandbox docker --agent claude --folder . --apply "Fix the failing test"
   envctl run --in web --agent codex "Explain this code"
+  envctl run --agent claude --folder . --attach mockup.png "Build this page"
   envctl run --agent claude --budget 2usd --timeout 10m --folder . --apply "Fix the failing test"
   envctl run --agent claude --record fix.replay --folder . "Fix the failing test"
   envctl run --agent claude --replay fix.replay --sandbox docker --folder . "Fix the failing test"
@@ -104,6 +106,7 @@ A prompt may be left out.`,
 	f.agentFlags.flags(cmd)
 	f.identityFlags.flags(cmd)
 	f.budgetFlags.flags(cmd)
+	f.attachmentFlags.flags(cmd)
 	fl := cmd.Flags()
 	fl.StringVar(&f.in, "in", "", "run the agent in this sandbox, as of 'envctl create', instead of a new one")
 	fl.StringVarP(&f.permission, "permission", "p", "", "what to answer when the agent asks: ask, allow or deny (default ask on a terminal, deny elsewhere)")
@@ -132,7 +135,7 @@ func (f *runFlags) runIn(cmd *cobra.Command, prompts []string) error {
 	if f.raw && !f.asJSON {
 		return usagef("--raw has no effect without --json; give both")
 	}
-	at := &attachFlags{target: f.target, permission: f.permission, asJSON: f.asJSON}
+	at := &attachFlags{target: f.target, attachmentFlags: f.attachmentFlags, permission: f.permission, asJSON: f.asJSON}
 	at.configure = func(ctx context.Context, cfg *environment.Config) error {
 		unnamed := f.agent == "" && cfg.Agent.Name == ""
 		err := errors.Join(f.agentFlags.apply(ctx, f.config, cfg), f.budgetFlags.apply(cfg))
@@ -155,6 +158,10 @@ func (f *runFlags) run(ctx context.Context, prompts []string) (err error) {
 			return err
 		}
 	}
+	attachments, err := f.readAttachments(ctx, cfg)
+	if err != nil {
+		return err
+	}
 	answer, err := f.app.newAnswerer(f.permission)
 	if err != nil {
 		return err
@@ -167,6 +174,7 @@ func (f *runFlags) run(ctx context.Context, prompts []string) (err error) {
 		show = f.app.newTranscriptPrinter(f.asJSON) // says which prompt is answered
 	}
 	v := f.app.newView(answer, show)
+	v.attachments = attachments
 	cfg.OnPermission, cfg.PermissionTimeout = v.decide, answer.timeout()
 	st, closeStore, stored, err := f.app.storeOfRuns(ctx, f.keep)
 	if err != nil {

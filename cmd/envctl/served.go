@@ -126,7 +126,9 @@ func upToNow(ctx context.Context, s *remote.Session, from uint64) iter.Seq2[runn
 func logOfServed(s *remote.Session) *sessionLog {
 	return &sessionLog{
 		s: s, next: 1,
-		prompt: func(ctx context.Context, text string) (query, error) { return s.Prompt(ctx, text) },
+		prompt: func(ctx context.Context, text string, attachments ...runnerscripts.Attachment) (query, error) {
+			return s.Prompt(ctx, text, attachments...)
+		},
 		stored: func(ctx context.Context, from uint64) iter.Seq2[runnerscripts.Event, error] {
 			return upToNow(ctx, s, from)
 		},
@@ -167,6 +169,10 @@ func (f *runFlags) runServed(cmd *cobra.Command, prompts []string) (err error) {
 			return err
 		}
 	}
+	attachments, err := f.readAttachments(ctx, environment.Config{}) // the server may have another agent
+	if err != nil {
+		return err
+	}
 	answer, err := f.app.newAnswerer(f.permission)
 	if err != nil {
 		return err
@@ -202,7 +208,7 @@ func (f *runFlags) runServed(cmd *cobra.Command, prompts []string) (err error) {
 		show = f.app.newTranscriptPrinter(f.asJSON)
 	}
 	v := f.app.newView(answer, show)
-	v.respond = s.Respond
+	v.respond, v.attachments = s.Respond, attachments
 	running, cancel := context.WithCancel(ctx)
 	err = v.prompts(running, logOfServed(s), prompts)
 	cancel() // what is still asked, after an error
@@ -257,6 +263,10 @@ func (f *attachFlags) runServed(cmd *cobra.Command, id string, prompts []string)
 			return err
 		}
 	}
+	attachments, err := f.withPrompts(ctx, prompts)
+	if err != nil {
+		return err
+	}
 	answer, err := f.app.newAnswerer(f.permission)
 	if err != nil {
 		return err
@@ -266,6 +276,7 @@ func (f *attachFlags) runServed(cmd *cobra.Command, id string, prompts []string)
 		return err
 	}
 	v := f.app.newView(answer, f.app.newTranscriptPrinter(f.asJSON))
+	v.attachments = attachments
 	if f.permission != "" || answer.policy == permissionAsk || len(prompts) > 0 {
 		v.respond = s.Respond // otherwise the client that gave the prompt answers
 	}

@@ -3,10 +3,12 @@ package acpserver
 import (
 	"cmp"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
+	"path"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -27,7 +29,7 @@ func (s *server) prompt(ctx context.Context, params json.RawMessage) (work, erro
 	if err != nil {
 		return nil, err
 	}
-	text, err := c.paths.text(req.Prompt)
+	text, attachments, err := c.paths.content(req.Prompt)
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +46,7 @@ func (s *server) prompt(ctx context.Context, params json.RawMessage) (work, erro
 	}
 	return func(life context.Context) (any, error) {
 		defer cancel(nil)
-		result, err := s.converse(ctx, life, c, text)
+		result, err := s.converse(ctx, life, c, text, attachments)
 		c.end()
 		if err != nil {
 			return nil, err
@@ -121,8 +123,10 @@ func cancelled(ctx context.Context) error {
 
 // converse runs a prompt and returns its outcome, when the client has all events of it. It interrupts the agent when the client
 // cancels the prompt. If the connection ends, the query goes on without the client.
-func (s *server) converse(ctx, life context.Context, c *conversation, text string) (acp.PromptResponse, error) {
-	turn, delivered, err := c.send(life, text)
+func (s *server) converse(
+	ctx, life context.Context, c *conversation, text string, attachments []runnerscripts.Attachment,
+) (acp.PromptResponse, error) {
+	turn, delivered, err := c.send(life, text, attachments)
 	if errors.Is(err, session.ErrClosed) && cancelled(ctx) != nil {
 		return ending(cancelled(ctx), runnerscripts.QueryCompleted{StopReason: runnerscripts.StopCancelled}, nil)
 	}
@@ -152,14 +156,16 @@ func (s *server) converse(ctx, life context.Context, c *conversation, text strin
 }
 
 // send sends a prompt to the agent. delivered waits until the client has the events of the query, or gets no more.
-func (c *conversation) send(life context.Context, text string) (turn *session.Turn, delivered func(context.Context), err error) {
+func (c *conversation) send(
+	life context.Context, text string, attachments []runnerscripts.Attachment,
+) (turn *session.Turn, delivered func(context.Context), err error) {
 	agent, read, err := c.attach(life)
 	if err != nil {
 		return nil, nil, err
 	}
 	c.sending.Lock()
 	defer c.sending.Unlock()
-	if turn, err = agent.Prompt(life, text); err != nil {
+	if turn, err = agent.Prompt(life, text, attachments...); err != nil {
 		return nil, nil, err
 	}
 	last := make(chan struct{})
@@ -206,11 +212,22 @@ func usage(u runnerscripts.Usage) *acp.Usage {
 	}
 }
 
-// text joins the blocks of a prompt into one text. Links are named in their place, and embedded
-// texts follow at the end.
-func (p *paths) text(blocks []acp.ContentBlock) (string, error) {
+// content joins the blocks of a prompt into one text. Links are named in their place, and embedded
+// texts follow at the end. Images and other embedded files are attachments, whose types follow from
+// their contents: clients call a JPEG image/jpg, too.
+func (p *paths) content(blocks []acp.ContentBlock) (string, []runnerscripts.Attachment, error) {
 	var text, context strings.Builder
+	var attachments []runnerscripts.Attachment
+	attach := func(i int, name, data string) error {
+		content, err := base64.StdEncoding.DecodeString(data)
+		if err != nil {
+			return Invalid("prompt[%d]: its data is not base64: %v", i, err)
+		}
+		attachments = append(attachments, runnerscripts.Attachment{Name: name, Data: content})
+		return nil
+	}
 	for i, b := range blocks {
+		var err error
 		switch {
 		case b.Text != nil:
 			text.WriteString(b.Text.Text)
@@ -220,16 +237,27 @@ func (p *paths) text(blocks []acp.ContentBlock) (string, error) {
 			r := b.Resource.Resource.TextResourceContents
 			text.WriteString(p.link("", r.Uri))
 			fmt.Fprintf(&context, "\n\n<context ref=%q>\n%s\n</context>", p.reference(r.Uri), r.Text)
-		case b.Resource != nil:
-			return "", Invalid("prompt[%d]: only text can be embedded; link to the resource instead", i)
+		case b.Resource != nil && b.Resource.Resource.BlobResourceContents != nil:
+			r := b.Resource.Resource.BlobResourceContents
+			text.WriteString(p.link("", r.Uri))
+			err = attach(i, path.Base(p.reference(r.Uri)), r.Blob)
+		case b.Image != nil:
+			name := ""
+			if b.Image.Uri != nil {
+				name = path.Base(p.reference(*b.Image.Uri))
+			}
+			err = attach(i, name, b.Image.Data)
 		default:
-			return "", Invalid("prompt[%d]: agents in sandboxes take only text, links and embedded texts; leave it out, or link to it", i)
+			err = Invalid("prompt[%d]: agents in sandboxes take only text, images, links and embedded files; leave it out, or link to it", i)
+		}
+		if err != nil {
+			return "", nil, err
 		}
 	}
 	if strings.TrimSpace(text.String()) == "" {
-		return "", Invalid("the prompt is empty; say what the agent should do")
+		return "", nil, Invalid("the prompt has no text; say what the agent should do")
 	}
-	return text.String() + context.String(), nil
+	return text.String() + context.String(), attachments, nil
 }
 
 // link returns the Markdown link to a resource in a prompt.

@@ -2,7 +2,11 @@ package acpserver
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -10,6 +14,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
+	"github.com/agentenv-dev/agentenv/session/store"
 )
 
 // recall reads the log of the session up to a state, so that the updater knows what the client has. With replay it sends it to
@@ -35,12 +40,44 @@ func (c *conversation) recall(ctx context.Context, state session.State, replay b
 		if err := c.server.tell(ctx, c.id, u); err != nil {
 			return err
 		}
+		if said := u.UserMessageChunk; said != nil && said.MessageId != nil {
+			if err := c.showImages(ctx, past.Conversation, *said.MessageId); err != nil {
+				return err
+			}
+		}
 	}
 	c.updater.used(state)
 	if !replay {
 		return nil
 	}
 	for _, u := range c.updater.present(state, past.commands) {
+		if err := c.server.tell(ctx, c.id, u); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// showImages sends the client the images of the prompt of a query.
+func (c *conversation) showImages(ctx context.Context, conv *session.Conversation, query string) error {
+	i := slices.IndexFunc(conv.Queries, func(q *session.Query) bool { return q.ID == query })
+	if i < 0 {
+		return nil
+	}
+	for _, a := range conv.Queries[i].Attachments {
+		if a.Feature() != runnerscripts.FeatureImages {
+			continue
+		}
+		blob, err := c.server.cfg.Host.Store().Blob(ctx, string(c.id), store.Digest(a.Digest))
+		if err != nil {
+			return fmt.Errorf("read the attachment %s: %w", a.Name, err)
+		}
+		data, err := io.ReadAll(blob)
+		if err = errors.Join(err, blob.Close()); err != nil {
+			return fmt.Errorf("read the attachment %s: %w", a.Name, err)
+		}
+		u := acp.UpdateUserMessage(acp.ImageBlock(base64.StdEncoding.EncodeToString(data), a.MediaType))
+		u.UserMessageChunk.MessageId = &query
 		if err := c.server.tell(ctx, c.id, u); err != nil {
 			return err
 		}

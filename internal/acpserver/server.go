@@ -215,7 +215,7 @@ func (s *server) initialize(_ context.Context, params json.RawMessage) (work, er
 			AgentCapabilities: capabilities{
 				LoadSession:         true,
 				McpCapabilities:     acp.McpCapabilities{Http: true},
-				PromptCapabilities:  acp.PromptCapabilities{EmbeddedContext: true},
+				PromptCapabilities:  acp.PromptCapabilities{EmbeddedContext: true, Image: true},
 				SessionCapabilities: sessionCapabilities{SessionCapabilities: of},
 			},
 		}, nil

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -149,7 +150,7 @@ func TestUpdatesAreOfTheProtocol(t *testing.T) {
 	}
 }
 
-func TestAPromptBecomesText(t *testing.T) {
+func TestAPromptBecomesTextAndAttachments(t *testing.T) {
 	p := &paths{folder: "/f"}
 	link := acp.ResourceLinkBlock
 	embed := func(uri, text string) acp.ContentBlock {
@@ -169,15 +170,24 @@ func TestAPromptBecomesText(t *testing.T) {
 			"in [@a.go](a.go) mend it\n\n<context ref=\"a.go\">\npackage a\n</context>",
 		},
 	} {
-		if got, err := p.text(c.blocks); err != nil || got != c.want {
-			t.Errorf("%s: %q, %v, not %q", name, got, err, c.want)
+		if got, attached, err := p.content(c.blocks); err != nil || got != c.want || attached != nil {
+			t.Errorf("%s: %q, %v, %v, not %q", name, got, attached, err, c.want)
 		}
+	}
+	uri := "file:///f/x/b.png"
+	named := acp.ImageBlock("aGo=", "image/jpg")
+	named.Image.Uri = &uri
+	embedded := acp.ResourceBlock(acp.EmbeddedResourceResource{BlobResourceContents: &acp.BlobResourceContents{Uri: "file:///f/a%20b.pdf", Blob: "aGk="}})
+	text, got, err := p.content([]acp.ContentBlock{acp.ImageBlock("aA==", "image/png"), acp.TextBlock("see "), embedded, named})
+	want := []rs.Attachment{{Data: []byte("h")}, {Name: "a b.pdf", Data: []byte("hi")}, {Name: "b.png", Data: []byte("hj")}}
+	if err != nil || text != "see [@a b.pdf](a b.pdf)" || !reflect.DeepEqual(got, want) {
+		t.Errorf("%q, %+v, %v", text, got, err)
 	}
 	for name, blocks := range map[string][]acp.ContentBlock{
 		"nothing": nil, "blanks": {acp.TextBlock(" \n")}, "sound": {acp.AudioBlock("aGk=", "audio/wav")},
-		"bytes": {acp.ResourceBlock(acp.EmbeddedResourceResource{BlobResourceContents: &acp.BlobResourceContents{Uri: "file:///f/a", Blob: "aGk="}})},
+		"no base64": {acp.TextBlock("see"), acp.ImageBlock("a", "image/png")}, "an image alone": {acp.ImageBlock("aGk=", "image/png")},
 	} {
-		_, err := p.text(blocks)
+		_, _, err := p.content(blocks)
 		if e := new(acp.RequestError); !errors.As(err, &e) || e.Code != codeInvalidParams {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -100,7 +100,7 @@ type Team struct {
 // Run is the body of a prompt whose answer is the events of its query.
 type Run struct {
 	SessionID string `json:"session_id"`
-	Text      string `json:"text"`
+	Prompt
 }
 
 // Tools are what an agent offers to its model.
@@ -115,7 +115,8 @@ type Models struct {
 
 // Prompt is the body of a prompt.
 type Prompt struct {
-	Text string `json:"text"`
+	Text        string                     `json:"text"`
+	Attachments []runnerscripts.Attachment `json:"attachments,omitempty" jsonschema:"images, PDF documents and texts, of 10 MiB together; of each name, media_type and data are read"`
 }
 
 // Accepted is the query of a prompt: its ID, and the Seq of its first event.

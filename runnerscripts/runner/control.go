@@ -47,7 +47,7 @@ func (c *conversation) readControls(ctx context.Context, lines *runnerscripts.Li
 			continue
 		case ctl.Type == runnerscripts.ControlPrompt:
 			c.change(ctx, func(q *queries.Queue) (actions []queries.Action) {
-				ctl.ID, actions, err = q.Add(ctl.ID, ctl.Text)
+				ctl.ID, actions, err = q.Add(ctl.ID, ctl.Text, ctl.Attachments...)
 				return actions
 			})
 		}

@@ -27,13 +27,14 @@ var errNotStopped = &runnerscripts.ScriptFailure{
 // conversation is one execute-query. It gives prompts to the agent one after the other, and reads
 // control lines at the same time.
 type conversation struct {
-	app   *app
-	agent agent.Conversation
-	out   *sink
-	grace time.Duration           // grace period after an interrupt
-	kill  context.CancelCauseFunc // ends the agent at once, and all work
-	stop  context.CancelCauseFunc // ends the work; then the agent is closed
-	tasks sync.WaitGroup          // tasks that must not block the control lines
+	app    *app
+	agent  agent.Conversation
+	recipe runnerscripts.Recipe
+	out    *sink
+	grace  time.Duration           // grace period after an interrupt
+	kill   context.CancelCauseFunc // ends the agent at once, and all work
+	stop   context.CancelCauseFunc // ends the work; then the agent is closed
+	tasks  sync.WaitGroup          // tasks that must not block the control lines
 
 	wake   chan struct{} // holds one token after queue changed
 	mu     sync.Mutex
@@ -59,7 +60,7 @@ func (a *app) executeQuery(ctx context.Context) error {
 	ctx, stop := context.WithCancelCause(life)
 	defer stop(nil)
 	c := &conversation{
-		app: a, kill: kill, stop: stop, wake: make(chan struct{}, 1),
+		app: a, recipe: driver.Recipe(), kill: kill, stop: stop, wake: make(chan struct{}, 1),
 		grace: cmp.Or(time.Duration(req.InterruptGraceMS)*time.Millisecond, runnerscripts.DefaultInterruptGrace),
 	}
 	c.out = &sink{
@@ -67,7 +68,7 @@ func (a *app) executeQuery(ctx context.Context) error {
 		broken: kill, admit: func(payload any) (string, bool) { return c.admit(ctx, payload) },
 	}
 	if req.Prompt != "" {
-		id, _, err := c.queue.Add(req.PromptID, req.Prompt)
+		id, _, err := c.queue.Add(req.PromptID, req.Prompt, req.Attachments...)
 		if err != nil {
 			return err
 		}
@@ -210,7 +211,9 @@ func (c *conversation) run(ctx context.Context, p queries.Prompt) error {
 	start := time.Now()
 	var done runnerscripts.QueryCompleted
 	err := c.app.guarded(func() (err error) {
-		done, err = c.agent.Prompt(ctx, p.ID, p.Text)
+		if err = c.recipe.Accept(p.Attachments); err == nil {
+			done, err = c.agent.Prompt(ctx, p.ID, p.Text, p.Attachments...)
+		}
 		return err
 	})
 	c.mu.Lock()

@@ -177,7 +177,7 @@ func (f *fake) Transcript(context.Context, rs.TranscriptRequest, agent.Sink) (rs
 	return rs.Transcript{}, errors.New("unreadable")
 }
 
-func (f *fake) Prompt(ctx context.Context, _, text string) (rs.QueryCompleted, error) {
+func (f *fake) Prompt(ctx context.Context, _, text string, _ ...rs.Attachment) (rs.QueryCompleted, error) {
 	return f.prompt(ctx, text)
 }
 

@@ -204,6 +204,40 @@ func TestTranscriptIsTheSameConversationAsTheLiveOne(t *testing.T) {
 	}
 }
 
+func TestAttachmentsComeWithTheirPrompt(t *testing.T) {
+	s := newSandbox(t, `[{"text":"<{{attachments}}>"}]`)
+	words := func(text string) []rs.Attachment {
+		return []rs.Attachment{{Name: text + ".txt", MediaType: "text/plain", Data: []byte(text)}}
+	}
+	p := start(t, rs.ExecuteQuery)
+	p.send(rs.QueryRequest{Session: s.session(), Prompt: "one", PromptID: "first", Attachments: words("a")})
+	p.send(rs.Control{Type: rs.ControlPrompt, ID: "second", Text: "two", Attachments: words("bc")})
+	p.send(rs.Control{Type: rs.ControlPrompt, ID: "third", Text: "three"})
+	events := p.finish()
+	const want = "<a.txt text/plain ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb>" +
+		"<bc.txt text/plain 1e0bbd6c686ba050b8eb03ffeedc64fdc9d80947fce821abbe5d6dc8d252c5ac><>"
+	if got := said(events); got != want {
+		t.Errorf("the agent got %s", got)
+	}
+	started := payload[rs.QueryStarted](t, of(events, rs.TypeQueryStarted)[1])
+	if a := started.Attachments; len(a) != 1 || a[0].Name != "bc.txt" || a[0].Size != 2 || a[0].Data != nil {
+		t.Errorf("query_started: %+v", started)
+	}
+}
+
+func TestAttachmentThatTheAgentDoesNotAcceptFailsTheQueryByName(t *testing.T) {
+	s := newSandbox(t)
+	s.agent = rs.Agent{Name: "command", Command: []string{"cat"}}
+	p := start(t, rs.ExecuteQuery)
+	p.send(rs.QueryRequest{Session: s.session(), Prompt: "one", PromptID: "first", Attachments: []rs.Attachment{{Name: "a.png", MediaType: "image/png", Data: []byte("x")}}})
+	p.send(rs.Control{Type: rs.ControlPrompt, ID: "second", Text: "two"})
+	events := p.finish()
+	failed := payload[rs.QueryFailed](t, of(events, rs.TypeQueryFailed)[0])
+	if failed.Code != rs.FailUnsupported || !strings.Contains(failed.Message, `the agent "command" accepts no images`) || len(of(events, rs.TypeQueryCompleted)) != 1 {
+		t.Errorf("%+v", failed)
+	}
+}
+
 func TestFailStepEndsTheQueryAndNotTheConversation(t *testing.T) {
 	s := newSandbox(t, `[{"fail":{"code":"api","message":"wait and try again","http_status":529}}]`,
 		`[{"fail":{"code":"query","message":"not this one"}}]`, `[{"text":"fine"}]`)

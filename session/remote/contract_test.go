@@ -14,6 +14,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/primitives/local"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/server"
 	"github.com/agentenv-dev/agentenv/session"
 	"github.com/agentenv-dev/agentenv/session/remote"
@@ -143,8 +144,8 @@ func wrap(s *remote.Session, err error) (sessiontest.Session, error) {
 
 type remoteSession struct{ *remote.Session }
 
-func (s remoteSession) Prompt(ctx context.Context, text string) (sessiontest.Turn, error) {
-	turn, err := s.Session.Prompt(ctx, text)
+func (s remoteSession) Prompt(ctx context.Context, text string, attachments ...runnerscripts.Attachment) (sessiontest.Turn, error) {
+	turn, err := s.Session.Prompt(ctx, text, attachments...)
 	if err != nil {
 		return nil, err
 	}

@@ -18,9 +18,10 @@ type Turn struct {
 }
 
 // Prompt sends a prompt to the agent. It returns when the prompt is accepted; see session.AgentSession.Prompt.
-func (s *Session) Prompt(ctx context.Context, text string) (*Turn, error) {
+func (s *Session) Prompt(ctx context.Context, text string, attachments ...runnerscripts.Attachment) (*Turn, error) {
 	t := &Turn{session: s}
-	if err := s.client.change(ctx, http.MethodPost, s.path("prompts"), sessionapi.Prompt{Text: text}, &t.query); err != nil {
+	body := sessionapi.Prompt{Text: text, Attachments: attachments}
+	if err := s.client.change(ctx, http.MethodPost, s.path("prompts"), body, &t.query); err != nil {
 		return nil, err
 	}
 	return t, nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
 )
 
@@ -48,8 +49,8 @@ type local struct {
 	t *testing.T
 }
 
-func (s local) Prompt(ctx context.Context, text string) (Turn, error) {
-	t, err := s.AgentSession.Prompt(ctx, text)
+func (s local) Prompt(ctx context.Context, text string, attachments ...runnerscripts.Attachment) (Turn, error) {
+	t, err := s.AgentSession.Prompt(ctx, text, attachments...)
 	if err != nil {
 		return nil, err
 	}

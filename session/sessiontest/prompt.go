@@ -2,12 +2,15 @@ package sessiontest
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
 	"slices"
 	"strings"
 
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
 )
@@ -54,6 +57,49 @@ func promptEmpty(r *run) {
 	}
 	if n := len(r.log(s)); n != 0 {
 		r.Errorf("it left %d events", n)
+	}
+}
+
+func promptAttachments(r *run) {
+	s := r.start(steps{say("{{attachments}}")}, steps{say("none: {{attachments}}")})
+	image := []byte("\x89PNG\r\n\x1a\n")
+	t, err := s.Prompt(r.Context(), "look", runnerscripts.Attachment{Data: image}, runnerscripts.Attachment{Name: "a.md", MediaType: "text/markdown", Data: []byte("# a")})
+	r.must(err)
+	r.complete(t)
+	want := fmt.Sprintf("image.png image/png %x\na.md text/markdown %x", sha256.Sum256(image), sha256.Sum256([]byte("# a")))
+	if got := said(r.events(t)); got != want {
+		r.Errorf("the agent got %q, want %q", got, want)
+	}
+	for _, ev := range r.events(t) {
+		if ev.Type != runnerscripts.TypeQueryQueued && ev.Type != runnerscripts.TypeQueryStarted {
+			continue
+		}
+		p, err := runnerscripts.Payload[runnerscripts.QueryStarted](ev)
+		r.must(err)
+		if len(p.Attachments) != 2 || p.Attachments[0].Name != "image.png" || p.Attachments[1].Size != 3 || p.Attachments[0].Data != nil {
+			r.Errorf("%s has %+v", ev.Type, p.Attachments)
+		}
+	}
+	if got := r.converse(s, "again"); got != "none: " {
+		r.Errorf("with the next prompt the agent got %q", got)
+	}
+}
+
+func promptUnaccepted(r *run) {
+	cfg := r.config()
+	cfg.Environment.Agent = environment.Agent{Name: "command", Command: []string{"cat"}}
+	s := r.create(cfg)
+	_, err := s.Prompt(r.Context(), "look", runnerscripts.Attachment{Data: []byte("GIF89a")})
+	r.want("an image for an executor", err, errors.ErrUnsupported)
+	if err != nil && !strings.Contains(err.Error(), `the agent "command" accepts no images`) {
+		r.Errorf("the error does not say what is not accepted: %v", err)
+	}
+	_, err = s.Prompt(r.Context(), "look", runnerscripts.Attachment{Name: "a/b", Data: []byte("text")})
+	r.want("a name with a folder", err, fs.ErrInvalid)
+	_, err = s.Prompt(r.Context(), "look", runnerscripts.Attachment{Data: make([]byte, runnerscripts.MaxAttachments+1)})
+	r.want("too much", err, primitives.ErrLimit)
+	if n := len(r.log(s)); n != 0 {
+		r.Errorf("they left %d events", n)
 	}
 }
 

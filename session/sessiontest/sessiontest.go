@@ -20,7 +20,7 @@ import (
 type Session interface {
 	ID() string
 	State(ctx context.Context) (session.State, error)
-	Prompt(ctx context.Context, text string) (Turn, error)
+	Prompt(ctx context.Context, text string, attachments ...runnerscripts.Attachment) (Turn, error)
 	Events(ctx context.Context, from uint64) iter.Seq2[runnerscripts.Event, error]
 	Interrupt(ctx context.Context) error
 	Respond(ctx context.Context, id string, d runnerscripts.PermissionDecision) error
@@ -87,6 +87,8 @@ var cases = []rule{
 	{"Prompt/the agent's answer comes between acceptance and end", promptAnswer},
 	{"Prompt/prompts run one after the other, in their order", promptOrder},
 	{"Prompt/an empty one is refused and leaves no event", promptEmpty},
+	{"Prompt/the agent gets the attachments and the session names them", promptAttachments},
+	{"Prompt/what the agent does not accept is refused and leaves no event", promptUnaccepted},
 	{"Prompt/more than may wait are refused", promptFull},
 	{"Prompt/one that came while another runs is refused on demand", promptBusy},
 	{"Prompt/the context covers the acceptance alone", promptContext},

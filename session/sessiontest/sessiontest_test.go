@@ -67,8 +67,8 @@ type turned struct {
 	broken func(Session, Turn) Turn
 }
 
-func (s turned) Prompt(ctx context.Context, text string) (Turn, error) {
-	t, err := s.Session.Prompt(ctx, text)
+func (s turned) Prompt(ctx context.Context, text string, attachments ...runnerscripts.Attachment) (Turn, error) {
+	t, err := s.Session.Prompt(ctx, text, attachments...)
 	if err != nil {
 		return nil, err
 	}
@@ -81,6 +81,8 @@ var mutants = map[string]struct {
 	says   string
 }{
 	"Prompt/an_empty_one_is_refused_and_leaves_no_event":                    {sessions(func(s Session) Session { return filling{s} }), "an empty prompt: error <nil>, want invalid argument"},
+	"Prompt/the_agent_gets_the_attachments_and_the_session_names_them":      {sessions(func(s Session) Session { return textual{s} }), `the agent got ""`},
+	"Prompt/what_the_agent_does_not_accept_is_refused_and_leaves_no_event":  {sessions(func(s Session) Session { return textual{s} }), "an image for an executor: error <nil>, want unsupported operation"},
 	"Prompt/more_than_may_wait_are_refused":                                 {func(h Host) Host { return limitless{h} }, "a third that waits: error <nil>, want session is busy"},
 	"Prompt/one_that_came_while_another_runs_is_refused_on_demand":          {func(h Host) Host { return patient{h} }, "a prompt beside another: error <nil>, want session is busy"},
 	"Prompt/the_context_covers_the_acceptance_alone":                        {sessions(func(s Session) Session { return bound{s} }), "a prompt whose context is done: error <nil>, want context canceled"},
@@ -143,10 +145,17 @@ func TestTheSuiteCatchesMutants(t *testing.T) {
 // filling gives an empty prompt a text.
 type filling struct{ Session }
 
-func (s filling) Prompt(ctx context.Context, text string) (Turn, error) {
+func (s filling) Prompt(ctx context.Context, text string, attachments ...runnerscripts.Attachment) (Turn, error) {
 	if text == "" {
 		text = " "
 	}
+	return s.Session.Prompt(ctx, text, attachments...)
+}
+
+// textual loses attachments.
+type textual struct{ Session }
+
+func (s textual) Prompt(ctx context.Context, text string, _ ...runnerscripts.Attachment) (Turn, error) {
 	return s.Session.Prompt(ctx, text)
 }
 
@@ -169,8 +178,8 @@ func (h patient) Create(ctx context.Context, cfg session.Config) (Session, error
 // bound does not look at the context.
 type bound struct{ Session }
 
-func (s bound) Prompt(ctx context.Context, text string) (Turn, error) {
-	return s.Session.Prompt(context.WithoutCancel(ctx), text)
+func (s bound) Prompt(ctx context.Context, text string, attachments ...runnerscripts.Attachment) (Turn, error) {
+	return s.Session.Prompt(context.WithoutCancel(ctx), text, attachments...)
 }
 
 // once has its events only once.

@@ -65,10 +65,11 @@ type Config struct {
 
 // Query is one prompt, as environment.Query describes it.
 type Query struct {
-	Prompt string
-	ID     string
-	After  int
-	Detach bool
+	Prompt      string
+	Attachments []runnerscripts.Attachment
+	ID          string
+	After       int
+	Detach      bool
 }
 
 // Queries runs the queries of one environment, one at a time. Its methods may be called from several goroutines at once.

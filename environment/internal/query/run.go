@@ -378,7 +378,9 @@ func (r *run) agent(ctx context.Context) (p *script.Process, fresh bool, err err
 		if err := r.notePrompt(ctx, p); err != nil {
 			return nil, false, err
 		}
-		err := p.Send(ctx, runnerscripts.Control{Type: runnerscripts.ControlPrompt, ID: r.query.ID, Text: r.query.Prompt})
+		err := p.Send(ctx, runnerscripts.Control{
+			Type: runnerscripts.ControlPrompt, ID: r.query.ID, Text: r.query.Prompt, Attachments: r.query.Attachments,
+		})
 		if err == nil {
 			return p, false, nil
 		}
@@ -391,7 +393,7 @@ func (r *run) agent(ctx context.Context) (p *script.Process, fresh bool, err err
 	q.Gate.Renew()
 	request := q.Request()
 	if p, err = q.Scripts.Start(ctx, runnerscripts.ExecuteQuery, runnerscripts.QueryRequest{
-		Session: request, Profile: q.Profile, Prompt: r.query.Prompt, PromptID: r.query.ID, Raw: q.Raw,
+		Session: request, Profile: q.Profile, Prompt: r.query.Prompt, PromptID: r.query.ID, Attachments: r.query.Attachments, Raw: q.Raw,
 		InterruptGraceMS: max(1, q.Grace.Milliseconds()),
 	}, func(p *script.Process) error { return r.notePrompt(ctx, p) }); err != nil {
 		return nil, false, err

@@ -295,3 +295,24 @@ func TestPermissionThatWaitsIsNoSilence(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestAnAttachmentThatAnAgentHasNotAnnouncedIsRefusedByName uses an agent that announces nothing: a
+// text is part of the prompt then.
+func TestAnAttachmentThatAnAgentHasNotAnnouncedIsRefusedByName(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t, "")
+	c := f.Start()
+	for kind, data := range map[string]string{"image/png": "\x89PNG\r\n\x1a\n", "application/pdf": "%PDF-1.7\n"} {
+		_, err := c.Prompt(t.Context(), "query", "say it", runnerscripts.Attachment{Name: "a", MediaType: kind, Data: []byte(data)})
+		if !agenttest.HasCode(err, runnerscripts.FailUnsupported) || !strings.Contains(err.Error(), "a ("+kind+")") {
+			t.Errorf("%s: %v", kind, err)
+		}
+	}
+	text := runnerscripts.Attachment{Name: "a.txt", MediaType: "text/plain", Data: []byte("words")}
+	if _, err := c.Prompt(t.Context(), "query", "blocks-of-prompt", text); err != nil {
+		t.Fatal(err)
+	}
+	if got := f.Said(); !strings.Contains(got, `\u003cfile name=\"a.txt\"\u003e\nwords\n`) {
+		t.Errorf("the agent got %s", got)
+	}
+}

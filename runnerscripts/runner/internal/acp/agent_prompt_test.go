@@ -39,6 +39,10 @@ func (a *testAgent) Prompt(ctx context.Context, r acpsdk.PromptRequest) (acpsdk.
 		a.mu.Unlock()
 		p.err = err
 		p.say(ctx, string(servers))
+	case "blocks-of-prompt":
+		blocks, err := json.Marshal(r.Prompt)
+		p.err = err
+		p.say(ctx, string(blocks))
 	case "edit", "reads":
 		p.work(ctx, word, rest)
 	case "options":

@@ -96,7 +96,7 @@ func Start(ctx context.Context, cfg Config) (agent.Conversation, error) {
 }
 
 // Prompt runs one query to its end.
-func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscripts.QueryCompleted, error) {
+func (c *conversation) Prompt(ctx context.Context, _, text string, attachments ...runnerscripts.Attachment) (runnerscripts.QueryCompleted, error) {
 	q := &query{stop: make(chan struct{})}
 	c.mu.Lock()
 	c.query = q
@@ -111,8 +111,12 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 	if err != nil {
 		return runnerscripts.QueryCompleted{}, err
 	}
+	blocks, err := c.blocks(p, text, attachments)
+	if err != nil {
+		return runnerscripts.QueryCompleted{}, err
+	}
 	c.translate.prompt(text)
-	reply, err := c.ask(ctx, p, q, text)
+	reply, err := c.ask(ctx, p, q, blocks)
 	c.mu.Lock()
 	c.query = nil // no more permission requests
 	c.mu.Unlock()
@@ -165,7 +169,7 @@ func knownStop(r runnerscripts.StopReason) bool {
 }
 
 // ask sends a prompt and waits until it ends for any reason.
-func (c *conversation) ask(ctx context.Context, p *peer, q *query, text string) (acpsdk.PromptResponse, error) {
+func (c *conversation) ask(ctx context.Context, p *peer, q *query, prompt []acpsdk.ContentBlock) (acpsdk.PromptResponse, error) {
 	type outcome struct {
 		reply acpsdk.PromptResponse
 		err   error
@@ -180,7 +184,7 @@ func (c *conversation) ask(ctx context.Context, p *peer, q *query, text string) 
 		var o outcome
 		o.err = p.Call(asking, jsonrpc.Request{
 			Method: acpsdk.AgentMethodSessionPrompt,
-			Params: acpsdk.PromptRequest{SessionId: p.session, Prompt: []acpsdk.ContentBlock{acpsdk.TextBlock(text)}},
+			Params: acpsdk.PromptRequest{SessionId: p.session, Prompt: prompt},
 			Result: &o.reply,
 			Sent:   func() { close(prompted) },
 		})

@@ -76,6 +76,9 @@ func (d Driver) Recipe() runnerscripts.Recipe {
 			runnerscripts.FeatureThinking,
 			runnerscripts.FeatureUsage,
 			runnerscripts.FeatureCost,
+			runnerscripts.FeatureImages,
+			runnerscripts.FeaturePDF,
+			runnerscripts.FeatureTextFiles,
 		},
 	}
 }

@@ -41,11 +41,12 @@ type Driver interface {
 // Conversation is a started agent. Prompt is called once at a time; the other
 // methods may be called at any time, also while Prompt runs.
 type Conversation interface {
-	// Prompt runs one query to its end and emits what happens, the user's own message included. It
+	// Prompt runs one query to its end and emits what happens, the user's own message included, which
+	// has an empty Content.Data for an image. The recipe accepts the attachments. Prompt
 	// returns how the query ended; an interrupted one is StopCancelled, not an error. The runner
 	// emits query_started, query_completed and query_failed around it. After an error that is a
 	// ScriptFailure the conversation can continue, unless its code is FailAgent.
-	Prompt(ctx context.Context, id, text string) (runnerscripts.QueryCompleted, error)
+	Prompt(ctx context.Context, id, text string, attachments ...runnerscripts.Attachment) (runnerscripts.QueryCompleted, error)
 
 	// Interrupt stops the running query and returns without waiting for its
 	// end. Without a running query it does nothing.

@@ -76,7 +76,7 @@ type unasked struct {
 }
 
 // Prompt runs one query to its end.
-func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscripts.QueryCompleted, error) {
+func (c *conversation) Prompt(ctx context.Context, _, text string, attachments ...runnerscripts.Attachment) (runnerscripts.QueryCompleted, error) {
 	q := &query{uuid: agent.NewUUID(), done: make(chan struct{})}
 	c.mu.Lock()
 	q.usage, c.unasked = c.unasked.usage, unasked{}
@@ -95,11 +95,14 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 	if err := c.openBudget(ctx, p); err != nil {
 		return c.completed(q), err
 	}
-	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeUserMessage, runnerscripts.ContentChunk{
-		BlockID: blockID(q.uuid, 0), Content: runnerscripts.Content{Type: "text", Text: text},
-	})
+	blocks := userContent(text, attachments)
+	newTranslator(c.out, c.session.Paths).userText(time.Time{}, runnerscripts.MainConversation, q.uuid, blocks)
+	message := userMessage{Role: "user", Content: text}
+	if len(attachments) > 0 {
+		message.Content = blocks
+	}
 	// A write error means that the program has ended; p.Done() reports that better.
-	_ = p.Send(userLine{Type: "user", Message: userMessage{Role: "user", Content: text}, UUID: q.uuid})
+	_ = p.Send(userLine{Type: "user", Message: message, UUID: q.uuid})
 	select {
 	case <-q.done:
 	case <-p.Done():

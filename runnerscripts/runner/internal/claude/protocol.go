@@ -1,8 +1,12 @@
 package claude
 
 import (
+	"encoding/base64"
 	"encoding/json"
 	"time"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
 // head has the fields of all lines of the program.
@@ -64,13 +68,15 @@ type block struct {
 	Content   content `json:"content,omitempty"`
 	IsError   bool    `json:"is_error,omitempty"`
 
-	Source *imageSource `json:"source,omitempty"` // of an image
+	Source *source `json:"source,omitempty"` // of an image or a document
+	Title  string  `json:"title,omitempty"`  // of a document
 }
 
-type imageSource struct {
-	MediaType string `json:"media_type"`
-	Data      string `json:"data"`
-	URL       string `json:"url"`
+type source struct {
+	Type      string `json:"type"`
+	MediaType string `json:"media_type,omitempty"`
+	Data      string `json:"data,omitempty"`
+	URL       string `json:"url,omitempty"`
 }
 
 // The block types that are translated.
@@ -80,6 +86,7 @@ const (
 	blockToolUse    = "tool_use"
 	blockToolResult = "tool_result"
 	blockImage      = "image"
+	blockDocument   = "document"
 )
 
 // usage counts the tokens of a message.
@@ -248,5 +255,23 @@ type userLine struct {
 
 type userMessage struct {
 	Role    string `json:"role"`
-	Content string `json:"content"`
+	Content any    `json:"content"` // a string, or content
+}
+
+// userContent returns the blocks of a prompt. The text comes last: the program looks for a slash command
+// in the last block.
+func userContent(text string, attachments []runnerscripts.Attachment) content {
+	var c content
+	for _, a := range attachments {
+		data := source{Type: "base64", MediaType: a.MediaType, Data: base64.StdEncoding.EncodeToString(a.Data)}
+		switch a.Feature() {
+		case runnerscripts.FeatureImages:
+			c = append(c, block{Type: blockImage, Source: &data})
+		case runnerscripts.FeaturePDF:
+			c = append(c, block{Type: blockDocument, Source: &data, Title: a.Name})
+		default:
+			c = append(c, block{Type: blockText, Text: agent.TextFile(a)})
+		}
+	}
+	return append(c, block{Type: blockText, Text: text})
 }

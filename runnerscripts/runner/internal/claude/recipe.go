@@ -46,6 +46,9 @@ func (Driver) Recipe() runnerscripts.Recipe {
 			runnerscripts.FeatureThinking,
 			runnerscripts.FeatureUsage,
 			runnerscripts.FeatureCost,
+			runnerscripts.FeatureImages,
+			runnerscripts.FeaturePDF,
+			runnerscripts.FeatureTextFiles,
 		},
 	}
 }

@@ -161,6 +161,7 @@ func plainContent(c content) json.RawMessage {
 func (t *translator) userText(at time.Time, conv, uuid string, c content) {
 	for i, b := range c {
 		if chunk, ok := contentOf(b); ok {
+			chunk.Data = "" // the session has it
 			t.emit(at, conv, runnerscripts.TypeUserMessage, runnerscripts.ContentChunk{
 				BlockID: blockID(uuid, i), Content: chunk,
 			})

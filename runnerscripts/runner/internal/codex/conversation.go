@@ -72,7 +72,7 @@ type query struct {
 }
 
 // Prompt runs one query to its end.
-func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscripts.QueryCompleted, error) {
+func (c *conversation) Prompt(ctx context.Context, _, text string, attachments ...runnerscripts.Attachment) (runnerscripts.QueryCompleted, error) {
 	q := &query{done: make(chan struct{}), quiet: make(chan struct{}, 1)}
 	c.mu.Lock()
 	c.query = q
@@ -87,7 +87,7 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 	if err != nil {
 		return runnerscripts.QueryCompleted{}, err
 	}
-	err = p.Call(ctx, jsonrpc.Request{Method: "turn/start", Params: c.turnParams(expand(c.profile.Commands, text))})
+	err = p.Call(ctx, jsonrpc.Request{Method: "turn/start", Params: c.turnParams(inputs(expand(c.profile.Commands, text), attachments))})
 	if _, refused := errors.AsType[*jsonrpc.Error](err); refused {
 		return runnerscripts.QueryCompleted{}, agent.Invalid("check agent.model and the settings in agent.config: %v", err)
 	}
@@ -159,12 +159,12 @@ func (c *conversation) endCommands(ctx context.Context, p *jsonrpc.Peer, q *quer
 const interruptTime = 3 * time.Second
 
 // turnParams returns the parameters of a turn with the current settings.
-func (c *conversation) turnParams(text string) map[string]any {
+func (c *conversation) turnParams(prompt []any) map[string]any {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	params := map[string]any{
 		"threadId": c.thread,
-		"input":    []any{textInput(text)},
+		"input":    prompt,
 	}
 	if m, err := findMode(c.mode); err == nil {
 		// Send both only when they change: they stay in force for later turns, and sending them
@@ -184,6 +184,19 @@ func (c *conversation) turnParams(text string) map[string]any {
 		c.toldModel = c.model
 	}
 	return params
+}
+
+// inputs returns the input of a turn.
+func inputs(text string, attachments []runnerscripts.Attachment) []any {
+	list := []any{textInput(text)}
+	for _, a := range attachments {
+		if a.Feature() == runnerscripts.FeatureImages {
+			list = append(list, map[string]any{"type": "image", "url": agent.DataURL(a)})
+		} else {
+			list = append(list, textInput(agent.TextFile(a)))
+		}
+	}
+	return list
 }
 
 func textInput(text string) map[string]any { return map[string]any{"type": "text", "text": text} }

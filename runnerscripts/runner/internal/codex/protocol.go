@@ -202,4 +202,6 @@ type input struct {
 	Text string `json:"text"`
 	URL  string `json:"url"`
 	Path string `json:"path"`
+	// ImageURL is the URL in a rollout.
+	ImageURL string `json:"image_url"`
 }

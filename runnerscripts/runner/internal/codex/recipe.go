@@ -43,6 +43,8 @@ func (Driver) Recipe() runnerscripts.Recipe {
 			runnerscripts.FeatureResume,
 			runnerscripts.FeatureThinking,
 			runnerscripts.FeatureUsage,
+			runnerscripts.FeatureImages,
+			runnerscripts.FeatureTextFiles,
 		},
 	}
 }

@@ -157,6 +157,10 @@ func (t *translator) user(at time.Time, conv string, i item) {
 		case "localImage":
 			c.Type, c.URI = "image", in.Path
 		case "image":
+			c.URI += in.ImageURL
+			if media, ok := agent.DataURLType(c.URI); ok { // the session has the data
+				c.URI, c.MimeType = "", media
+			}
 		default:
 			c.Type, c.URI = "resource_link", in.URL+in.Path
 		}

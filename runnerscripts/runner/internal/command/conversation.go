@@ -51,7 +51,7 @@ type query struct {
 }
 
 // Prompt runs one query to its end.
-func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscripts.QueryCompleted, error) {
+func (c *conversation) Prompt(ctx context.Context, _, text string, _ ...runnerscripts.Attachment) (runnerscripts.QueryCompleted, error) {
 	resumed := c.prompts > 0
 	c.prompts++
 	q := &query{

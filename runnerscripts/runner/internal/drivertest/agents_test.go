@@ -128,7 +128,7 @@ func geminiSubject() subject {
 // scriptedProvider returns the configuration of an OpenCode provider that serves the scripted
 // model.
 func scriptedProvider(url string) string {
-	const model = `{"tool_call":true,"limit":{"context":128000,"output":8192},"cost":{"input":1,"output":2}}`
+	const model = `{"tool_call":true,"limit":{"context":128000,"output":8192},"modalities":{"input":["text","image","pdf"],"output":["text"]},"cost":{"input":1,"output":2}}`
 	return fmt.Sprintf(`"provider":{"scripted":{"npm":"@ai-sdk/openai-compatible","options":{"baseURL":"%s/v1","apiKey":"test-key"},`+
 		`"models":{"small":%s,"large":%s}}}`, url, model, model)
 }

@@ -135,14 +135,18 @@ type brokenConversation struct {
 	respond   func(context.Context, string, runnerscripts.PermissionDecision) error
 	setMode   func(context.Context, string) error
 	setModel  func(context.Context, string) error
+	noFiles   bool // attachments are lost
 	close     func() error
 }
 
-func (c brokenConversation) Prompt(ctx context.Context, id, text string) (runnerscripts.QueryCompleted, error) {
+func (c brokenConversation) Prompt(ctx context.Context, id, text string, attachments ...runnerscripts.Attachment) (runnerscripts.QueryCompleted, error) {
+	if c.noFiles {
+		attachments = nil
+	}
 	if c.prompt != nil {
 		return c.prompt(ctx, text)
 	}
-	return c.Conversation.Prompt(ctx, id, text)
+	return c.Conversation.Prompt(ctx, id, text, attachments...)
 }
 
 func (c brokenConversation) Interrupt(ctx context.Context) error {
@@ -327,7 +331,7 @@ func mutants() []mutant {
 		{name: "there is no budget", rule: "a budget ends the query", says: "after 21 requests", subject: claudeSubject, broken: broken{profile: func(_ *runnerscripts.Session, p *runnerscripts.Profile) {
 			p.BudgetUSD = 0
 		}}},
-	}, toolMutants(), profileMutants())
+	}, attachmentMutants(), toolMutants(), profileMutants())
 }
 
 // completed returns a fault that changes the result of queries.

@@ -59,6 +59,9 @@ func rules() []rule {
 		{name: "two tools of one message are two calls", group: talking, check: twoTools},
 		{name: "a subagent has a conversation of its own", group: talking, only: func(s subject) bool { return s.subagents }, check: subagent},
 		{name: "a subagent asks for permission in its conversation", group: talking, features: []runnerscripts.Feature{permissions}, only: func(s subject) bool { return s.subagents }, check: subagentAsks},
+		{name: "images reach the model", group: talking, features: []runnerscripts.Feature{runnerscripts.FeatureImages}, check: attached("picture.png", pngFile)},
+		{name: "documents reach the model", group: talking, features: []runnerscripts.Feature{runnerscripts.FeaturePDF}, check: attached("paper.pdf", pdfFile)},
+		{name: "text files reach the model", group: talking, features: []runnerscripts.Feature{runnerscripts.FeatureTextFiles}, check: attached("notes.txt", []byte("TEXT-OF-A-FILE"))},
 		{name: "a failure of the API fails the query and the next prompt goes on", group: talking, check: failingAPI},
 		// After these rules a transcript may lack a call or its input (see subject.forgets).
 		{name: "a rejected tool does not run", group: talking, features: []runnerscripts.Feature{permissions}, check: rejected},

@@ -18,8 +18,8 @@ type commanded struct {
 	commands []runnerscripts.SlashCommand
 }
 
-func (c commanded) Prompt(ctx context.Context, id, text string) (runnerscripts.QueryCompleted, error) {
-	return c.Conversation.Prompt(ctx, id, expand(c.commands, text))
+func (c commanded) Prompt(ctx context.Context, id, text string, attachments ...runnerscripts.Attachment) (runnerscripts.QueryCompleted, error) {
+	return c.Conversation.Prompt(ctx, id, expand(c.commands, text), attachments...)
 }
 
 // expand returns the prompt for a slash command, or text if it is no known command.

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"slices"
 	"strings"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/acp"
 )
 
 // history is the content of a session file. In the file,
@@ -127,7 +129,7 @@ func (m *message) prompt() (string, bool) {
 	if len(words) > 1 && strings.HasPrefix(strings.TrimSpace(words[0].Text), "<loaded_context>") {
 		words = words[1:]
 	}
-	text := words.text()
+	text, _, _ := strings.Cut(words.text(), "@"+acp.AttachmentURL) // the program puts attachments behind the prompt
 	if m.Type != "user" || m.hidden || m.dropped || strings.TrimSpace(text) == "" || hasAnyPrefix(strings.TrimSpace(text), programWords...) {
 		return "", false
 	}

@@ -44,6 +44,9 @@ func (Driver) Recipe() runnerscripts.Recipe {
 			runnerscripts.FeatureResume,
 			runnerscripts.FeatureThinking,
 			runnerscripts.FeatureUsage,
+			runnerscripts.FeatureImages,
+			runnerscripts.FeaturePDF,
+			runnerscripts.FeatureTextFiles,
 		},
 	}
 }

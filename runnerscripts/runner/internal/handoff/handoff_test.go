@@ -175,7 +175,7 @@ type talk struct {
 	err     error
 }
 
-func (c *talk) Prompt(_ context.Context, _, text string) (runnerscripts.QueryCompleted, error) {
+func (c *talk) Prompt(_ context.Context, _, text string, _ ...runnerscripts.Attachment) (runnerscripts.QueryCompleted, error) {
 	c.prompts = append(c.prompts, text)
 	return runnerscripts.QueryCompleted{StopReason: c.stop}, c.err
 }

@@ -48,15 +48,15 @@ type prefaced struct {
 }
 
 // Prompt runs a query, with a pending summary before its text.
-func (p prefaced) Prompt(ctx context.Context, id, text string) (runnerscripts.QueryCompleted, error) {
+func (p prefaced) Prompt(ctx context.Context, id, text string, attachments ...runnerscripts.Attachment) (runnerscripts.QueryCompleted, error) {
 	before, err := agent.ReadIfExists(prefaceFile(p.session))
 	if err != nil {
 		return runnerscripts.QueryCompleted{}, err
 	}
 	if before == "" || strings.HasPrefix(text, "/") { // a slash command must come first
-		return p.Conversation.Prompt(ctx, id, text)
+		return p.Conversation.Prompt(ctx, id, text, attachments...)
 	}
-	done, err := p.Conversation.Prompt(ctx, id, before+text)
+	done, err := p.Conversation.Prompt(ctx, id, before+text, attachments...)
 	if err == nil && done.StopReason != runnerscripts.StopCancelled { // otherwise the agent may have forgotten the summary
 		err = removePreface(p.session)
 	}

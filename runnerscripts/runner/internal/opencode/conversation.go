@@ -49,7 +49,7 @@ type conversation struct {
 }
 
 // Prompt runs one query to its end.
-func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscripts.QueryCompleted, error) {
+func (c *conversation) Prompt(ctx context.Context, _, text string, attachments ...runnerscripts.Attachment) (runnerscripts.QueryCompleted, error) {
 	now := time.Now()
 	q := newQuery(newID("msg", now))
 	c.mu.Lock()
@@ -65,8 +65,11 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 	if err != nil {
 		return runnerscripts.QueryCompleted{}, err
 	}
+	if err := c.checkAttachments(attachments); err != nil {
+		return runnerscripts.QueryCompleted{}, err
+	}
 	c.reportServers(ctx, s)
-	err = c.work(ctx, s, q, c.begin(q.id, text, now))
+	err = c.work(ctx, s, q, c.begin(q.id, text, attachments, now))
 	c.withdrawAll()
 	c.reportLog(s)
 	done := c.completed()

@@ -10,6 +10,7 @@ import (
 	"unicode"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
 // prompt is the request that sends a query to the server.
@@ -19,7 +20,7 @@ type prompt struct {
 }
 
 // begin returns the request for a query and reports the user's message.
-func (c *conversation) begin(id, text string, now time.Time) prompt {
+func (c *conversation) begin(id, text string, attachments []runnerscripts.Attachment, now time.Time) prompt {
 	c.mu.Lock()
 	session, model, mode := c.id, c.model, c.mode
 	name, arguments, ok := c.command(text)
@@ -32,19 +33,50 @@ func (c *conversation) begin(id, text string, now time.Time) prompt {
 		c.translate.prompts[id] = true
 		c.translate.infos[id] = messageInfo{ID: id, SessionID: session, Role: roleUser}
 		return prompt{path: "/command", body: commandBody{
-			MessageID: id, Command: name, Arguments: arguments, Model: model, Agent: agentOf(mode),
+			MessageID: id, Command: name, Arguments: arguments, Model: model, Agent: agentOf(mode), Parts: fileParts(attachments, now),
 		}}
 	}
 	prt := promptPart{ID: newID("prt", now), Type: partText, Text: text}
 	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeUserMessage, runnerscripts.ContentChunk{
 		BlockID: prt.ID, Content: runnerscripts.Content{Type: "text", Text: text},
 	})
-	body := promptBody{MessageID: id, Agent: agentOf(mode), Parts: []promptPart{prt}}
+	files := fileParts(attachments, now)
+	for _, f := range files {
+		if content, ok := attached(part{Mime: f.Mime}); ok {
+			c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeUserMessage, runnerscripts.ContentChunk{BlockID: f.ID, Content: content})
+		}
+	}
+	body := promptBody{MessageID: id, Agent: agentOf(mode), Parts: append([]promptPart{prt}, files...)}
 	if model != "" {
 		ref, _ := parseModel(model) // the model was checked when it was set
 		body.Model = &ref
 	}
 	return prompt{path: "/prompt_async", body: body}
+}
+
+// checkAttachments returns an error for attachments that the model of the next query does not take.
+func (c *conversation) checkAttachments(attachments []runnerscripts.Attachment) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.offer.checkAttachments(firstOf(c.model, c.offer.initial), attachments)
+}
+
+// fileParts returns the parts of a prompt for its attachments.
+func fileParts(attachments []runnerscripts.Attachment, now time.Time) []promptPart {
+	var parts []promptPart
+	for _, a := range attachments {
+		if a.Feature() == runnerscripts.FeatureTextFiles {
+			a.MediaType = "text/plain" // the only text that the program does not pass to the model's API as a file
+		}
+		parts = append(parts, promptPart{ID: newID("prt", now), Type: partFile, Mime: a.MediaType, Filename: a.Name, URL: agent.DataURL(a)})
+	}
+	return parts
+}
+
+// attached returns the content that is reported for a file of the user: an image, without its data,
+// which the session has. Other files are reported with the prompt alone.
+func attached(p part) (runnerscripts.Content, bool) {
+	return runnerscripts.Content{Type: "image", MimeType: p.Mime}, strings.HasPrefix(p.Mime, "image/")
 }
 
 // command parses a prompt as a slash command. It returns false if the program does not have the

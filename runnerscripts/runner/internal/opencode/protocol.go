@@ -241,17 +241,22 @@ type promptBody struct {
 
 // commandBody is the body of a request that sends a slash command.
 type commandBody struct {
-	MessageID string `json:"messageID"`
-	Command   string `json:"command"`
-	Arguments string `json:"arguments"`
-	Model     string `json:"model,omitempty"`
-	Agent     string `json:"agent,omitempty"`
+	MessageID string       `json:"messageID"`
+	Command   string       `json:"command"`
+	Arguments string       `json:"arguments"`
+	Model     string       `json:"model,omitempty"`
+	Agent     string       `json:"agent,omitempty"`
+	Parts     []promptPart `json:"parts,omitempty"` // files only
 }
 
 type promptPart struct {
 	ID   string `json:"id"`
 	Type string `json:"type"`
-	Text string `json:"text"`
+	Text string `json:"text,omitempty"`
+
+	Mime     string `json:"mime,omitempty"` // of a file
+	Filename string `json:"filename,omitempty"`
+	URL      string `json:"url,omitempty"`
 }
 
 // replyBody is the body of the answer to a permission request.
@@ -268,8 +273,17 @@ type providerList struct {
 			Limit struct {
 				Context int64 `json:"context"`
 			} `json:"limit"`
+			Capabilities struct {
+				Input inputs `json:"input"`
+			} `json:"capabilities"`
 		} `json:"models"`
 	} `json:"providers"`
+}
+
+// inputs says what a model takes beside text.
+type inputs struct {
+	Image bool `json:"image"`
+	PDF   bool `json:"pdf"`
 }
 
 // agentInfo is one of the program's agents.

@@ -34,7 +34,8 @@ func agentOf(mode string) string {
 type offer struct {
 	version  string
 	models   map[string]int64 // context window sizes, by provider/model
-	initial  string           // the model that the configuration chooses, if any
+	takes    map[string]inputs
+	initial  string // the model that the configuration chooses, if any
 	modes    []string
 	agents   []string // all agents, including subagents
 	tools    []string
@@ -58,6 +59,20 @@ func (o offer) checkModel(model string) error {
 	}
 	return agent.Invalid("choose a model that OpenCode knows (%s), give the provider's key, or define it as provider in agent.config: "+
 		"there is none named %q", strings.Join(shortList(slices.Sorted(maps.Keys(o.models))), ", "), model)
+}
+
+// checkAttachments returns an error for an attachment that a model does not take: the program would
+// tell the model so and go on. An empty model is one that the program chooses.
+func (o offer) checkAttachments(model string, attachments []runnerscripts.Attachment) error {
+	takes, known := o.takes[model]
+	for _, a := range attachments {
+		f := a.Feature()
+		if known && (f == runnerscripts.FeatureImages && !takes.Image || f == runnerscripts.FeaturePDF && !takes.PDF) {
+			return agent.Unsupported("choose another model, or say in agent.config what it takes (modalities): the model %s of OpenCode does not take %s (%s)",
+				model, a.Name, a.MediaType)
+		}
+	}
+	return nil
 }
 
 // checkProfile returns an error if a profile names something that the program lacks.
@@ -303,7 +318,7 @@ func (c *conversation) offerCommands(commands []commandInfo) {
 
 // offer queries what the server supports.
 func (s *server) offer(ctx context.Context) (offer, error) {
-	o := offer{models: map[string]int64{}, modes: []string{modeAcceptEdits, modeAuto}}
+	o := offer{models: map[string]int64{}, takes: map[string]inputs{}, modes: []string{modeAcceptEdits, modeAuto}}
 	var providers providerList
 	var agents []agentInfo
 	var health struct {
@@ -324,7 +339,7 @@ func (s *server) offer(ctx context.Context) (offer, error) {
 	o.version, o.initial, o.servers = health.Version, conf.Model, slices.Sorted(maps.Keys(conf.MCP))
 	for _, p := range providers.Providers {
 		for name, m := range p.Models {
-			o.models[p.ID+"/"+name] = m.Limit.Context
+			o.models[p.ID+"/"+name], o.takes[p.ID+"/"+name] = m.Limit.Context, m.Capabilities.Input
 		}
 	}
 	for _, a := range agents {

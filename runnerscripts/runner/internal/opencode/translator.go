@@ -129,8 +129,11 @@ func (t *translator) userPart(conv string, info messageInfo, p part) {
 	if !t.replaying && !t.prompts[info.ID] || conv != runnerscripts.MainConversation || p.Synthetic || p.Ignored {
 		return
 	}
-	c, ok := fileContent(p)
+	var c runnerscripts.Content
+	ok := false
 	switch p.Type {
+	case partFile:
+		c, ok = attached(p)
 	case partText:
 		c, ok = runnerscripts.Content{Type: "text", Text: p.Text}, p.Text != ""
 	case partSubtask:

@@ -222,3 +222,28 @@ func TestToolsAreThoseThatTheProfileLeaves(t *testing.T) {
 		}
 	}
 }
+
+func TestAttachmentsMustBeWhatTheModelTakes(t *testing.T) {
+	t.Parallel()
+	o := offer{takes: map[string]inputs{"p/blind": {}, "p/sees": {Image: true}, "p/reads": {PDF: true}}}
+	image := runnerscripts.Attachment{Name: "a.png", MediaType: "image/png"}
+	pdf := runnerscripts.Attachment{Name: "a.pdf", MediaType: "application/pdf"}
+	text := runnerscripts.Attachment{Name: "a.txt", MediaType: "text/plain"}
+	for _, c := range []struct {
+		model string
+		list  []runnerscripts.Attachment
+		says  string // empty: they are taken
+	}{
+		{"p/blind", []runnerscripts.Attachment{text}, ""},
+		{"p/blind", []runnerscripts.Attachment{text, image}, "the model p/blind of OpenCode does not take a.png (image/png)"},
+		{"p/sees", []runnerscripts.Attachment{image}, ""},
+		{"p/sees", []runnerscripts.Attachment{pdf}, "does not take a.pdf"},
+		{"p/reads", []runnerscripts.Attachment{pdf}, ""},
+		{"", []runnerscripts.Attachment{image, pdf}, ""},
+	} {
+		err := o.checkAttachments(c.model, c.list)
+		if c.says == "" && err != nil || c.says != "" && (!agenttest.HasCode(err, runnerscripts.FailUnsupported) || !strings.Contains(err.Error(), c.says)) {
+			t.Errorf("%s, %v: %v", c.model, c.list, err)
+		}
+	}
+}

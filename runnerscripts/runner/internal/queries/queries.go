@@ -60,7 +60,10 @@ type Action struct {
 }
 
 // Prompt is a query as the agent gets it.
-type Prompt struct{ ID, Text string }
+type Prompt struct {
+	ID, Text    string
+	Attachments []runnerscripts.Attachment
+}
 
 type query struct {
 	Prompt
@@ -89,7 +92,7 @@ type Queue struct {
 // Add adds a prompt and returns its ID: id, or a generated one if id is empty. The prompt is
 // pending until [Queue.Accept]. An empty text, the ID of an unfinished prompt, and a prompt over
 // the limit are FailInvalidRequest. A prompt after StopStart is dropped.
-func (q *Queue) Add(id, text string) (string, []Action, error) {
+func (q *Queue) Add(id, text string, attachments ...runnerscripts.Attachment) (string, []Action, error) {
 	switch {
 	case text == "":
 		return "", nil, invalid(`a prompt line needs "text"`)
@@ -105,7 +108,7 @@ func (q *Queue) Add(id, text string) (string, []Action, error) {
 	if q.stopping {
 		return id, nil, nil
 	}
-	next := &query{Prompt: Prompt{ID: id, Text: text}}
+	next := &query{Prompt: Prompt{id, text, attachments}}
 	if id == q.unknown {
 		q.unknown = ""
 		return id, q.end(next, nil), nil
@@ -333,7 +336,11 @@ func (q *Queue) find(id string) *query {
 }
 
 func (p *query) report() Action {
-	return Action{Do: Report, Query: p.ID, Type: runnerscripts.TypeQueryStarted, Payload: runnerscripts.QueryStarted{Prompt: p.Text}}
+	started := runnerscripts.QueryStarted{Prompt: p.Text}
+	for _, a := range p.Attachments {
+		started.Attachments = append(started.Attachments, a.Info())
+	}
+	return Action{Do: Report, Query: p.ID, Type: runnerscripts.TypeQueryStarted, Payload: started}
 }
 
 func invalid(format string, args ...any) *runnerscripts.ScriptFailure {

@@ -59,18 +59,18 @@ func newConversation(cfg Config, req runnerscripts.QueryRequest, sc runnerscript
 }
 
 // Prompt plays the turn that answers the prompt.
-func (c *conversation) Prompt(ctx context.Context, id, text string) (runnerscripts.QueryCompleted, error) {
+func (c *conversation) Prompt(ctx context.Context, id, text string, attachments ...runnerscripts.Attachment) (runnerscripts.QueryCompleted, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	start := time.Now()
 	c.prompts = append(c.prompts, text)
 	c.mu.Lock()
 	c.cancel = cancel
-	fill := c.placeholders(c.prompts)
+	fill := c.placeholders(c.prompts, attachments)
 	c.mu.Unlock()
 	turns := turnsFor(c.scenario, c.prompts)
 	t := &turn{c: c, query: id, name: "turn-" + strconv.Itoa(len(c.prompts)), fill: fill}
-	stop, err := t.play(ctx, text, turns[len(turns)-1])
+	stop, err := t.play(ctx, text, attachments, turns[len(turns)-1])
 	c.mu.Lock()
 	c.cancel = nil
 	c.mu.Unlock()

@@ -2,6 +2,7 @@ package script
 
 import (
 	"bytes"
+	"crypto/sha256"
 	_ "embed"
 	"encoding/json"
 	"errors"
@@ -135,13 +136,18 @@ func turnWhen(sc runnerscripts.Scenario, prompt string) (runnerscripts.ScenarioT
 }
 
 // placeholders returns the replacements for the strings of a turn.
-func (c *conversation) placeholders(prompts []string) *strings.Replacer {
+func (c *conversation) placeholders(prompts []string, attachments []runnerscripts.Attachment) *strings.Replacer {
 	last := len(prompts) - 1
+	var attached []string
+	for _, a := range attachments {
+		attached = append(attached, fmt.Sprintf("%s %s %x", a.Name, a.MediaType, sha256.Sum256(a.Data)))
+	}
 	return strings.NewReplacer(
 		"{{prompt}}", prompts[last],
 		"{{turn}}", strconv.Itoa(len(prompts)),
 		"{{history}}", strings.Join(prompts[:last], "\n"),
 		"{{model}}", c.model,
 		"{{system_prompt}}", c.systemPrompt,
+		"{{attachments}}", strings.Join(attached, "\n"),
 	)
 }

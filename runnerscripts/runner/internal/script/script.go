@@ -56,6 +56,9 @@ func (d *driver) Recipe() runnerscripts.Recipe {
 			runnerscripts.FeatureThinking,
 			runnerscripts.FeatureUsage,
 			runnerscripts.FeatureCost,
+			runnerscripts.FeatureImages,
+			runnerscripts.FeaturePDF,
+			runnerscripts.FeatureTextFiles,
 		},
 	}
 }

@@ -28,8 +28,12 @@ type turn struct {
 }
 
 // play plays the turn. It returns how the turn ended, or the error that ended it.
-func (t *turn) play(ctx context.Context, prompt string, script runnerscripts.ScenarioTurn) (runnerscripts.StopReason, error) {
-	err := t.record(time.Now(), runnerscripts.TypeQueryStarted, runnerscripts.QueryStarted{Prompt: prompt})
+func (t *turn) play(ctx context.Context, prompt string, attachments []runnerscripts.Attachment, script runnerscripts.ScenarioTurn) (runnerscripts.StopReason, error) {
+	started := runnerscripts.QueryStarted{Prompt: prompt}
+	for _, a := range attachments {
+		started.Attachments = append(started.Attachments, a.Info())
+	}
+	err := t.record(time.Now(), runnerscripts.TypeQueryStarted, started)
 	if err != nil {
 		return "", err
 	}
