@@ -75,6 +75,10 @@ type Config struct {
 	// APIs may run themselves, such as a web search. By default they may run all tools for a
 	// sandbox with a network, and none for one without.
 	Models ModelPolicy `json:"models,omitzero"`
+	// Coordinator is an agent coordinator that executors in the sandbox reach through the gateway,
+	// without having its key. All commands get the address and the session's ID, in the variables
+	// AGENT_ORCHESTRATOR_API_URL and AGENT_SESSION_ID.
+	Coordinator Coordinator `json:"coordinator,omitzero"`
 	// Record is a file on this machine to which the gateway appends the model calls and their
 	// answers, without keys. Replay is such a file: the gateway answers from it instead of
 	// calling the models, in any sandbox and without Credentials. A call that the file lacks
@@ -390,6 +394,10 @@ func (c *Config) resolve(dir string) {
 	for name, credential := range c.Credentials {
 		abs(&credential.File)
 		c.Credentials[name] = credential
+	}
+	abs(&c.Coordinator.Credential.File)
+	if c.Coordinator.OAuth2 != nil {
+		abs(&c.Coordinator.OAuth2.Credential.File)
 	}
 	for _, typ := range primitives.Types() {
 		p, ok := c.Sandbox.of(typ).(primitives.PathHolder)

@@ -22,47 +22,50 @@ func TestParseConfigIsStrict(t *testing.T) {
 		text string
 		want []string // parts of the message
 	}{
-		"unknown key":                 {"sandbox: local\nagnet: {}", []string{"unknown key agnet", "agent"}},
-		"unknown key below":           {"agent: {name: x, mood: y}", []string{"unknown key agent.mood", "model"}},
-		"unknown key in a list":       {"workspace:\n- folder: {path: .}\n- folder: {path: ., ignroe: [a]}", []string{"workspace[1].folder.ignroe", "ignore"}},
-		"unknown key of the sandbox":  {"sandbox: {type: local, image: x, memroy: 1g}", []string{"unknown key sandbox.memroy", "did you mean memory?"}},
-		"key of one kind":             {"sandbox: {type: docker, seccomp: x}", []string{"unknown key sandbox.seccomp", "did you mean sandbox.docker.seccomp?"}},
-		"key of another place":        {"sandbox: local\nkeep: true", []string{"unknown key keep", "did you mean sandbox.keep?"}},
-		"permission":                  {"agent: claude\npermission: allow", []string{"unknown key permission", "did you mean permissions?"}},
-		"duration without a unit":     {"sandbox: {type: docker, grace: 60}", []string{"sandbox.grace: 60 is no duration", "2h"}},
-		"no duration":                 {"sandbox: {type: modal, modal: {timeout: soon}}", []string{`sandbox.modal.timeout: "soon" is no duration; write 90s or 2h`}},
-		"text for a list":             {"sandbox: {type: docker, ports: '8080'}", []string{"sandbox.ports: it is a text; give a list"}},
-		"part of a number":            {"agent: {max_turns: 1.5}", []string{"agent.max_turns: it is 1.5; give a whole number"}},
-		"too large a number":          {"sandbox: {type: docker, docker: {pids: 1e99}}", []string{"sandbox.docker.pids: it is 1e+99; give a whole number"}},
-		"negative mode":               {"workspace: [{files: [{path: x, mode: -1}]}]", []string{"workspace[0].files[0].mode: it is -1; give a whole number from 0"}},
-		"no mapping at all":           {"hello", []string{"invalid configuration: it is a text; give a mapping"}},
-		"a fraction of a user":        {"sandbox: {type: docker, user: 1.5}", []string{"sandbox.user", "it is 1.5; give a text"}},
-		"list of variables":           {"sandbox: {type: docker, env: [A=b]}", []string{"sandbox.env", "it is a list; give a mapping"}},
-		"another case of a key":       {"Agent: {name: x}", []string{"unknown key Agent"}},
-		"duplicate key":               {"sandbox: local\nsandbox: local", []string{"sandbox"}},
-		"duplicate key in JSON":       {`{"agent": {"name": "a", "name": "b"}}`, []string{"agent.name", "twice"}},
-		"shared key in a block":       {"sandbox: {type: local, docker: {image: x}}", []string{"unknown key sandbox.docker.image", "did you mean sandbox.image?"}},
-		"two sandbox types in a list": {"sandbox: [local, docker]", []string{"sandbox", "give a type"}},
-		"unknown sandbox type":        {"sandbox: lokal", []string{"lokal", "choose one of: docker, local"}},
-		"sandbox without a type":      {"sandbox: {image: x}", []string{"sandbox.type"}},
-		"another type of a value":     {"agent: {max_turns: many}", []string{"agent.max_turns", `it is "many"; give a whole number`}},
-		"second document":             {"sandbox: local\n---\nsandbox: local", []string{"more than one document"}},
-		"second after a marker":       {"--- {sandbox: local}\n---\nsandbox: local", []string{"more than one document"}},
-		"second after an empty one":   {"---\n--- # here it is\nsandbox: local", []string{"more than one document"}},
-		"second after an end":         {"sandbox: local\n...\nsandbox: local", []string{"more than one document"}},
-		"no YAML":                     {"a: [", []string{"yaml"}},
-		"bad environment":             {"agent: {env: {'A=B': c}}", []string{"A=B"}},
-		"source without a kind":       {"workspace: [{into: x}]", []string{"workspace[0]", "exactly one"}},
-		"source of two kinds":         {"workspace: [{folder: {path: .}, tar: {path: x}}]", []string{"workspace[0]", "exactly one"}},
-		"path that leads out":         {"workspace: [{files: [{path: ../x}]}]", []string{"workspace[0]", "files[0]", "../x"}},
-		"absolute path":               {"workspace: [{files: [{path: /etc/x}]}]", []string{"/etc/x", "relative"}},
-		"into that leads out":         {"workspace: [{into: a/../.., files: [{path: x}]}]", []string{"into"}},
-		"setuid file":                 {"workspace: [{files: [{path: x, mode: 04755}]}]", []string{"mode"}},
-		"bad pattern":                 {"workspace: [{folder: {path: ., ignore: ['[']}}]", []string{"workspace[0]", "ignore", `"["`}},
-		"git option as address":       {"workspace: [{git: {url: '--upload-pack=x'}}]", []string{"git", "url"}},
-		"git option as ref":           {"workspace: [{git: {url: x, ref: --help}}]", []string{"ref"}},
-		"git helper":                  {"workspace: [{git: {url: 'ext::sh -c x'}}]", []string{"remote helpers"}},
-		"tar of nothing":              {"workspace: [{tar: {}}]", []string{"tar"}},
+		"unknown key":                     {"sandbox: local\nagnet: {}", []string{"unknown key agnet", "agent"}},
+		"unknown key below":               {"agent: {name: x, mood: y}", []string{"unknown key agent.mood", "model"}},
+		"unknown key in a list":           {"workspace:\n- folder: {path: .}\n- folder: {path: ., ignroe: [a]}", []string{"workspace[1].folder.ignroe", "ignore"}},
+		"unknown key of the sandbox":      {"sandbox: {type: local, image: x, memroy: 1g}", []string{"unknown key sandbox.memroy", "did you mean memory?"}},
+		"key of one kind":                 {"sandbox: {type: docker, seccomp: x}", []string{"unknown key sandbox.seccomp", "did you mean sandbox.docker.seccomp?"}},
+		"key of another place":            {"sandbox: local\nkeep: true", []string{"unknown key keep", "did you mean sandbox.keep?"}},
+		"permission":                      {"agent: claude\npermission: allow", []string{"unknown key permission", "did you mean permissions?"}},
+		"duration without a unit":         {"sandbox: {type: docker, grace: 60}", []string{"sandbox.grace: 60 is no duration", "2h"}},
+		"no duration":                     {"sandbox: {type: modal, modal: {timeout: soon}}", []string{`sandbox.modal.timeout: "soon" is no duration; write 90s or 2h`}},
+		"text for a list":                 {"sandbox: {type: docker, ports: '8080'}", []string{"sandbox.ports: it is a text; give a list"}},
+		"part of a number":                {"agent: {max_turns: 1.5}", []string{"agent.max_turns: it is 1.5; give a whole number"}},
+		"too large a number":              {"sandbox: {type: docker, docker: {pids: 1e99}}", []string{"sandbox.docker.pids: it is 1e+99; give a whole number"}},
+		"negative mode":                   {"workspace: [{files: [{path: x, mode: -1}]}]", []string{"workspace[0].files[0].mode: it is -1; give a whole number from 0"}},
+		"no mapping at all":               {"hello", []string{"invalid configuration: it is a text; give a mapping"}},
+		"a fraction of a user":            {"sandbox: {type: docker, user: 1.5}", []string{"sandbox.user", "it is 1.5; give a text"}},
+		"list of variables":               {"sandbox: {type: docker, env: [A=b]}", []string{"sandbox.env", "it is a list; give a mapping"}},
+		"another case of a key":           {"Agent: {name: x}", []string{"unknown key Agent"}},
+		"duplicate key":                   {"sandbox: local\nsandbox: local", []string{"sandbox"}},
+		"duplicate key in JSON":           {`{"agent": {"name": "a", "name": "b"}}`, []string{"agent.name", "twice"}},
+		"shared key in a block":           {"sandbox: {type: local, docker: {image: x}}", []string{"unknown key sandbox.docker.image", "did you mean sandbox.image?"}},
+		"two sandbox types in a list":     {"sandbox: [local, docker]", []string{"sandbox", "give a type"}},
+		"unknown sandbox type":            {"sandbox: lokal", []string{"lokal", "choose one of: docker, local"}},
+		"sandbox without a type":          {"sandbox: {image: x}", []string{"sandbox.type"}},
+		"another type of a value":         {"agent: {max_turns: many}", []string{"agent.max_turns", `it is "many"; give a whole number`}},
+		"second document":                 {"sandbox: local\n---\nsandbox: local", []string{"more than one document"}},
+		"second after a marker":           {"--- {sandbox: local}\n---\nsandbox: local", []string{"more than one document"}},
+		"second after an empty one":       {"---\n--- # here it is\nsandbox: local", []string{"more than one document"}},
+		"second after an end":             {"sandbox: local\n...\nsandbox: local", []string{"more than one document"}},
+		"no YAML":                         {"a: [", []string{"yaml"}},
+		"bad environment":                 {"agent: {env: {'A=B': c}}", []string{"A=B"}},
+		"source without a kind":           {"workspace: [{into: x}]", []string{"workspace[0]", "exactly one"}},
+		"source of two kinds":             {"workspace: [{folder: {path: .}, tar: {path: x}}]", []string{"workspace[0]", "exactly one"}},
+		"path that leads out":             {"workspace: [{files: [{path: ../x}]}]", []string{"workspace[0]", "files[0]", "../x"}},
+		"absolute path":                   {"workspace: [{files: [{path: /etc/x}]}]", []string{"/etc/x", "relative"}},
+		"into that leads out":             {"workspace: [{into: a/../.., files: [{path: x}]}]", []string{"into"}},
+		"setuid file":                     {"workspace: [{files: [{path: x, mode: 04755}]}]", []string{"mode"}},
+		"bad pattern":                     {"workspace: [{folder: {path: ., ignore: ['[']}}]", []string{"workspace[0]", "ignore", `"["`}},
+		"git option as address":           {"workspace: [{git: {url: '--upload-pack=x'}}]", []string{"git", "url"}},
+		"git option as ref":               {"workspace: [{git: {url: x, ref: --help}}]", []string{"ref"}},
+		"git helper":                      {"workspace: [{git: {url: 'ext::sh -c x'}}]", []string{"remote helpers"}},
+		"a coordinator's key":             {"coordinator: {url: 'http://c', profile: p, credential: the-key}", []string{"coordinator.credential"}},
+		"a coordinator without a profile": {"coordinator: {url: 'http://c'}", []string{"coordinator.profile"}},
+		"unknown key of a coordinator":    {"coordinator: {url: 'http://c', profil: p}", []string{"unknown key coordinator.profil", "did you mean profile?"}},
+		"tar of nothing":                  {"workspace: [{tar: {}}]", []string{"tar"}},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -97,6 +100,11 @@ agent:
   name: script
   config: {turns: [], whatever: {is: "the agent's"}}
   env: {KEY: value}
+coordinator:
+  url: https://c.example
+  profile: coding
+  oauth2: {token_url: "https://t.example/token", client_id: c, credential: {file: client.key}, audience: a, scopes: [s]}
+  allow: [POST /runs]
 workspace:
   - files:
       - {path: a/b.txt, content: "text\n", mode: 0755}
@@ -128,6 +136,9 @@ func TestLoadConfigReadsEverything(t *testing.T) {
 	want := Config{
 		Sandbox: Sandbox{Type: "local", Spec: primitives.Spec{Env: map[string]string{"A": "b"}, Keep: true, Grace: 90 * time.Second}, Provider: &local.Provider{Root: filepath.Join(conf, "boxes")}},
 		Agent:   Agent{Name: "script", Config: json.RawMessage(`{"turns":[],"whatever":{"is":"the agent's"}}`), Env: map[string]string{"KEY": "value"}},
+		Coordinator: Coordinator{URL: "https://c.example", Profile: "coding", Allow: []string{"POST /runs"}, OAuth2: &OAuth2{
+			TokenURL: "https://t.example/token", ClientID: "c", Credential: KeySource{File: filepath.Join(conf, "client.key")}, Audience: "a", Scopes: []string{"s"},
+		}},
 		Workspace: []Source{
 			{Files: []File{{Path: "a/b.txt", Content: "text\n", Mode: 0o755}}},
 			{Into: "src", Folder: &Folder{Path: filepath.Join(dir, "src"), Ignore: []string{"*.log"}, Gitignore: true}},

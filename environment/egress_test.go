@@ -309,7 +309,7 @@ func TestAllowedHostsOfASandboxThatIsKept(t *testing.T) {
 	cfg.Sandbox.AllowHosts = []string{}
 	env := create(t, cfg)
 	t.Cleanup(func() { _ = Remove(context.WithoutCancel(t.Context()), box, env.ID()) })
-	variables := env.ProxyEnv()
+	variables := env.GatewayEnv()
 	if err := errors.Join(env.SetAllowHosts([]string{"files.agentenv.test"}), env.Close()); err != nil {
 		t.Fatal(err)
 	}
@@ -318,7 +318,7 @@ func TestAllowedHostsOfASandboxThatIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer again.Close()
-	if now := again.ProxyEnv(); !slices.Equal(now, variables) {
+	if now := again.GatewayEnv(); !slices.Equal(now, variables) {
 		t.Errorf("the proxy is at %d variables, and was at %d", len(now), len(variables)) // without the token
 	}
 	if out, err := again.Exec(t.Context(), "curl", "-sS", "http://files.agentenv.test/"); err != nil || out != "a file" {
@@ -357,8 +357,8 @@ func TestAllowHostsThatMakeNoSense(t *testing.T) {
 	if _, err := Create(t.Context(), Config{Sandbox: box}); !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "sandbox.network") {
 		t.Errorf("a local sandbox: %v", err)
 	}
-	if env := create(t, Config{}); env.ProxyEnv() != nil || !errors.Is(env.SetAllowHosts(nil), errors.ErrUnsupported) {
-		t.Errorf("without hosts: %q", env.ProxyEnv())
+	if env := create(t, Config{}); env.GatewayEnv() != nil || !errors.Is(env.SetAllowHosts(nil), errors.ErrUnsupported) {
+		t.Errorf("without hosts: %q", env.GatewayEnv())
 	}
 }
 

@@ -101,15 +101,15 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 	if err != nil {
 		return nil, err
 	}
+	if cfg.SessionID == "" {
+		cfg.SessionID = uuid.NewString()
+	}
 	meter := gateway.NewMeter(cfg.Budget, cfg.Used.Add(from.used))
 	opened, err := gate.Open(ctx, p, cfg.gateConfig(from, meter))
 	if err != nil {
 		return nil, err
 	}
 	cfg.From, cfg.Trust = "", false // this sandbox writes all that follows
-	if cfg.SessionID == "" {
-		cfg.SessionID = uuid.NewString()
-	}
 	e := &Environment{
 		prim: p, cfg: cfg, origin: from, gate: opened, meter: meter, hosts: cfg.Sandbox.AllowHosts,
 		log: cfg.logOf(p.ID()).With(eventlog.Session, cfg.SessionID), most: maxListedContent, setup: make(chan struct{}, 1),

@@ -322,7 +322,7 @@ func ExampleEnvironment_SetAllowHosts() {
 }
 
 // A caller passes the proxy to commands that it starts through Primitive.
-func ExampleEnvironment_ProxyEnv() {
+func ExampleEnvironment_GatewayEnv() {
 	ctx := context.Background()
 	env, err := environment.Create(ctx, environment.Config{Sandbox: environment.Sandbox{
 		Type: "docker", Spec: primitives.Spec{Network: "none"}, AllowHosts: []string{"*.example.com"},
@@ -331,7 +331,7 @@ func ExampleEnvironment_ProxyEnv() {
 		log.Fatal(err)
 	}
 	defer env.Close()
-	fetch := primitives.Command{Args: []string{"git", "clone", "https://git.example.com/project.git"}, Env: env.ProxyEnv()}
+	fetch := primitives.Command{Args: []string{"git", "clone", "https://git.example.com/project.git"}, Env: env.GatewayEnv()}
 	if _, err := primitives.Run(ctx, env.Primitive(), fetch, primitives.RunOptions{}); err != nil {
 		log.Fatal(err)
 	}

@@ -83,6 +83,7 @@ func (e *Environment) conversation(ctx context.Context) (Setup, error) {
 func (e *Environment) copyOn(ctx context.Context, p primitives.EnvironmentPrimitive, start Setup) (*Environment, error) {
 	cfg := e.cfg
 	cfg.SessionID, cfg.Workspace, cfg.Agent = uuid.NewString(), nil, e.queries.Request().Agent
+	cfg.Coordinator.SessionID = "" // the copy does not speak for the session
 	e.mu.Lock()
 	cfg.Sandbox.AllowHosts = e.hosts
 	e.mu.Unlock()

@@ -16,6 +16,12 @@ import (
 type Credential = gateway.Credential
 
 type (
+	// Coordinator says how executors in the sandbox reach an agent coordinator.
+	Coordinator = gateway.Coordinator
+	// OAuth2 says where the access tokens for a coordinator come from.
+	OAuth2 = gateway.OAuth2
+	// KeySource says where this machine keeps another key.
+	KeySource = gateway.KeySource
 	// Budget limits what an agent uses.
 	Budget = gateway.Budget
 	// Limits are the limits of a query or of a session.
@@ -34,7 +40,7 @@ type (
 
 // checkGateway returns an error for settings that no gateway can enforce.
 func (c Config) checkGateway() error {
-	if err := errors.Join(c.Budget.Check(), c.Models.Check()); err != nil {
+	if err := errors.Join(c.Budget.Check(), c.Models.Check(), c.Coordinator.Check()); err != nil {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	if c.Record != "" && c.Replay != "" {
@@ -83,7 +89,10 @@ func checkRules(hosts []string) error {
 
 // gateConfig says what the gateway of a sandbox serves. An agent with its own keys does not use it.
 func (c Config) gateConfig(from origin, meter *gateway.Meter) gate.Config {
-	g := gate.Config{Models: c.modelPolicy(), Meter: meter, AllowHosts: c.Sandbox.AllowHosts, Before: from.gateway, Wait: from.kept, Logger: c.Logger}
+	g := gate.Config{
+		Models: c.modelPolicy(), Meter: meter, AllowHosts: c.Sandbox.AllowHosts, Coordinator: c.Coordinator, SessionID: c.SessionID,
+		Before: from.gateway, Wait: from.kept, Logger: c.Logger,
+	}
 	if c.Agent.Name != "" {
 		g.Credentials, g.Record, g.Replay = c.Credentials, c.Record, c.Replay
 	}
@@ -125,12 +134,13 @@ func (e *Environment) SetAllowHosts(hosts []string) error {
 	return nil
 }
 
-// ProxyEnv returns the variables that point programs to the proxy of Sandbox.AllowHosts, for
-// primitives.Command.Env; nil if there is no proxy. The agent and commands of [Environment.Exec]
-// have these variables.
-func (e *Environment) ProxyEnv() []string {
-	if !e.gate.HasProxy() {
+// GatewayEnv returns the variables that point programs to the proxy of Sandbox.AllowHosts and to
+// the Coordinator, for primitives.Command.Env; nil if there is neither. The agent and commands of
+// [Environment.Exec] have these variables.
+func (e *Environment) GatewayEnv() []string {
+	vars := e.gate.At.Variables()
+	if len(vars) == 0 {
 		return nil
 	}
-	return primitives.Spec{Env: e.gate.At.ProxyVariables()}.Environ()
+	return primitives.Spec{Env: vars}.Environ()
 }

@@ -120,7 +120,7 @@ func TestKeysStayOutside(t *testing.T) {
 			cfg.Record, cfg.Sandbox.AllowHosts = file, []string{}
 			cfg.Budget = Budget{Query: Limits{Requests: 4}, Prices: prices()}
 			env, events := worksWithoutKey(t, cfg, "/")
-			if env.ProxyEnv() == nil {
+			if env.GatewayEnv() == nil {
 				t.Error("there is no proxy")
 			}
 			if used := env.Used(); used.Requests < 2 || used.TotalInput() == 0 || used.OutputTokens == 0 || used.CostUSD == 0 {

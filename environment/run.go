@@ -193,7 +193,7 @@ func (e *ExitError) Error() string {
 
 // Exec runs a command in the workspace and returns its standard output, followed by its standard
 // error. The command runs as the agent's user, without the agent's variables but with those of
-// [Environment.ProxyEnv]. If it does not exit with status 0, the error is an [*ExitError]; if
+// [Environment.GatewayEnv]. If it does not exit with status 0, the error is an [*ExitError]; if
 // the program does not exist, it is primitives.ErrCommandNotFound. Exec keeps 10 MiB of each
 // stream, and a last line says how much was left out. When ctx is done, Exec ends the command
 // and returns the cause of ctx. For input, streams, terminals and more use
@@ -207,7 +207,7 @@ func (e *Environment) Exec(ctx context.Context, args ...string) (string, error) 
 		return "", err
 	}
 	defer leave()
-	r, err := primitives.Run(ctx, e.prim, primitives.Command{Args: args, Env: e.ProxyEnv()}, primitives.RunOptions{})
+	r, err := primitives.Run(ctx, e.prim, primitives.Command{Args: args, Env: e.GatewayEnv()}, primitives.RunOptions{})
 	output := string(r.Stdout) + string(r.Stderr)
 	if r.Truncated() {
 		output += fmt.Sprintf("\n[%d bytes were left out]\n", r.StdoutDropped+r.StderrDropped)

@@ -58,7 +58,7 @@ type Sandbox struct {
 	// name such as "example.com", a pattern such as "*.example.com" (all names below it), an
 	// address, or "*" for all hosts. It may have a port, as in "example.com:8443"; without one,
 	// ports 80 and 443 are allowed. Programs find the hosts through the gateway, which is an
-	// HTTP proxy in HTTP_PROXY and HTTPS_PROXY: see [Environment.ProxyEnv]. Only addresses of
+	// HTTP proxy in HTTP_PROXY and HTTPS_PROXY: see [Environment.GatewayEnv]. Only addresses of
 	// the public internet can be reached. An empty list that is not nil allows no host until
 	// [Environment.SetAllowHosts] does. For nil, [Attach] uses the list that this machine has
 	// stored.

@@ -43,22 +43,53 @@ const (
 	commandTimeout = 30 * time.Second
 )
 
-// Check returns the errors of [Credential.Upstream] that do not depend on the key.
-func (c Credential) Check(name string) error {
-	sources := 0
-	for _, given := range []bool{c.Env != "", c.File != "", len(c.Command) > 0, c.Store != ""} {
+// KeySource says where this machine stores a key, as [Credential] does. The zero value is none.
+type KeySource struct {
+	// Env names a variable of this program's environment.
+	Env string `json:"env,omitempty"`
+	// File is the path of a file that contains only the key and that only its owner can read.
+	File string `json:"file,omitempty"`
+	// Command prints the key. It may take 30 seconds.
+	Command []string `json:"command,omitempty"`
+	// Store names a secret of the encrypted store, see package credentials.
+	Store string `json:"store,omitempty"`
+}
+
+// IsZero reports whether no source is set.
+func (s KeySource) IsZero() bool { return s.count() == 0 }
+
+func (s KeySource) count() int {
+	n := 0
+	for _, given := range []bool{s.Env != "", s.File != "", len(s.Command) > 0, s.Store != ""} {
 		if given {
-			sources++
+			n++
 		}
 	}
-	switch {
-	case !namePattern.MatchString(name):
+	return n
+}
+
+// check returns an error unless exactly one source is set.
+func (s KeySource) check(example string) error {
+	if n := s.count(); n != 1 {
+		return fmt.Errorf("it has %d sources; give one of env, file, command and store, for example {env: %s}", n, example)
+	}
+	return nil
+}
+
+// Check returns the errors of [Credential.Upstream] that do not depend on the key.
+func (c Credential) Check(name string) error {
+	if !namePattern.MatchString(name) {
 		return fmt.Errorf("%w: credentials: the name %q has other characters than letters, digits, '_', '.' and '-'", ErrConfig, name)
-	case sources != 1:
-		return fmt.Errorf("%w: credentials.%s: it has %d sources; give one of env, file, command and store, for example {env: ANTHROPIC_API_KEY}", ErrConfig, name, sources)
+	}
+	if err := c.source().check("ANTHROPIC_API_KEY"); err != nil {
+		return fmt.Errorf("%w: credentials.%s: %w", ErrConfig, name, err)
 	}
 	_, err := Upstream{API: c.api(name), URL: c.URL}.baseURL(name)
 	return err
+}
+
+func (c Credential) source() KeySource {
+	return KeySource{Env: c.Env, File: c.File, Command: c.Command, Store: c.Store}
 }
 
 func (c Credential) api(name string) runnerscripts.ModelAPI {
@@ -71,17 +102,26 @@ func (c Credential) Upstream(ctx context.Context, name string) (Upstream, error)
 	if err := c.Check(name); err != nil {
 		return Upstream{}, err
 	}
-	key, err := c.read(ctx)
+	key, err := c.source().key(ctx)
+	if err != nil {
+		return Upstream{}, fmt.Errorf("%w: credentials.%s: %w", ErrConfig, name, err)
+	}
+	return Upstream{API: c.api(name), URL: c.URL, Key: key}, nil
+}
+
+// key reads the key. Errors never contain it.
+func (s KeySource) key(ctx context.Context) (string, error) {
+	key, err := s.read(ctx)
 	key = strings.TrimSpace(key)
 	switch {
 	case err != nil:
-		return Upstream{}, fmt.Errorf("%w: credentials.%s: %w", ErrConfig, name, err)
+		return "", err
 	case key == "":
-		return Upstream{}, fmt.Errorf("%w: credentials.%s: its source has an empty value; put the key there", ErrConfig, name)
+		return "", errors.New("its source has an empty value; put the key there")
 	case !isKey(key):
-		return Upstream{}, fmt.Errorf("%w: credentials.%s: its source has more than a key, such as a second line; leave only the key there", ErrConfig, name)
+		return "", errors.New("its source has more than a key, such as a second line; leave only the key there")
 	}
-	return Upstream{API: c.api(name), URL: c.URL, Key: key}, nil
+	return key, nil
 }
 
 // isKey reports whether text is valid as a key in a header.
@@ -90,38 +130,38 @@ func isKey(text string) bool {
 }
 
 // read returns the content of the source.
-func (c Credential) read(ctx context.Context) (string, error) {
+func (s KeySource) read(ctx context.Context) (string, error) {
 	switch {
-	case c.Store != "":
-		s, err := credentials.Open()
+	case s.Store != "":
+		store, err := credentials.Open()
 		if err != nil {
 			return "", err
 		}
-		key, err := s.Get(c.Store)
-		return key, errors.Join(err, s.Close())
-	case c.Env != "":
-		value, ok := os.LookupEnv(c.Env)
+		key, err := store.Get(s.Store)
+		return key, errors.Join(err, store.Close())
+	case s.Env != "":
+		value, ok := os.LookupEnv(s.Env)
 		if !ok {
-			return "", fmt.Errorf("the variable %s is not set on this machine", c.Env)
+			return "", fmt.Errorf("the variable %s is not set on this machine", s.Env)
 		}
 		return value, nil
-	case c.File != "":
-		data, err := statedir.ReadPrivate(c.File, maxKey)
+	case s.File != "":
+		data, err := statedir.ReadPrivate(s.File, maxKey)
 		if err != nil {
 			return "", fmt.Errorf("its file: %w", err)
 		}
 		return string(data), nil
 	}
-	return c.run(ctx)
+	return s.run(ctx)
 }
 
 // run returns the output of the command.
-func (c Credential) run(ctx context.Context) (string, error) {
+func (s KeySource) run(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTimeout)
 	defer cancel()
 	var out printed
 	var said tail.Buffer
-	cmd := exec.CommandContext(ctx, c.Command[0], c.Command[1:]...)
+	cmd := exec.CommandContext(ctx, s.Command[0], s.Command[1:]...)
 	cmd.WaitDelay = time.Second // a child of the command may hold the output open
 	cmd.Stdout, cmd.Stderr = &out, &said
 	err := cmd.Run()
@@ -135,7 +175,7 @@ func (c Credential) run(ctx context.Context) (string, error) {
 		err = fmt.Errorf("%w: %.200s", err, lines[len(lines)-1])
 	}
 	if err != nil {
-		return "", fmt.Errorf("its command %s: %w", c.Command[0], err)
+		return "", fmt.Errorf("its command %s: %w", s.Command[0], err)
 	}
 	return out.String(), nil
 }

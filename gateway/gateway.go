@@ -7,7 +7,8 @@
 // paths and adds the key (sign); call.go applies the policy to a call and counts it; share.go
 // divides memory among gateways; budget.go
 // has the budgets; credential.go reads keys; replay.go records and replays calls; outward.go is
-// the proxy to allowed hosts, package internal/egress its rules. internal/policy changes calls,
+// the proxy to allowed hosts, package internal/egress its rules; runnergateway.go passes requests
+// of executors on to a coordinator, coordinator.go configures it. internal/policy changes calls,
 // internal/meter reads usage from answers, internal/prices has the prices, and internal/replay
 // the file format of recordings. Package credentials stores keys.
 package gateway
@@ -97,6 +98,8 @@ type Config struct {
 	// the proxy; an empty list allows no host until SetAllowHosts does. Addresses outside the
 	// public internet are refused even if an allowed name resolves to them.
 	AllowHosts []string
+	// Coordinator is the agent coordinator that executors reach; nil for none.
+	Coordinator *Coordination
 	// OnRefused receives a message for the user when the proxy refuses a request. It must
 	// return at once, and may be called from several goroutines.
 	OnRefused func(message string)
@@ -124,6 +127,8 @@ type Gateway struct {
 	slots                      chan struct{}          // one for each request that is passed on
 	share                      *share                 // of the program's memory
 	outward                    *outward
+	runner                     *runnerGateway // nil for none
+	revoke                     func()         // removes the token from those of the program
 	serving                    sync.WaitGroup
 
 	mu      sync.Mutex
@@ -187,6 +192,13 @@ func New(cfg Config) (*Gateway, error) {
 	if g.outward, err = newOutward(g); err != nil {
 		return nil, err
 	}
+	if cfg.Coordinator != nil {
+		if _, taken := mux[coordinatorName]; taken {
+			return nil, fmt.Errorf("%w: upstream %q: the name is that of the coordinator; give it another one", ErrConfig, coordinatorName)
+		}
+		g.runner = newRunnerGateway(g, cfg.Coordinator)
+		mux[coordinatorName] = g.runner
+	}
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if isOutward(r) {
 			g.outward.ServeHTTP(w, r)
@@ -201,6 +213,7 @@ func New(cfg Config) (*Gateway, error) {
 		Handler:     handler, MaxHeaderBytes: maxHeader, ReadHeaderTimeout: headerTimeout, IdleTimeout: idleTimeout,
 		ErrorLog: log.New(cfg.Logger.StandardWriter(&hclog.StandardLoggerOptions{ForceLevel: hclog.Debug}), "", 0),
 	}
+	g.revoke = sync.OnceFunc(issued.add(g.digest))
 	return g, nil
 }
 
@@ -232,6 +245,9 @@ func (g *Gateway) At(address net.Addr) *runnerscripts.Gateway {
 			at.APIs[up.API] = "/" + name
 		}
 	}
+	if c := g.cfg.Coordinator; c != nil {
+		at.CoordinatorSession = c.session
+	}
 	return at
 }
 
@@ -248,6 +264,7 @@ func (g *Gateway) Close() error {
 	g.mu.Lock()
 	g.closed = true
 	g.mu.Unlock()
+	g.revoke()
 	err := g.server.Close()
 	g.stop() // after the connections, so that no client gets an empty answer
 	if errors.Is(err, net.ErrClosed) {

@@ -60,7 +60,7 @@ func noHost(t testing.TB, name string, port uint16) {
 // through returns a client that uses the gateway as its proxy, as the agent's environment says.
 func through(t testing.TB, at *runnerscripts.Gateway) *http.Client {
 	t.Helper()
-	proxy, err := url.Parse(at.ProxyVariables()["HTTPS_PROXY"])
+	proxy, err := url.Parse(at.Variables()["HTTPS_PROXY"])
 	if err != nil {
 		t.Fatal(err)
 	}

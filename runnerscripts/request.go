@@ -33,6 +33,15 @@ type Session struct {
 	Launch *Launch `json:"launch,omitempty"`
 }
 
+// ExecutorSession returns the ID that executors know the session by: the one at the coordinator, if
+// there is one.
+func (s Session) ExecutorSession() string {
+	if s.Gateway != nil && s.Gateway.CoordinatorSession != "" {
+		return s.Gateway.CoordinatorSession
+	}
+	return s.SessionID
+}
+
 // RegistryPrefix begins the names of agents of the ACP registry, as in "acp:goose".
 const RegistryPrefix = "acp:"
 
@@ -57,7 +66,7 @@ type Launch struct {
 }
 
 // Gateway is an HTTP server at a loopback address of the sandbox. It passes requests on to models
-// and adds the keys, which stay outside the sandbox.
+// and to a coordinator, and adds the keys, which stay outside the sandbox.
 type Gateway struct {
 	// URL is the gateway's address, for example "http://127.0.0.1:40001".
 	URL string `json:"url"`
@@ -68,6 +77,9 @@ type Gateway struct {
 	APIs map[ModelAPI]string `json:"apis"`
 	// Proxy says that the gateway is also an HTTP proxy for the hosts that the sandbox may reach.
 	Proxy bool `json:"proxy,omitempty"`
+	// CoordinatorSession is the session's ID at the agent coordinator to which the gateway passes
+	// on what executors send below [CoordinatorPath]; empty for no coordinator.
+	CoordinatorSession string `json:"coordinator_session,omitempty"`
 	// Wait says that the program that serves the gateway may end while the agent continues.
 	// Requests then wait until another program serves it.
 	Wait bool `json:"wait,omitempty"`
@@ -76,15 +88,31 @@ type Gateway struct {
 // Address returns the host and port of the URL.
 func (g *Gateway) Address() string { return strings.TrimPrefix(g.URL, "http://") }
 
+// CoordinatorPath is the path below which the gateway passes requests on to the coordinator. The
+// token follows it.
+const CoordinatorPath = "/coordinator"
+
+// Variables of the environment of executors.
+const (
+	CoordinatorURL = "AGENT_ORCHESTRATOR_API_URL" // the coordinator's base address, with the token
+	AgentSessionID = "AGENT_SESSION_ID"           // see [Session.ExecutorSession]
+)
+
 // NoProxy is the value of NO_PROXY: the hosts that are reached without a proxy.
 const NoProxy = "127.0.0.1,localhost,::1"
 
-// ProxyVariables returns the environment variables that make commands use the proxy. The map is
-// empty if there is no proxy. User and password are part of the address because most programs take
-// them only there.
-func (g *Gateway) ProxyVariables() map[string]string {
+// Variables returns the environment variables with which commands reach the proxy and the
+// coordinator. The map is empty if there is neither. The token is part of the addresses because
+// most programs take it only there.
+func (g *Gateway) Variables() map[string]string {
 	vars := map[string]string{}
-	if g == nil || !g.Proxy {
+	if g == nil {
+		return vars
+	}
+	if g.CoordinatorSession != "" {
+		vars[CoordinatorURL], vars[AgentSessionID] = g.URL+CoordinatorPath+"/"+g.Token, g.CoordinatorSession
+	}
+	if !g.Proxy {
 		return vars
 	}
 	address := "http://" + proxyUser + ":" + g.Token + "@" + g.Address()

@@ -91,7 +91,7 @@ func (f *execFlags) run(ctx context.Context, id string, args []string) (err erro
 			err = execFailure(cerr)
 		}
 	}()
-	cmd := primitives.Command{Args: args, Dir: f.dir, User: f.user, Timeout: f.timeout, Stdin: true, Env: env.ProxyEnv()}
+	cmd := primitives.Command{Args: args, Dir: f.dir, User: f.user, Timeout: f.timeout, Stdin: true, Env: env.GatewayEnv()}
 	for key, value := range variables {
 		cmd.Env = append(cmd.Env, key+"="+value)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -93,6 +94,10 @@ func (t *target) overrideStored(stored *environment.Config, given environment.Co
 	stored.OnPermission, stored.PermissionTimeout = given.OnPermission, given.PermissionTimeout
 	stored.Logger, stored.Raw = given.Logger, given.Raw
 	stored.Record, stored.Replay = given.Record, given.Replay
+	if c := given.Coordinator; !c.IsZero() { // as a whole: a key may take the place of tokens
+		c.SessionID = cmp.Or(c.SessionID, stored.Coordinator.SessionID)
+		stored.Coordinator = c
+	}
 	if t.config != "" && given.Credentials != nil {
 		stored.Credentials = given.Credentials
 		return nil

@@ -1,5 +1,5 @@
-// Package gate serves a sandbox its gateway: to the models, whose keys stay on this machine, and to the hosts that it may
-// reach. Package gateway decides what passes.
+// Package gate serves a sandbox its gateway: to the models and the coordinator, whose keys stay on this machine, and to the
+// hosts that it may reach. Package gateway decides what passes.
 package gate
 
 import (
@@ -42,6 +42,9 @@ type Config struct {
 	Meter          *gateway.Meter
 	// AllowHosts are the hosts that processes in the sandbox reach through the proxy; nil means no proxy.
 	AllowHosts []string
+	// Coordinator is what executors reach as the session SessionID; the zero value means none.
+	Coordinator gateway.Coordinator
+	SessionID   string
 	// Before is the gateway of an earlier program; nil for none. Its address is used again, because an agent that still
 	// runs knows no other.
 	Before *runnerscripts.Gateway
@@ -66,7 +69,7 @@ type Gate struct {
 // configuration are configfile.ErrInvalid.
 func Open(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config) (_ *Gate, err error) {
 	g := &Gate{}
-	if len(cfg.Credentials) == 0 && cfg.Replay == "" && cfg.AllowHosts == nil {
+	if len(cfg.Credentials) == 0 && cfg.Replay == "" && cfg.AllowHosts == nil && cfg.Coordinator.IsZero() {
 		return g, nil
 	}
 	defer func() {
@@ -94,6 +97,14 @@ func Open(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config) (_
 		}
 		to.Upstreams[name] = up
 		g.secrets.Hide(up.Key)
+	}
+	if !cfg.Coordinator.IsZero() {
+		if to.Coordinator, err = cfg.Coordinator.Open(ctx, cfg.SessionID); err != nil {
+			return nil, fmt.Errorf("%w: %w", configfile.ErrInvalid, err)
+		}
+		for _, key := range to.Coordinator.Keys() {
+			g.secrets.Hide(key)
+		}
 	}
 	address := "127.0.0.1:0"
 	if cfg.Before != nil {

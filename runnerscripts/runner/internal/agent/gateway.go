@@ -44,7 +44,7 @@ func KeyVariable(api runnerscripts.ModelAPI) string { return modelVariables[api]
 // GatewayVariables returns the environment variables that point agents and their commands to
 // the gateway's APIs and its proxy. Requests to the gateway itself bypass the proxy.
 func GatewayVariables(s runnerscripts.Session) map[string]string {
-	vars := s.Gateway.ProxyVariables()
+	vars := s.Gateway.Variables()
 	for api, base := range Gateway(s) {
 		vars[modelVariables[api].url], vars[modelVariables[api].keys[0]] = base, s.Gateway.Token
 	}

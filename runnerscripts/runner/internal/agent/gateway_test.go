@@ -21,6 +21,8 @@ func TestGatewayVariables(t *testing.T) {
 	for _, name := range []string{"HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy"} {
 		proxied[name] = "http://agentenv:secret@127.0.0.1:5"
 	}
+	coordinator := &runnerscripts.Gateway{URL: "http://127.0.0.1:6", Token: "secret", CoordinatorSession: "ses_1"}
+	executor := map[string]string{"AGENT_ORCHESTRATOR_API_URL": "http://127.0.0.1:6/coordinator/secret", "AGENT_SESSION_ID": "ses_1"}
 	for name, c := range map[string]struct {
 		gateway *runnerscripts.Gateway
 		env     map[string]string
@@ -30,6 +32,7 @@ func TestGatewayVariables(t *testing.T) {
 		"two APIs":           {gateway, map[string]string{"OTHER": "x"}, []map[string]string{anthropic, openai, beside}},
 		"a key of one's own": {gateway, map[string]string{"ANTHROPIC_AUTH_TOKEN": "x"}, []map[string]string{openai, beside}},
 		"a proxy":            {proxy, nil, []map[string]string{proxied, beside}},
+		"a coordinator":      {coordinator, nil, []map[string]string{executor, beside}},
 		"two of them":        {gateway, map[string]string{"ANTHROPIC_API_KEY": "", "OPENAI_API_KEY": "x"}, nil},
 	} {
 		want := map[string]string{}

@@ -105,8 +105,8 @@ func launch(s runnerscripts.Session, p profile) (child.Command, error) {
 // environment returns the executor's whole environment.
 func environment(s runnerscripts.Session) []string {
 	return child.Environ(map[string]string{
-		"HOME":             s.Paths.Home,
-		"AGENT_SESSION_ID": s.SessionID,
+		"HOME":                       s.Paths.Home,
+		runnerscripts.AgentSessionID: s.ExecutorSession(),
 	}, agent.GatewayVariables(s), s.Agent.Env)
 }
 
@@ -155,7 +155,7 @@ type turn struct {
 // which is safe because the line is not written to a file.
 func newInvocation(s runnerscripts.Session, p profile, servers []runnerscripts.MCPServer, resumed bool, text string) invocation {
 	i := invocation{
-		SchemaVersion: schemaVersion, Mode: "start", SessionID: s.SessionID,
+		SchemaVersion: schemaVersion, Mode: "start", SessionID: s.ExecutorSession(),
 		Parameters: parameters{Prompt: text}, ProjectDir: s.Paths.Workspace, ExecutorConfig: p.Config,
 	}
 	if resumed {

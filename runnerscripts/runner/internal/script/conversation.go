@@ -40,7 +40,7 @@ type conversation struct {
 
 func newConversation(cfg Config, req runnerscripts.QueryRequest, sc runnerscripts.Scenario, p past, h *history, out agent.Sink) *conversation {
 	env := append(os.Environ(), "HOME="+req.Paths.Home)
-	for _, vars := range []map[string]string{req.Gateway.ProxyVariables(), req.Agent.Env} {
+	for _, vars := range []map[string]string{req.Gateway.Variables(), req.Agent.Env} {
 		for k, v := range vars {
 			env = append(env, k+"="+v)
 		}
