@@ -81,7 +81,8 @@ func TestWrongRequestsOfAnEditorAreRefused(t *testing.T) {
 
 		"an unknown session":      {func() error { return prompt("none", acp.TextBlock("x")) }, codeNotFound, `"none"`},
 		"an empty prompt":         {func() error { return prompt(id) }, codeInvalidParams, "the prompt is empty"},
-		"a picture":               {func() error { return prompt(id, acp.ImageBlock("aGk=", "image/png")) }, codeInvalidParams, "prompt[0]"},
+		"a picture alone":         {func() error { return prompt(id, acp.ImageBlock("aGk=", "image/png")) }, codeInvalidParams, "images alone"},
+		"a sound":                 {func() error { return prompt(id, acp.AudioBlock("aGk=", "audio/wav")) }, codeInvalidParams, "prompt[0]"},
 		"a failure":               {func() error { return prompt(id, acp.TextBlock("fail")) }, codeInternal, "the model is tired"},
 		"a crash":                 {func() error { return prompt(id, acp.TextBlock("crash")) }, codeInternal, ""},
 		"an unknown mode":         {setMode(e, id, "sideways"), codeInvalidParams, "bypassPermissions"},

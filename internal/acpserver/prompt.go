@@ -254,8 +254,12 @@ func (p *paths) content(blocks []acp.ContentBlock) (string, []runnerscripts.Atta
 			return "", nil, err
 		}
 	}
-	if strings.TrimSpace(text.String()) == "" {
-		return "", nil, Invalid("the prompt has no text; say what the agent should do")
+	switch {
+	case strings.TrimSpace(text.String()) != "":
+	case len(attachments) > 0:
+		return "", nil, Invalid("the prompt has images alone; say what the agent should do with them")
+	default:
+		return "", nil, Invalid("the prompt is empty; say what the agent should do")
 	}
 	return text.String() + context.String(), attachments, nil
 }
