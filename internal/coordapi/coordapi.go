@@ -3,8 +3,11 @@
 package coordapi
 
 import (
+	"bytes"
 	"encoding/json"
 	"time"
+
+	"github.com/agentenv-dev/agentenv/internal/jsonkeys"
 )
 
 // Prefix is the path below which a server of this project has its coordinator.
@@ -159,6 +162,17 @@ type Agent struct {
 	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
 	Demands      Demands         `json:"demands,omitzero"`
 	Hooks        Hooks           `json:"hooks,omitzero"`
+}
+
+// ParseAgents reads a list of agents, strictly.
+func ParseAgents(data []byte) (list []Agent, err error) {
+	if err := jsonkeys.Unique(data); err != nil {
+		return nil, err
+	}
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	err = dec.Decode(&list)
+	return list, err
 }
 
 // Hooks are agents that run before and after the runs of an agent.
