@@ -164,7 +164,7 @@ func TestParametersAreChecked(t *testing.T) {
 			"an own ID":            {`{"type":"start_session","session_id":"mine","prompt":"x"}`, "session_id", 400},
 			"no JSON":              {`{`, "Invalid JSON", 400},
 			"a callback to nobody": {`{"type":"start_session","prompt":"x","execution_mode":"async_callback"}`, "parent_session_id", 400},
-			"too much":             {`{"type":"start_session","prompt":"` + strings.Repeat("x", 1<<20) + `"}`, "1048576", 413},
+			"too much":             {`{"type":"start_session","prompt":"` + strings.Repeat("x", 4<<20) + `"}`, "4194304", 413},
 		} {
 			s.fails(what, "POST", "/runs", c.body, c.status, c.says)
 		}
@@ -329,5 +329,68 @@ func TestAStreamBeginsWithTheSessions(t *testing.T) {
 		}
 		f.stop()
 		other.stop()
+	})
+}
+
+func TestARunnerBringsAgents(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t, coordapi.Agent{Name: "mine"})
+		s.register(coding)
+		with := func(host, agent string) string {
+			return `{"hostname":"` + host + `","executor_profile":"scripts","agents":[{"name":"` + agent + `","parameters_schema":{"type":"object","required":["n"]}}]}`
+		}
+		runner := s.register(with("h", "count"))
+		s.fails("the agent of another runner", "POST", "/runner/register", with("other", "count"), 409, "agent_name_collision")
+		s.fails("an agent of the coordinator", "POST", "/runner/register", with("other", "mine"), 409, "agent_name_collision")
+		s.fails("an agent without a name", "POST", "/runner/register", with("other", ""), 400, "agents[0]")
+		s.fails("a parameter that is missing", "POST", "/runs", `{"type":"start_session","agent_name":"count"}`, 400, "parameter_validation_failed")
+		r := s.run(`{"type":"start_session","agent_name":"count","parameters":{"n":1}}`)
+		if r.Demands.ExecutorProfile != "scripts" || r.Demands.Hostname != "h" {
+			t.Errorf("it demands %+v", r.Demands)
+		}
+		if got := s.claim(runner); got.ID != r.ID {
+			t.Errorf("its runner got %+v", got)
+		}
+		var list struct{ Agents []coordapi.Agent }
+		if s.must("GET", "/agents", "", &list); len(list.Agents) != 2 || list.Agents[0].Name != "count" {
+			t.Errorf("the agents are %+v", list.Agents)
+		}
+	})
+}
+
+func TestAnIdleSessionIsStoppedByItsRunner(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t)
+		runner := s.register(coding)
+		r := s.startSession()
+		s.claim(runner)
+		s.report(runner, r.ID, "started", "")
+		status := "/runner/sessions/" + r.SessionID + "/status"
+		s.fails("a status beside a run", "POST", status, `{"runner_id":"`+runner+`","status":"idle"}`, 409, "report its end")
+		s.report(runner, r.ID, "completed", `,"session_status":"idle"`)
+		s.fails("deleting it", "DELETE", "/sessions/"+r.SessionID, "", 409, "idle")
+		s.must("POST", "/sessions/"+r.SessionID+"/stop", "", nil)
+		if p := s.poll(runner); len(p.StopSessions) != 1 {
+			t.Errorf("the runner got %+v", p)
+		}
+		s.must("POST", status, `{"runner_id":"`+runner+`","status":"stopped"}`, nil)
+		if p := s.poll(runner); len(p.StopSessions) != 0 {
+			t.Errorf("then it got %+v", p)
+		}
+		s.must("DELETE", "/sessions/"+r.SessionID, "", nil)
+	})
+}
+
+// A caller that is no admin cannot fill the coordinator with runs.
+func TestACallerHasSoManyRuns(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t).as("alice")
+		for range 99 {
+			s.startSession()
+		}
+		last := s.startSession()
+		s.fails("one more", "POST", "/runs", `{"type":"start_session","prompt":"x"}`, 429, "100")
+		s.must("POST", "/runs/"+last.ID+"/stop", "", nil)
+		s.startSession()
 	})
 }

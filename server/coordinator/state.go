@@ -37,7 +37,7 @@ const (
 
 // Limits.
 const (
-	maxBody     = 1 << 20 // bytes
+	maxBody     = 4 << 20 // bytes
 	maxSessions = 10_000
 	maxActive   = 100 // runs of a caller that is no admin, which have not ended
 	maxEvents   = 100_000

@@ -122,23 +122,23 @@ func (j *job) perform() (err error) {
 	if err != nil {
 		return err
 	}
-	stop := context.AfterFunc(j.stopped, func() {
-		if err := interrupt(context.WithoutCancel(j.ctx), s, j.run.ID); err != nil {
-			j.r.Logger.Warn("a run cannot be stopped", "run", j.run.ID, "error", err)
-		}
-	})
+	stop := context.AfterFunc(j.stopped, func() { j.interrupt(s) })
 	defer stop()
-	return j.follow(s, query.Seq)
+	err = j.follow(s, query.Seq)
+	j.interrupt(s) // if the coordinator wants no more of it
+	return err
 }
 
-// interrupt stops the query of a run, or withdraws it.
-func interrupt(ctx context.Context, s *session.AgentSession, id string) error {
+// interrupt stops the query of the run, or withdraws it. It does nothing if that has ended.
+func (j *job) interrupt(s *session.AgentSession) {
 	for _, t := range s.Turns() {
-		if t.ID() == id {
-			return t.Interrupt(ctx)
+		if t.ID() != j.run.ID {
+			continue
+		}
+		if err := t.Interrupt(context.WithoutCancel(j.ctx)); err != nil {
+			j.r.Logger.Warn("a run cannot be stopped", "run", j.run.ID, "error", err)
 		}
 	}
-	return nil
 }
 
 // prompt returns the text for the agent: the prompt, or for an agent with parameters of its own all of them.

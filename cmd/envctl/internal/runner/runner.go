@@ -52,11 +52,11 @@ var ErrRemoved = errors.New("the coordinator has removed this runner")
 type runner struct {
 	Config
 	client *client
+	id     string
 	every  time.Duration // between heartbeats
 	wait   time.Duration // of a poll
 
 	mu    sync.Mutex
-	id    string
 	jobs  map[string]*job // by the ID of the run
 	ended []string        // the IDs of runs that have ended, oldest first
 	freed chan struct{}   // gets a value when a run ends
@@ -103,11 +103,11 @@ func (r *runner) register(ctx context.Context) error {
 	if got.RunnerID == "" {
 		return fmt.Errorf("the answer has no runner_id; the address of a coordinator ends with %s for an 'envctl serve'", coordapi.Prefix)
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.id = got.RunnerID
-	r.wait = time.Duration(max(got.PollTimeoutSeconds, 1)) * time.Second
-	r.every = time.Duration(max(got.HeartbeatIntervalSeconds, 1)) * time.Second
+	if r.id == "" { // the first time, when nothing else runs; the same registration has the same ID
+		r.id = got.RunnerID
+		r.wait = time.Duration(max(got.PollTimeoutSeconds, 1)) * time.Second
+		r.every = time.Duration(max(got.HeartbeatIntervalSeconds, 1)) * time.Second
+	}
 	return nil
 }
 
@@ -115,7 +115,6 @@ func (r *runner) register(ctx context.Context) error {
 func (r *runner) leave(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
-	r.client.register = nil
 	if err := r.client.do(ctx, 0, http.MethodDelete, "/runners/"+url.PathEscape(r.id)+"?self=true", nil, nil); err != nil {
 		r.Logger.Warn("the coordinator does not know that this runner has ended", "error", err)
 	}

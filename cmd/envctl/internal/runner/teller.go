@@ -10,8 +10,9 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// maxText is how many bytes of a text or of the output of a tool are sent; a coordinator takes 1 MiB.
-const maxText = 256 << 10
+// maxText is how many bytes of a text, or of the input or the output of a tool, are sent. JSON may need six bytes for one, and a
+// coordinator takes 4 MiB.
+const maxText = 200 << 10
 
 // teller turns the events of a query into those of a coordinator. Equal events give equal IDs, so that they may be sent again.
 type teller struct {
