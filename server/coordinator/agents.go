@@ -67,7 +67,7 @@ func (t *tx) agent(name string) (*agent, error) {
 	return nil, named(http.StatusNotFound, "agent_not_found", "there is no agent %q; GET /agents lists them", name)
 }
 
-// otherAgent says who else has an agent with a name; empty for nobody.
+// otherAgent names the other owner of an agent name; empty if there is none.
 func (t *tx) otherAgent(runner, name string) string {
 	if _, ok := t.c.agents[name]; ok {
 		return "the coordinator"

@@ -19,8 +19,8 @@ const (
 // defaultHookTime is how long a run waits for its hook.
 const defaultHookTime = 300 * time.Second
 
-// A hook is a run of an agent like others: it waits for a runner in the same queue, and the run that it decides about is handed to
-// nobody meanwhile. So no request waits for a hook, and a hook that one runner begins may be needed by a run of the same runner.
+// A hook is a run of an agent like others: it waits for a runner in the same queue, and the run that it decides about stays
+// pending meanwhile. So no request waits for a hook, and the runner that takes the hook can be the one that takes the run.
 
 // startHook adds the run of the hook on_run_start, for which r then waits.
 func (t *tx) startHook(r *run) {
@@ -37,7 +37,7 @@ func (t *tx) startHook(r *run) {
 	t.wait(r, cmp.Or(time.Duration(h.TimeoutSeconds)*time.Second, defaultHookTime))
 }
 
-// finishHook adds the run of the hook on_run_finish, for which nobody waits.
+// finishHook adds the run of the hook on_run_finish, for which no run waits.
 func (t *tx) finishHook(r *run) {
 	if r.Internal || r.Blueprint == nil || r.Blueprint.Hooks.OnRunFinish == nil {
 		return

@@ -59,7 +59,7 @@ func (t *tx) register(caller Caller, in coordapi.Registration) (*runner, error) 
 	return r, nil
 }
 
-// abandon ends what a runner had that has gone: runs that it did not start are for others, and the rest has failed.
+// abandon ends what a runner had: runs that it did not start become pending again, and the others fail.
 func (t *tx) abandon(id, reason string) {
 	for _, r := range t.selectRuns(func(r *run) bool { return r.RunnerID == id }) {
 		switch r = t.run(r.ID); r.Status {
@@ -262,7 +262,7 @@ func (t *tx) remove(caller Caller, id string, self bool) error {
 	return nil
 }
 
-// expire does what the passing of time demands.
+// expire marks and removes the runners, and ends the runs, whose time is over.
 func (c *Coordinator) expire(t *tx) error {
 	for id, r := range c.runners {
 		switch silent := t.now.Sub(r.LastHeartbeat); {

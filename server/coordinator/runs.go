@@ -157,7 +157,7 @@ func (t *tx) busy(r *run) bool {
 	})) > 0
 }
 
-// end ends a run: its session has a new state, and those who wait for it go on.
+// end ends a run: its session gets a new state, and runs that wait for it go on.
 func (t *tx) end(r *run, status coordapi.RunStatus, session coordapi.SessionStatus, reason string) {
 	if r.Status.Ended() {
 		return
@@ -190,7 +190,7 @@ func (t *tx) end(r *run, status coordapi.RunStatus, session coordapi.SessionStat
 	}
 }
 
-// stop stops what a session does: runs that wait end at once, and a runner is told until it says that the session has ended.
+// stop stops what a session does: pending runs end at once, and the runner gets the stop until it reports the end of the session.
 func (t *tx) stop(s *session) {
 	for _, r := range t.selectRuns(func(r *run) bool { return r.SessionID == s.ID }) {
 		r = t.run(r.ID)
@@ -206,7 +206,7 @@ func (t *tx) stop(s *session) {
 	}
 }
 
-// expire does what the passing of time demands.
+// expireRuns ends or releases the runs whose time is over.
 func (t *tx) expireRuns() {
 	for _, r := range t.selectRuns(func(*run) bool { return true }) {
 		silent := t.now.Sub(r.Activity)

@@ -43,7 +43,7 @@ func lastEvent(r *http.Request) (seq uint64, ok bool, err error) {
 }
 
 // stream sends the changes of sessions: those from now on, after a first event with the sessions, or those after the event that the
-// client has seen last. A client that reads slowly holds up nobody: what it has not read stays in the database.
+// client has seen last. A slow client delays nothing: what it has not read stays in the database.
 func (c *Coordinator) stream(w http.ResponseWriter, r *http.Request, caller Caller) error {
 	q := query{session: r.URL.Query().Get("session_id"), limit: batch}
 	if q.session != "" {

@@ -21,7 +21,7 @@ const (
 	// callTimeout is how long a coordinator may take to answer, besides the time for which a poll waits.
 	callTimeout = 30 * time.Second
 	// firstWait and longestWait are between attempts. There are as many as it takes: sessions go on while the coordinator is away.
-	firstWait, longestWait = 250 * time.Millisecond, 15 * time.Second
+	firstWait, longestWait = 100 * time.Millisecond, 15 * time.Second
 	// maxAnswer is how many bytes of an answer are read.
 	maxAnswer = 8 << 20
 )

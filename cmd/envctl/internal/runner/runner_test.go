@@ -96,6 +96,33 @@ func (s *service) down() {
 	s.server = nil
 }
 
+// refuse answers as the proxy of a coordinator that is away, until a runner has polled so many times.
+func (s *service) refuse(polls int) {
+	s.t.Helper()
+	l, err := new(net.ListenConfig).Listen(s.t.Context(), "tcp", s.address)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	enough := make(chan struct{})
+	proxy := &http.Server{ReadHeaderTimeout: 1 << 40, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if r.URL.Path == "/runner/runs" {
+			if polls--; polls == 0 {
+				close(enough)
+			}
+		}
+	})}
+	served := make(chan error, 1)
+	go func() { served <- proxy.Serve(l) }()
+	<-enough
+	if err := proxy.Close(); err != nil {
+		s.t.Error(err)
+	}
+	<-served
+}
+
 // ask sends a request, and decodes the answer.
 func (s *service) ask(method, path, body string, to any) {
 	s.t.Helper()
@@ -236,6 +263,7 @@ func TestSessionsGoOnWhileTheCoordinatorIsAway(t *testing.T) {
 	<-r.opened
 	s.await(run, coordapi.RunRunning)
 	s.down()
+	s.refuse(4)                                                   // claude-agent-orchestrator gives up after three attempts
 	if err := os.WriteFile(hold, []byte("held"), 0); err != nil { // the agent goes on now
 		t.Fatal(err)
 	}
