@@ -270,6 +270,7 @@ type Bind struct {
 type Metadata struct {
 	LastResumedAt     *time.Time `json:"last_resumed_at,omitempty"`
 	ExecutorSessionID string     `json:"executor_session_id,omitempty"`
+	ProjectDir        string     `json:"project_dir,omitempty"`
 }
 
 // The types of events of executors. Others are passed on.

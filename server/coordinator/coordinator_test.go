@@ -56,6 +56,10 @@ func TestARunFromItsRequestToItsResult(t *testing.T) {
 		if got := s.finish(runner, "more done"); got.ID != next.ID || got.ExecutorSessionID != "uuid" {
 			t.Errorf("resumed %+v", got)
 		}
+		s.must("PATCH", "/sessions/"+r.SessionID+"/metadata", `{"executor_session_id":"other","project_dir":"/other"}`, nil)
+		if got := s.session(r.SessionID); got.ExecutorSessionID != "other" || got.ProjectDir != "/other" || got.Hostname != "h" {
+			t.Errorf("with other metadata the session is %+v", got)
+		}
 		if got := s.session(r.SessionID); got.LastResumedAt == nil || got.Status != coordapi.SessionFinished {
 			t.Errorf("the resumed session is %+v", got)
 		}

@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"slices"
@@ -43,9 +44,7 @@ func (t *tx) bind(caller Caller, id string, in coordapi.Bind) (*session, error) 
 	}
 	s := t.touch(id)
 	s.ExecutorSessionID, s.Hostname, s.ExecutorProfile = in.ExecutorSessionID, in.Hostname, in.ExecutorProfile
-	if in.ProjectDir != "" {
-		s.ProjectDir = in.ProjectDir
-	}
+	s.ProjectDir = cmp.Or(in.ProjectDir, s.ProjectDir)
 	return s, nil
 }
 
@@ -58,9 +57,8 @@ func (t *tx) metadata(caller Caller, id string, in coordapi.Metadata) (*session,
 	if in.LastResumedAt != nil {
 		s.LastResumedAt = in.LastResumedAt
 	}
-	if in.ExecutorSessionID != "" {
-		s.ExecutorSessionID = in.ExecutorSessionID
-	}
+	s.ExecutorSessionID = cmp.Or(in.ExecutorSessionID, s.ExecutorSessionID)
+	s.ProjectDir = cmp.Or(in.ProjectDir, s.ProjectDir)
 	return s, nil
 }
 
