@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,7 +65,8 @@ interrupted it takes no more runs, and lets those that it has end for the time o
 second interrupt ends them at once.
 
 The token of the coordinator is in AGENTENV_TOKEN; that of a server of this user on this machine
-is found by itself.`,
+is found by itself. 'coordinator' of --config names another place, or OAuth2 client credentials.
+An executor, which is the agent 'command', gets the address of the coordinator without a key.`,
 		Example: `  envctl runner --agent claude --profile reviewer --sandbox docker
   envctl runner --coordinator https://agents.example.com:8377/coordinator --config agent.yaml --tags gpu,big
   curl -d '{"type": "start_session", "prompt": "Say hello"}' -H 'Content-Type: application/json' \
@@ -79,7 +81,7 @@ is found by itself.`,
 	f.agentFlags.flags(cmd)
 	f.budgetFlags.flags(cmd)
 	fl := cmd.Flags()
-	fl.StringVar(&f.coordinator, "coordinator", "", "address of the coordinator (default $"+coordinatorVariable+", else http://127.0.0.1:8377"+coordapi.Prefix+")")
+	fl.StringVar(&f.coordinator, "coordinator", "", "address of the coordinator (default that of --config, $"+coordinatorVariable+", or http://127.0.0.1:8377"+coordapi.Prefix+")")
 	fl.StringSliceVar(&f.tags, "tags", nil, "tags that runs may demand, as in gpu,big")
 	fl.BoolVar(&f.requireTags, "require-matching-tags", false, "take only runs that demand one of the tags")
 	fl.IntVar(&f.maxRuns, "max-runs", 4, "most runs at a time")
@@ -99,9 +101,13 @@ func (f *runnerFlags) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	client, err := f.client()
+	client, err := client(ctx, cfg.Coordinator)
 	if err != nil {
 		return err
+	}
+	url := cfg.Coordinator.URL
+	if !reports(cfg) {
+		cfg.Coordinator = environment.Coordinator{}
 	}
 	log := cfg.Logger
 	if log == nil {
@@ -120,12 +126,12 @@ func (f *runnerFlags) run(ctx context.Context) (err error) {
 	}
 	f.app.status.Off()
 	err = runner.Run(ctx, runner.Config{
-		URL: f.coordinator, Client: client, Registration: registration, MaxRuns: f.maxRuns, Drain: f.drain, Hurry: f.app.forceExit, Logger: log,
+		URL: url, Client: client, Registration: registration, Reports: reports(cfg), MaxRuns: f.maxRuns, Drain: f.drain, Hurry: f.app.forceExit, Logger: log,
 		Open: func(ctx context.Context, r coordapi.Run) (*session.AgentSession, func(), error) {
 			return open(ctx, host, cfg, r)
 		},
 		Registered: func(id string) error {
-			f.app.dim("registered at %s; Ctrl-C ends it", f.coordinator)
+			f.app.dim("registered at %s; Ctrl-C ends it", url)
 			_, err := fmt.Fprintln(f.app.out, id)
 			return err
 		},
@@ -172,22 +178,16 @@ func (f *runnerFlags) configure(ctx context.Context) (environment.Config, error)
 	case f.idle < 0 || f.drain < 0:
 		return cfg, usagef("--idle and --drain: a negative time makes no sense; give 0 or more")
 	}
+	if err := f.coordinates(&cfg); err != nil {
+		return cfg, err
+	}
 	return cfg, (session.Config{Environment: cfg}).Check(ctx)
 }
 
 // registration returns what the runner says of itself.
-func (f *runnerFlags) registration(cfg environment.Config) (coordapi.Registration, error) {
-	name, err := os.Hostname()
-	if err != nil {
-		return coordapi.Registration{}, fmt.Errorf("this machine has no name: %w", err)
-	}
-	profile := cfg.Agent.Name
-	if f.profile != "" {
-		base := filepath.Base(f.profile)
-		profile = strings.TrimSuffix(base, filepath.Ext(base))
-	}
-	r := coordapi.Registration{
-		Hostname: name, ExecutorProfile: profile, Executor: coordapi.Executor{Type: cfg.Agent.Name}, Tags: f.tags, RequireMatchingTags: f.requireTags,
+func (f *runnerFlags) registration(cfg environment.Config) (r coordapi.Registration, err error) {
+	r = coordapi.Registration{
+		Hostname: cfg.Coordinator.Hostname, ExecutorProfile: cfg.Coordinator.Profile, Executor: coordapi.Executor{Type: cfg.Agent.Name}, Tags: f.tags, RequireMatchingTags: f.requireTags,
 	}
 	if f.folder != "" {
 		r.ProjectDir, err = filepath.Abs(f.folder)
@@ -201,51 +201,72 @@ func (f *runnerFlags) registration(cfg environment.Config) (coordapi.Registratio
 	return r, err
 }
 
-// client returns a client that authorizes its requests, and sets the address of the coordinator.
-func (f *runnerFlags) client() (*http.Client, error) {
-	f.coordinator = firstOf(firstOf(f.coordinator, os.Getenv(coordinatorVariable)), "http://127.0.0.1:8377"+coordapi.Prefix)
-	u, err := url.Parse(f.coordinator)
-	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || u.RawQuery != "" {
-		return nil, usagef("--coordinator: %q is no address of a coordinator; give a URL such as http://127.0.0.1:8377%s", f.coordinator, coordapi.Prefix)
-	}
-	token, err := servertoken.Find(u.Scheme + "://" + u.Host)
+// client returns a client that authorizes its requests to the coordinator.
+func client(ctx context.Context, c environment.Coordinator) (*http.Client, error) {
+	transport, err := c.Transport(ctx, http.DefaultTransport)
 	if err != nil {
-		return nil, err
+		return nil, &exitError{code: exitUsage, err: err}
 	}
 	return &http.Client{
-		Transport:     bearer{token, u.Host, http.DefaultTransport},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }, // it would get the token
+		Transport:     transport,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}, nil
 }
 
-// bearer adds a token to requests to a host.
-type bearer struct {
-	token, host string
-	next        http.RoundTripper
-}
-
-func (b bearer) RoundTrip(r *http.Request) (*http.Response, error) {
-	if b.token != "" && r.URL.Host == b.host {
-		r = r.Clone(r.Context())
-		r.Header.Set("Authorization", "Bearer "+b.token)
-	}
-	return b.next.RoundTrip(r)
-}
-
-// open opens the session of a run: the one that it resumes or that an earlier attempt has made, else a new one.
-func open(ctx context.Context, host *session.Host, cfg environment.Config, r coordapi.Run) (*session.AgentSession, func(), error) {
-	id := r.ExecutorSessionID
-	if id == "" {
-		for record, err := range host.List(ctx, store.Filter{Metadata: map[string]string{sessionKey: r.SessionID}, Limit: 1}) {
-			if err != nil {
-				return nil, nil, err
-			}
-			id = record.ID
+// coordinates sets where the coordinator is, and where its key is if the configuration does not say so.
+func (f *runnerFlags) coordinates(cfg *environment.Config) (err error) {
+	c := &cfg.Coordinator
+	c.URL = cmp.Or(f.coordinator, c.URL, os.Getenv(coordinatorVariable), "http://127.0.0.1:8377"+coordapi.Prefix)
+	c.Profile = cmp.Or(f.profileName(), c.Profile, cfg.Agent.Name)
+	if c.Hostname == "" {
+		if c.Hostname, err = os.Hostname(); err != nil {
+			return fmt.Errorf("this machine has no name: %w; set coordinator.hostname", err)
 		}
 	}
+	u, err := url.Parse(c.URL)
+	if err == nil && c.Credential.IsZero() && c.OAuth2 == nil {
+		if os.Getenv(servertoken.Variable) != "" {
+			c.Credential.Env = servertoken.Variable
+		} else if c.Credential.File, err = servertoken.File(u.Scheme + "://" + u.Host); err != nil {
+			return err
+		}
+	}
+	if err = c.Check(); err != nil {
+		return usagef("%w; --coordinator takes a URL such as http://127.0.0.1:8377%s", err, coordapi.Prefix)
+	}
+	return nil
+}
+
+// profileName returns the name of the profile of --profile; empty if there is none.
+func (f *runnerFlags) profileName() string {
+	base := filepath.Base(f.profile)
+	if f.profile == "" {
+		return ""
+	}
+	return strings.TrimSuffix(base, filepath.Ext(base))
+}
+
+// reports reports whether the agent is an executor that tells the coordinator itself what it does. It gets the address.
+func reports(cfg environment.Config) bool { return cfg.Agent.Name == "command" }
+
+// open opens the session of a run: that of its earlier runs or attempts, else a new one.
+func open(ctx context.Context, host *session.Host, cfg environment.Config, r coordapi.Run) (*session.AgentSession, func(), error) {
+	var id string
+	for record, err := range host.List(ctx, store.Filter{Metadata: map[string]string{sessionKey: r.SessionID}, Limit: 1}) {
+		if err != nil {
+			return nil, nil, err
+		}
+		id = record.ID
+	}
 	if id == "" {
+		if r.ExecutorSessionID != "" {
+			return nil, nil, fmt.Errorf("session %s is not stored here: it was removed, or is of another user or machine", r.SessionID)
+		}
 		if r.Blueprint != nil && r.Blueprint.SystemPrompt != "" {
 			cfg.Profile.SystemPrompt = strings.TrimSpace(cfg.Profile.SystemPrompt + "\n\n" + r.Blueprint.SystemPrompt)
+		}
+		if !cfg.Coordinator.IsZero() {
+			cfg.Coordinator.SessionID = r.SessionID
 		}
 		s, err := host.Create(ctx, session.Config{Environment: cfg, Metadata: map[string]string{sessionKey: r.SessionID}})
 		if err != nil {
