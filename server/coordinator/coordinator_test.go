@@ -204,10 +204,16 @@ func TestASessionIsStoppedAndDeleted(t *testing.T) {
 		waits := s.startSession()
 		s.must("POST", "/sessions/"+waits.SessionID+"/stop", "", nil)
 		s.must("POST", "/sessions/"+waits.SessionID+"/stop", "", nil)
-		if got := s.state(waits.ID).Status; got != coordapi.RunStopped {
-			t.Errorf("a run that waited is %s", got)
-		}
 		runner := s.register(coding)
+		claimed := s.startSession()
+		s.claim(runner)
+		s.must("POST", "/sessions/"+claimed.SessionID+"/stop", "", nil)
+		for _, id := range []string{waits.ID, claimed.ID} {
+			if got := s.state(id).Status; got != coordapi.RunStopped {
+				t.Errorf("a run that has not started is %s", got)
+			}
+		}
+		s.fails("starting it", "POST", "/runner/runs/"+claimed.ID+"/started", `{"runner_id":"`+runner+`"}`, 409, "do not run it")
 		r := s.startSession()
 		s.claim(runner)
 		s.report(runner, r.ID, "started", "")

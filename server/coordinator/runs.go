@@ -190,12 +190,16 @@ func (t *tx) end(r *run, status coordapi.RunStatus, session coordapi.SessionStat
 	}
 }
 
-// stop stops what a session does: pending runs end at once, and the runner gets the stop until it reports the end of the session.
+// stop stops what a session does: runs that have not started end at once, and the runner gets the stop until it reports the end of the session.
 func (t *tx) stop(s *session) {
 	for _, r := range t.selectRuns(func(r *run) bool { return r.SessionID == s.ID }) {
 		r = t.run(r.ID)
-		if r.Status == coordapi.RunPending {
+		if r.Status == coordapi.RunPending || r.Status == coordapi.RunClaimed {
+			hook := t.run(r.Hook)
 			t.end(r, coordapi.RunStopped, coordapi.SessionStopped, "stopped before it started")
+			if hook != nil {
+				t.stop(t.session(hook.SessionID))
+			}
 			continue
 		}
 		r.Status, r.Activity = coordapi.RunStopping, t.now

@@ -72,6 +72,24 @@ func TestAHookBlocksARun(t *testing.T) {
 	}
 }
 
+func TestStoppingARunStopsItsHook(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t, gated("", 0)...)
+		runner := s.register(coding)
+		r := s.run(`{"type":"start_session","agent_name":"gated","prompt":"x"}`)
+		hook := s.claim(runner)
+		s.report(runner, hook.ID, "started", "")
+		s.must("POST", "/sessions/"+r.SessionID+"/stop", "", nil)
+		if p := s.poll(runner); len(p.StopSessions) != 1 || p.StopSessions[0] != hook.SessionID {
+			t.Errorf("the runner got %+v", p)
+		}
+		s.report(runner, hook.ID, "stopped", "")
+		if got := s.state(r.ID).Status; got != coordapi.RunStopped {
+			t.Errorf("the run is %s", got)
+		}
+	})
+}
+
 func TestAHookThatTakesTooLongIsStopped(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := start(t, gated("", 20)...)
