@@ -47,6 +47,7 @@ func (s *Server) routes() ([]route, error) {
 	t.stream("PUT", one+"/workspace", "Begin with the files of a tar archive, before the first prompt", "", s.writeWorkspace)
 	t.stream("GET", one+"/patch", "The changes from one checkpoint to another, for git apply", "text/x-patch", s.patch, "from", "to")
 	acpRoutes(t, s)
+	coordinatorRoutes(t, s)
 	if s.cfg.Sandboxes {
 		sandboxRoutes(t, s)
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/apierror"
 	"github.com/agentenv-dev/agentenv/internal/sessionapi"
+	"github.com/agentenv-dev/agentenv/server/coordinator"
 	"github.com/agentenv-dev/agentenv/session"
 	"github.com/agentenv-dev/agentenv/session/store"
 )
@@ -60,6 +61,8 @@ type Config struct {
 	// Configure changes the configuration of a new session, or refuses it with an error. Nil takes it as it is. The server
 	// sets OnPermission and Logger. POST /team/load calls it, too, and creates nothing.
 	Configure func(ctx context.Context, cfg *session.Config) error
+	// Coordinator hands runs to runners, at /coordinator; nil has no such paths. The caller closes it after the server.
+	Coordinator *coordinator.Coordinator
 	// Modes returns the permission modes of an agent, the initial one first, for clients of the Agent Client Protocol. Nil knows
 	// none; agents take any mode then.
 	Modes func(agent string) []string

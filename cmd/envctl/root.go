@@ -179,6 +179,7 @@ An ID may be cut short, as long as it fits only one sandbox.`,
 		return usagef("%w; %s", err, flagMeant(cmd, err))
 	})
 	root.AddCommand(
+		a.newRunnerCmd(),
 		a.newRunCmd(), a.newACPCmd(), a.newAttachCmd(), a.newAnswerCmd(), a.newCreateCmd(), a.newExecCmd(), a.newCopyCmd(), a.newPortCmd(), a.newListCmd(), a.newWatchCmd(),
 		a.newDiffCmd(), a.newFetchCmd(), a.newMoveCmd(), a.newServeCmd(), a.newTranscriptCmd(), a.newLogsCmd(), a.newSessionsCmd(), a.newLogCmd(), a.newRewindCmd(), a.newForkCmd(), a.newCompareCmd(), a.newStatsCmd(), a.newRemoveCmd(), a.newGCCmd(),
 		a.newAgentsCmd(), a.newProfilesCmd(), a.newImageCmd(), a.newCredentialsCmd(), a.newDoctorCmd(), a.newVersionCmd(),
@@ -210,6 +211,7 @@ func takesLong(command string) string {
 		"envctl rewind":         "returning to the checkpoint",
 		"envctl rm":             "ending the sandbox",
 		"envctl run":            "starting the sandbox",
+		"envctl runner":         "opening the sessions",
 		"envctl serve":          "opening the sessions",
 		"envctl stats":          "measuring",
 		"envctl transcript":     "reading the conversation",
@@ -221,7 +223,7 @@ func takesLong(command string) string {
 var named = []string{
 	"server", "sandbox", "to", "config", "image", "base", "network", "max-size", "memory", "user", "workdir",
 	"folder", "git", "in", "tar", "branch", "patch", "pattern", "agent", "model", "mode", "profile", "name", "id-file", "listen", "scenario", "permission", "log-level", "status", "request", "budget", "record", "replay",
-	"token-file", "tls-cert", "tls-key", "role", "database", "advertise",
+	"token-file", "tls-cert", "tls-key", "role", "database", "advertise", "coordinator", "tags",
 }
 
 // refuseEmpty rejects an empty value of a named flag. Like a missing flag, it would run the

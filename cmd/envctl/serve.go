@@ -27,7 +27,7 @@ import (
 type serveFlags struct {
 	target
 	listen, tokenFile, cert, key string
-	database, advertise          string
+	database, advertise, agents  string
 	idle                         time.Duration
 }
 
@@ -49,6 +49,9 @@ A session has the settings of --config and --sandbox where its client gives none
 environment of serve stay here, outside the sandboxes. At the end clients reconnect later, sessions
 are closed and sandboxes that are not kept end.
 
+Runners elsewhere ('envctl runner') take runs from the coordinator, at URL/coordinator. Of several
+servers of this user on one machine the first has it.
+
 Servers with the same --database, of PostgreSQL, share their sessions: each answers for all, and
 the sessions of one that dies go on at another. They need the same --token-file. Keep the password
 out of the URL, which other users of this machine can read: PGPASSWORD or ~/.pgpass may have it.`,
@@ -67,6 +70,7 @@ out of the URL, which other users of this machine can read: PGPASSWORD or ~/.pgp
 	fl.StringVar(&f.tokenFile, "token-file", "", "file with the token that clients must send; only you may be able to read it")
 	fl.StringVar(&f.cert, "tls-cert", "", "file with the certificate, for https")
 	fl.StringVar(&f.key, "tls-key", "", "file with the key of the certificate")
+	fl.StringVar(&f.agents, "agents", "", "JSON file with the agents that runs of the coordinator may name: a list of objects with name and others")
 	fl.StringVar(&f.database, "database", "", "URL of a PostgreSQL database for the sessions, in place of this user's store")
 	fl.StringVar(&f.advertise, "advertise", "", "URL at which the other servers of the database reach this one (default: that of --listen)")
 	fl.DurationVar(&f.idle, "idle", 30*time.Minute, "close a session that had no query and no reader for so long, and end its sandbox if that is not kept; 0 for never")
@@ -101,6 +105,11 @@ func (f *serveFlags) run(ctx context.Context) (err error) {
 		return errors.Join(err, l.Close())
 	}
 	defer func() { err = errors.Join(err, closeStore()) }()
+	coordinates, closeCoordinator, err := f.openCoordinator(ctx, log)
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	defer func() { err = errors.Join(err, closeCoordinator()) }()
 	reopened := server.Sessions(log)
 	reopened.Environment.Agent.Env = cfg.Agent.Env // which no session stores
 	host, err := session.NewHost(session.HostConfig{Store: st, Session: reopened, Idle: f.idle})
@@ -108,7 +117,7 @@ func (f *serveFlags) run(ctx context.Context) (err error) {
 		return errors.Join(err, l.Close())
 	}
 	srv, err := server.New(server.Config{
-		Host: host, Token: token, Authenticate: issued, Sandboxes: true, Defaults: cfg, Logger: log, Modes: modesOf(cfg),
+		Host: host, Token: token, Authenticate: issued, Sandboxes: true, Defaults: cfg, Logger: log, Modes: modesOf(cfg), Coordinator: coordinates,
 	})
 	if err != nil {
 		return errors.Join(err, l.Close(), host.Shutdown(ctx))

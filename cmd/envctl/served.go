@@ -31,7 +31,7 @@ import (
 var served = []string{
 	"envctl run", "envctl attach", "envctl answer", "envctl log", "envctl rewind", "envctl fork", "envctl compare", "envctl diff", "envctl fetch",
 	"envctl sessions", "envctl sessions ls", "envctl sessions show", "envctl sessions export", "envctl sessions rm",
-	"envctl", "envctl help", "envctl version", "envctl serve", "envctl serve token", "envctl serve token add", "envctl serve token ls", "envctl serve token rm", "envctl doctor", "envctl completion",
+	"envctl", "envctl help", "envctl version", "envctl runner", "envctl serve", "envctl serve token", "envctl serve token add", "envctl serve token ls", "envctl serve token rm", "envctl doctor", "envctl completion",
 }
 
 // overServer are the commands that work with sandboxes of a server as with those of this machine.

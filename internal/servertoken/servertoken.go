@@ -28,6 +28,22 @@ func fileOf(url string) string {
 	return strings.NewReplacer("://", "-", "/", "-").Replace(strings.TrimSuffix(url, "/"))
 }
 
+// File returns the path of the file with the token for the server at exactly this address; empty if there is none.
+func File(url string) (string, error) {
+	state, err := statedir.Path()
+	if err != nil {
+		return "", err
+	}
+	name := filepath.Join(state, folder, fileOf(url))
+	switch _, err := os.Stat(name); {
+	case errors.Is(err, fs.ErrNotExist):
+		return "", nil
+	case err != nil:
+		return "", err
+	}
+	return name, nil
+}
+
 // Find returns the token for the server at exactly this address; empty if there is none.
 func Find(url string) (string, error) {
 	if token := os.Getenv(Variable); token != "" {

@@ -1,0 +1,158 @@
+package runner
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"github.com/agentenv-dev/agentenv/internal/coordapi"
+)
+
+const (
+	// callTimeout is how long a coordinator may take to answer, besides the time for which a poll waits.
+	callTimeout = 30 * time.Second
+	// firstWait and longestWait are between attempts. There are as many as it takes: sessions go on while the coordinator is away.
+	firstWait, longestWait = 100 * time.Millisecond, 15 * time.Second
+	// maxAnswer is how many bytes of an answer are read.
+	maxAnswer = 8 << 20
+)
+
+// refused is an answer of the coordinator that is an error.
+type refused struct {
+	status  int
+	name    string // such as duplicate_runner; may be empty
+	message string
+}
+
+func (r *refused) Error() string { return r.message }
+
+// again reports whether the same request may be successful later.
+func (r *refused) again() bool {
+	return r.status >= 500 || r.status == http.StatusTooManyRequests || r.status == http.StatusRequestTimeout
+}
+
+// client sends requests to a coordinator.
+type client struct {
+	base string
+	http *http.Client
+	log  hclog.Logger
+	// register registers the runner again.
+	register func(context.Context) error
+}
+
+// do sends one request, and decodes the answer into out unless that is nil or the answer is empty.
+func (c *client) do(ctx context.Context, patience time.Duration, method, path string, in, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, patience+callTimeout)
+	defer cancel()
+	var body io.Reader
+	if in != nil {
+		data, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body = bytes.NewReader(data)
+	}
+	r, err := http.NewRequestWithContext(ctx, method, c.base+path, body)
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	w, err := c.http.Do(r)
+	if err != nil {
+		return err
+	}
+	defer w.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(w.Body, maxAnswer+1))
+	switch {
+	case err != nil:
+		return err
+	case len(data) > maxAnswer:
+		return fmt.Errorf("the answer to %s %s has more than %d bytes", method, path, maxAnswer)
+	case w.StatusCode/100 != 2:
+		return refusal(w, method+" "+r.URL.Path, data)
+	case out == nil || len(data) == 0:
+		return nil
+	}
+	if err := json.Unmarshal(data, out); err != nil {
+		return fmt.Errorf("%s %s: the answer is none of a coordinator: %w; its address ends with %s for an 'envctl serve'", method, path, err, coordapi.Prefix)
+	}
+	return nil
+}
+
+// refusal reads an error: that of a coordinator, or that of a server before it.
+func refusal(w *http.Response, what string, data []byte) error {
+	out := &refused{status: w.StatusCode}
+	var said struct {
+		Detail json.RawMessage
+		Error  struct{ Code, Message string }
+	}
+	_ = json.Unmarshal(data, &said) // else the status says what there is to say
+	var detail coordapi.Detail
+	switch {
+	case json.Unmarshal(said.Detail, &out.message) == nil:
+	case json.Unmarshal(said.Detail, &detail) == nil:
+		out.name, out.message = detail.Error, detail.Error+": "+detail.Message
+	case said.Error.Code != "":
+		out.name, out.message = said.Error.Code, said.Error.Message
+	}
+	out.message = fmt.Sprintf("%s: %s: %s", what, w.Status, strings.TrimSpace(out.message))
+	return out
+}
+
+// deliver sends a request until the coordinator acknowledges or refuses it, or ctx is done.
+func (c *client) deliver(ctx context.Context, method, path string, in any) error {
+	return c.repeat(ctx, path, func() error { return c.do(ctx, 0, method, path, in, nil) })
+}
+
+// repeat calls do until it succeeds, the coordinator refuses it, or ctx is done.
+func (c *client) repeat(ctx context.Context, what string, do func() error) error {
+	wait := firstWait
+	for {
+		err := do()
+		r, is := errors.AsType[*refused](err)
+		switch {
+		case err == nil:
+			if wait > firstWait {
+				c.log.Info("the coordinator answers again", "request", what)
+			}
+			return nil
+		case ctx.Err() != nil:
+			return errors.Join(context.Cause(ctx), err)
+		case is && r.status == http.StatusUnauthorized && c.register != nil: // it has forgotten this runner
+			if rerr := c.register(ctx); rerr == nil && wait == firstWait {
+				wait = 2 * firstWait
+				continue
+			}
+		case is && !r.again():
+			return err
+		}
+		if wait == firstWait || wait >= longestWait {
+			c.log.Warn("the coordinator does not answer; trying again", "request", what, "error", err)
+		}
+		if err := pause(ctx, wait/2+rand.N(wait)); err != nil { //nolint:gosec // spreads attempts
+			return err
+		}
+		wait = min(2*wait, longestWait)
+	}
+}
+
+// pause waits, or returns the cause of ctx.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,392 @@
+package runner_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+	"go.uber.org/goleak"
+
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/runner"
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/coordapi"
+	"github.com/agentenv-dev/agentenv/primitives/local"
+	"github.com/agentenv-dev/agentenv/server/coordinator"
+	"github.com/agentenv-dev/agentenv/session"
+	"github.com/agentenv-dev/agentenv/session/store"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// service is a coordinator that listens at one address, and can be away.
+type service struct {
+	t       *testing.T
+	c       *coordinator.Coordinator
+	dir     string
+	address string
+	server  *http.Server
+	client  *http.Client
+
+	mu sync.Mutex
+	// lose cuts the connection of a request after it was handled, so that its answer is lost.
+	lose func(*http.Request) bool
+	seen []string
+}
+
+func serve(t *testing.T) *service {
+	t.Helper()
+	s := &service{t: t, dir: t.TempDir(), address: "127.0.0.1:0", client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
+	s.up()
+	t.Cleanup(s.down)
+	return s
+}
+
+// up opens the coordinator, and down closes it, as a server that is stopped.
+func (s *service) up() {
+	s.t.Helper()
+	c, err := coordinator.Open(context.WithoutCancel(s.t.Context()), coordinator.Config{Dir: s.dir})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	l, err := new(net.ListenConfig).Listen(s.t.Context(), "tcp", s.address)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(s.t.Context()))
+	mux := http.NewServeMux()
+	for _, r := range c.Routes() {
+		mux.HandleFunc(r.Method+" "+r.Path, func(w http.ResponseWriter, req *http.Request) {
+			c.Serve(r, w, req, coordinator.Caller{Admin: true})
+			s.mu.Lock()
+			lost := s.lose != nil && s.lose(req)
+			s.seen = append(s.seen, req.Method+" "+req.URL.Path)
+			s.mu.Unlock()
+			if lost {
+				panic(http.ErrAbortHandler)
+			}
+		})
+	}
+	s.c, s.address = c, l.Addr().String()
+	s.server = &http.Server{Handler: mux, BaseContext: func(net.Listener) context.Context { return ctx }, ReadHeaderTimeout: 1 << 40}
+	s.server.RegisterOnShutdown(cancel)
+	go func() {
+		if err := s.server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			s.t.Error(err)
+		}
+	}()
+}
+
+func (s *service) down() {
+	if s.server == nil {
+		return
+	}
+	if err := errors.Join(s.server.Shutdown(context.WithoutCancel(s.t.Context())), s.c.Close()); err != nil {
+		s.t.Error(err)
+	}
+	s.server = nil
+}
+
+// refuse answers as the proxy of a coordinator that is away, until a runner has polled so many times.
+func (s *service) refuse(polls int) {
+	s.t.Helper()
+	l, err := new(net.ListenConfig).Listen(s.t.Context(), "tcp", s.address)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	enough := make(chan struct{})
+	proxy := &http.Server{ReadHeaderTimeout: 1 << 40, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if r.URL.Path == "/runner/runs" {
+			if polls--; polls == 0 {
+				close(enough)
+			}
+		}
+	})}
+	served := make(chan error, 1)
+	go func() { served <- proxy.Serve(l) }()
+	<-enough
+	if err := proxy.Close(); err != nil {
+		s.t.Error(err)
+	}
+	<-served
+}
+
+// ask sends a request, and decodes the answer.
+func (s *service) ask(method, path, body string, to any) {
+	s.t.Helper()
+	r, err := http.NewRequestWithContext(s.t.Context(), method, "http://"+s.address+path, strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	w, err := s.client.Do(r)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer w.Body.Close()
+	data, err := io.ReadAll(w.Body)
+	if err != nil || w.StatusCode/100 != 2 {
+		s.t.Fatalf("%s %s: %s %s, %v", method, path, w.Status, data, err)
+	}
+	if err := json.Unmarshal(data, to); err != nil {
+		s.t.Fatalf("%s %s: %q: %v", method, path, data, err)
+	}
+}
+
+func (s *service) start(prompt string) (r coordapi.Run) {
+	s.t.Helper()
+	s.ask("POST", "/runs", `{"type":"start_session","prompt":"`+prompt+`"}`, &r)
+	return r
+}
+
+// await waits until a run has a status.
+func (s *service) await(run coordapi.Run, status coordapi.RunStatus) (r coordapi.Run) {
+	s.t.Helper()
+	w, err := s.client.Get("http://" + s.address + "/sse/sessions?session_id=" + run.SessionID)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer w.Body.Close()
+	for buf := make([]byte, 64<<10); ; {
+		if s.ask("GET", "/runs/"+run.ID, "", &r); r.Status == status {
+			return r
+		}
+		if r.Status.Ended() {
+			s.t.Fatalf("the run is %+v, want %s", r, status)
+		}
+		if _, err := w.Body.Read(buf); err != nil { // something has changed
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// takes is a runner of a test.
+type takes struct {
+	host   *session.Host
+	stop   context.CancelFunc
+	ended  chan error
+	id     string
+	opened chan struct{} // gets a value when a session is opened
+}
+
+const scenario = `{"turns":[
+	{"when":"wait","steps":[{"text":"waiting"},{"delay_ms":600000}]},
+	{"steps":[{"run":["sh","-c","test ! -e hold || cat hold"]},{"text":"done {{prompt}} {{history}}"}]}
+]}`
+
+// take starts a runner.
+func take(t *testing.T, s *service, change func(*runner.Config, *environment.Config)) *takes {
+	t.Helper()
+	h, err := session.NewHost(session.HostConfig{Store: store.NewMemory(), Session: session.Config{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := environment.Config{
+		Agent:   environment.Agent{Name: "script", Config: json.RawMessage(scenario)},
+		Sandbox: environment.Sandbox{Type: "local", Provider: &local.Provider{Root: filepath.Join(t.TempDir(), "sandboxes")}},
+	}
+	out := &takes{host: h, ended: make(chan error, 1), opened: make(chan struct{}, 100)}
+	registered := make(chan string, 1)
+	transport := &http.Transport{}
+	cfg := runner.Config{
+		URL: "http://" + s.address, Client: &http.Client{Transport: transport}, MaxRuns: 4, Drain: 0, Logger: hclog.NewNullLogger(),
+		Registration: coordapi.Registration{Hostname: "h", ExecutorProfile: "coding", Executor: coordapi.Executor{Type: "script"}},
+		Registered:   func(id string) error { registered <- id; return nil },
+		Say:          t.Logf,
+	}
+	if change != nil {
+		change(&cfg, &env)
+	}
+	cfg.Open = func(ctx context.Context, r coordapi.Run) (*session.AgentSession, func(), error) {
+		id := r.ExecutorSessionID
+		if id == "" {
+			made, err := h.Create(ctx, session.Config{Environment: env})
+			if err != nil {
+				return nil, nil, err
+			}
+			id = made.ID()
+		}
+		out.opened <- struct{}{}
+		return h.Use(ctx, id)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	out.stop = cancel
+	go func() { out.ended <- runner.Run(ctx, cfg) }()
+	select {
+	case out.id = <-registered:
+	case err := <-out.ended:
+		out.ended <- err
+	}
+	t.Cleanup(func() {
+		out.end(t)
+		if err := h.Shutdown(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+		transport.CloseIdleConnections()
+	})
+	return out
+}
+
+// end ends the runner, and returns its error.
+func (r *takes) end(t *testing.T) error {
+	t.Helper()
+	r.stop()
+	err := <-r.ended
+	r.ended <- err
+	return err
+}
+
+// An outage of the coordinator ends neither the runner nor its sessions: what happened meanwhile is reported afterwards, in order.
+func TestSessionsGoOnWhileTheCoordinatorIsAway(t *testing.T) {
+	s := serve(t)
+	var hold string
+	r := take(t, s, func(_ *runner.Config, env *environment.Config) {
+		hold = filepath.Join(t.TempDir(), "hold")
+		env.Agent.Config = json.RawMessage(strings.ReplaceAll(scenario, "hold", hold))
+		if err := syscall.Mkfifo(hold, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	})
+	run := s.start("x")
+	<-r.opened
+	s.await(run, coordapi.RunRunning)
+	s.down()
+	s.refuse(4)                                                   // claude-agent-orchestrator gives up after three attempts
+	if err := os.WriteFile(hold, []byte("held"), 0); err != nil { // the agent goes on now
+		t.Fatal(err)
+	}
+	s.up()
+	s.await(run, coordapi.RunCompleted)
+	var events struct{ Events []coordapi.Event }
+	s.ask("GET", "/sessions/"+run.SessionID+"/events", "", &events)
+	var kinds []string
+	for _, ev := range events.Events {
+		kinds = append(kinds, ev.Type+ev.Role)
+	}
+	if got := strings.Join(kinds, " "); got != "messageuser post_tool messageassistant result" {
+		t.Errorf("the events are %s", got)
+	}
+	if err := r.end(t); err != nil {
+		t.Errorf("the runner ended with %v", err)
+	}
+}
+
+// Answers that are lost lead to requests that come again: each run is run once, and each event is one.
+func TestLostAnswersChangeNothing(t *testing.T) {
+	s := serve(t)
+	lost := make(map[string]bool)
+	s.lose = func(r *http.Request) bool { // the first answer of each kind, but for those that nobody repeats
+		what := r.Method + " " + r.URL.Path
+		if !strings.Contains(r.URL.Path, "/runner/") && !strings.HasSuffix(r.URL.Path, "/bind") && (r.Method != "POST" || !strings.HasSuffix(r.URL.Path, "/events")) {
+			return false
+		}
+		first := !lost[what]
+		lost[what] = true
+		return first && what != "GET /runner/runs"
+	}
+	r := take(t, s, nil)
+	run := s.start("x")
+	s.await(run, coordapi.RunCompleted)
+	if err := r.end(t); err != nil { // after its last report
+		t.Error(err)
+	}
+	var events struct{ Events []coordapi.Event }
+	if s.ask("GET", "/sessions/"+run.SessionID+"/events", "", &events); len(events.Events) != 4 {
+		t.Errorf("there are %d events: %+v", len(events.Events), events.Events)
+	}
+	if len(r.opened) != 1 {
+		t.Errorf("the session was opened %d times", len(r.opened))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if text := strings.Join(s.seen, "\n"); strings.Count(text, run.ID+"/started") != 2 || strings.Count(text, run.ID+"/completed") != 2 {
+		t.Errorf("the requests were\n%s", text)
+	}
+}
+
+// A resumed run goes on with the conversation: the session is stored, though no process of it is left.
+func TestARunIsResumedAfterItsSandboxHasEnded(t *testing.T) {
+	s := serve(t)
+	r := take(t, s, nil)
+	first := s.start("one")
+	s.await(first, coordapi.RunCompleted)
+	var now struct{ Session coordapi.Session }
+	s.ask("GET", "/sessions/"+first.SessionID, "", &now)
+	if err := r.host.Unload(t.Context(), now.Session.ExecutorSessionID); err != nil {
+		t.Fatal(err)
+	}
+	var second coordapi.Run
+	s.ask("POST", "/runs", `{"type":"resume_session","session_id":"`+first.SessionID+`","prompt":"two"}`, &second)
+	s.await(second, coordapi.RunCompleted)
+	var result struct{ Result string }
+	if s.ask("GET", "/sessions/"+first.SessionID+"/result", "", &result); result.Result != "done two one" {
+		t.Errorf("the result is %q", result.Result)
+	}
+}
+
+func TestARunnerThatIsFullTakesNoMoreAndStillStops(t *testing.T) {
+	s := serve(t)
+	take(t, s, func(cfg *runner.Config, _ *environment.Config) { cfg.MaxRuns = 1 })
+	one, two := s.start("wait 1"), s.start("2")
+	s.await(one, coordapi.RunRunning)
+	var got coordapi.Run
+	if s.ask("GET", "/runs/"+two.ID, "", &got); got.Status != coordapi.RunPending {
+		t.Errorf("the second one is %s", got.Status)
+	}
+	var stopped struct{ OK bool }
+	s.ask("POST", "/sessions/"+one.SessionID+"/stop", "", &stopped)
+	s.await(one, coordapi.RunStopped)
+	s.await(two, coordapi.RunCompleted)
+}
+
+func TestARunThatFails(t *testing.T) {
+	s := serve(t)
+	take(t, s, func(_ *runner.Config, env *environment.Config) {
+		env.Agent.Config = json.RawMessage(`{"turns":[{"steps":[{"fail":{"code":"api_error","message":"overloaded"}}]}]}`)
+	})
+	if got := s.await(s.start("x"), coordapi.RunFailed); !strings.Contains(got.Error, "overloaded") {
+		t.Errorf("it failed with %q", got.Error)
+	}
+}
+
+func TestARunnerEndsItsRunsAndLeaves(t *testing.T) {
+	s := serve(t)
+	r := take(t, s, nil)
+	run := s.start("wait")
+	s.await(run, coordapi.RunRunning)
+	if err := r.end(t); err != nil {
+		t.Error(err)
+	}
+	s.await(run, coordapi.RunStopped)
+	var list struct{ Runners []coordapi.Runner }
+	if s.ask("GET", "/runners", "", &list); len(list.Runners) != 0 {
+		t.Errorf("there is %+v", list)
+	}
+}
+
+func TestOneRunnerOfAName(t *testing.T) {
+	s := serve(t)
+	first := take(t, s, nil)
+	if err := take(t, s, nil).end(t); err == nil || !strings.Contains(err.Error(), "duplicate_runner") {
+		t.Errorf("a second one: %v", err)
+	}
+	var ok struct{ OK bool }
+	s.ask("DELETE", "/runners/"+first.id, "", &ok)
+	if err := <-first.ended; !errors.Is(err, runner.ErrRemoved) {
+		t.Errorf("the one that was removed: %v", err)
+	} else {
+		first.ended <- err
+	}
+}

@@ -1,0 +1,157 @@
+package coordinator
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"github.com/agentenv-dev/agentenv/internal/coordapi"
+)
+
+// promptSchema is the schema of the parameters of an agent without one.
+const promptSchema = `{"type":"object","properties":{"prompt":{"type":"string","minLength":1}},"required":["prompt"],"additionalProperties":false}`
+
+// checkAgent refuses an agent that could not be run.
+func checkAgent(a coordapi.Agent) error {
+	if a.Name == "" {
+		return fmt.Errorf("%w: an agent has no name", fs.ErrInvalid)
+	}
+	if _, err := resolved(a.ParametersSchema); err != nil {
+		return fmt.Errorf("%w: agent %s: parameters_schema: %w", fs.ErrInvalid, a.Name, err)
+	}
+	for name, h := range map[string]*coordapi.Hook{"on_run_start": a.Hooks.OnRunStart, "on_run_finish": a.Hooks.OnRunFinish} {
+		switch {
+		case h == nil:
+		case h.AgentName == "":
+			return fmt.Errorf("%w: agent %s: hooks.%s: agent_name is empty", fs.ErrInvalid, a.Name, name)
+		case h.TimeoutSeconds < 0:
+			return fmt.Errorf("%w: agent %s: hooks.%s: timeout_seconds is negative", fs.ErrInvalid, a.Name, name)
+		case h.OnError != "" && h.OnError != actionContinue && h.OnError != actionBlock:
+			return fmt.Errorf("%w: agent %s: hooks.%s: on_error is %q; use continue or block", fs.ErrInvalid, a.Name, name, h.OnError)
+		}
+	}
+	return nil
+}
+
+// agent is a blueprint with the demands of its runs.
+type agent struct {
+	coordapi.Agent
+	demands coordapi.Demands
+}
+
+// agent returns the agent with a name; nil for no name. That of a runner runs there.
+func (t *tx) agent(name string) (*agent, error) {
+	if name == "" {
+		return nil, nil //nolint:nilnil // a run may have no agent
+	}
+	if a, ok := t.c.agents[name]; ok {
+		return &agent{a, a.Demands}, nil
+	}
+	for _, r := range t.allRunners() {
+		for _, a := range r.Agents {
+			if a.Name != name {
+				continue
+			}
+			demands, err := merge(coordapi.Demands{Hostname: r.Hostname, ProjectDir: r.ProjectDir, ExecutorProfile: r.ExecutorProfile}, a.Demands)
+			return &agent{a, demands}, err
+		}
+	}
+	return nil, named(http.StatusNotFound, "agent_not_found", "there is no agent %q; GET /agents lists them", name)
+}
+
+// otherAgent names the other owner of an agent name; empty if there is none.
+func (t *tx) otherAgent(runner, name string) string {
+	if _, ok := t.c.agents[name]; ok {
+		return "the coordinator"
+	}
+	for _, r := range t.allRunners() {
+		for _, a := range r.Agents {
+			if r.ID != runner && a.Name == name {
+				return "the runner " + r.ID
+			}
+		}
+	}
+	return ""
+}
+
+// resolved returns a schema; that of a prompt if it is empty.
+func resolved(schema json.RawMessage) (*jsonschema.Resolved, error) {
+	if len(schema) == 0 {
+		schema = json.RawMessage(promptSchema)
+	}
+	var s jsonschema.Schema
+	if err := json.Unmarshal(schema, &s); err != nil {
+		return nil, err
+	}
+	return s.Resolve(nil) // without a loader: a schema reaches nothing outside of itself
+}
+
+// checkParameters returns an error with what is wrong about the parameters.
+func checkParameters(schema, parameters json.RawMessage) error {
+	r, err := resolved(schema)
+	if err != nil {
+		return err // of a stored agent, which was checked
+	}
+	var instance any
+	if err := json.Unmarshal(parameters, &instance); err != nil {
+		return err
+	}
+	if err := r.Validate(instance); err != nil {
+		return &failure{status: http.StatusBadRequest, err: err, detail: coordapi.Detail{
+			Error: "parameter_validation_failed", Message: "the parameters do not match the schema of the agent",
+			ValidationErrors: []coordapi.ValidationError{validationError(err)},
+		}}
+	}
+	return nil
+}
+
+// validationError takes an error of package jsonschema apart, which says where in the schema it is, and then the keyword:
+// "validating root: validating /properties/n: type: ...".
+func validationError(err error) coordapi.ValidationError {
+	text, at := err.Error(), ""
+	for {
+		rest, ok := strings.CutPrefix(text, "validating ")
+		if !ok {
+			break
+		}
+		place, more, ok := strings.Cut(rest, ": ")
+		if !ok {
+			break
+		}
+		at, text = place, more
+	}
+	keyword, _, _ := strings.Cut(text, ":")
+	out := coordapi.ValidationError{Path: "$", Message: text, SchemaPath: keyword}
+	if strings.HasPrefix(at, "/") {
+		out.SchemaPath = at[1:] + "/" + keyword
+		for part := range bytes.SplitSeq([]byte(at), []byte("/properties/")) {
+			if len(part) > 0 {
+				out.Path += "." + string(part)
+			}
+		}
+	}
+	return out
+}
+
+// allAgents returns the agents that runs may name, sorted by name.
+func (c *Coordinator) allAgents() []coordapi.Agent {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := slices.Collect(maps.Values(c.agents))
+	for _, r := range c.runners {
+		list = append(list, r.Agents...)
+	}
+	slices.SortFunc(list, func(a, b coordapi.Agent) int { return cmp.Compare(a.Name, b.Name) })
+	if list == nil {
+		list = []coordapi.Agent{}
+	}
+	return list
+}

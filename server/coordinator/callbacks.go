@@ -1,0 +1,82 @@
+package coordinator
+
+import (
+	"encoding/json"
+	"fmt"
+	"html"
+	"strings"
+
+	"github.com/agentenv-dev/agentenv/internal/coordapi"
+)
+
+// maxResult is how many bytes of a result a callback has.
+const maxResult = 50_000
+
+// callback is the end of a child's run, for its parent.
+type callback struct {
+	Session string             `json:"session"`
+	Run     string             `json:"run"`
+	Agent   string             `json:"agent,omitempty"`
+	Status  coordapi.RunStatus `json:"status"`
+	Text    string             `json:"text,omitempty"`
+}
+
+// callBack keeps the end of a run for its parent, if the run was to call back, and delivers it if the parent is free.
+func (t *tx) callBack(r *run, s *session) {
+	if r.ExecutionMode != coordapi.ModeAsyncCallback {
+		return
+	}
+	parent := t.session(r.ParentSessionID)
+	if parent == nil {
+		return // it was deleted
+	}
+	text := r.Error
+	if r.Status == coordapi.RunCompleted && s.Result != nil {
+		if text = s.Result.Text; text == "" {
+			text = string(s.Result.Data)
+		}
+	}
+	if len(text) > maxResult {
+		text = strings.ToValidUTF8(text[:maxResult], "") + "\n[cut]"
+	}
+	parent.Callbacks = append(parent.Callbacks[:len(parent.Callbacks):len(parent.Callbacks)],
+		callback{Session: r.SessionID, Run: r.ID, Agent: r.AgentName, Status: r.Status, Text: text})
+	t.deliver(parent)
+}
+
+// deliver resumes a session with all callbacks that it has, unless it has a run: that delivers them when it ends, however it ends.
+func (t *tx) deliver(s *session) {
+	if len(s.Callbacks) == 0 || len(t.selectRuns(func(r *run) bool { return r.SessionID == s.ID })) > 0 {
+		return
+	}
+	var b strings.Builder
+	for _, c := range s.Callbacks {
+		// What a child says is data: it cannot end the element.
+		fmt.Fprintf(&b, "<agent-callback session=%q run=%q agent=%q status=%q>\n%s\n</agent-callback>\n",
+			html.EscapeString(c.Session), html.EscapeString(c.Run), html.EscapeString(c.Agent), html.EscapeString(string(c.Status)), html.EscapeString(c.Text))
+	}
+	r := &run{Owner: s.Owner, Callbacks: s.Callbacks, Run: coordapi.Run{
+		Type: coordapi.ResumeSession, SessionID: s.ID, AgentName: s.AgentName, ProjectDir: s.ProjectDir,
+		ParentSessionID: s.ParentSessionID, ExecutionMode: coordapi.ModeAsyncPoll, Prompt: b.String(),
+	}}
+	parameters, err := json.Marshal(map[string]string{"prompt": r.Prompt})
+	if err == nil {
+		r.Parameters = parameters
+		err = t.demand(r, s, coordapi.Demands{})
+	}
+	if err != nil {
+		t.c.log.Warn("a callback cannot be delivered", "session", s.ID, "error", err)
+		return
+	}
+	s.Callbacks = nil
+	t.add(r, s)
+}
+
+// deliverAll delivers the callbacks of all sessions that are free.
+func (t *tx) deliverAll() {
+	for id, s := range t.c.sessions {
+		if len(s.Callbacks) > 0 {
+			t.deliver(t.session(id))
+		}
+	}
+}

@@ -1,0 +1,254 @@
+package coordinator
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"net/url"
+	"os"
+	"path/filepath"
+	"time"
+
+	_ "modernc.org/sqlite" // the driver "sqlite"
+
+	"github.com/agentenv-dev/agentenv/internal/flock"
+)
+
+// ErrInUse says that another program has the coordinator of this folder.
+var ErrInUse = errors.New("another program has this coordinator")
+
+const (
+	database = "coordinator.db"
+	lockFile = "lock"
+	// lockWait is how long a program that ends may still have the lock.
+	lockWait = time.Second
+	// version of the schema.
+	version = 1
+	// keptDeletions is how many entries of the log later a deletion is forgotten.
+	keptDeletions = 100_000
+)
+
+const schema = `
+CREATE TABLE item (
+	kind TEXT NOT NULL, -- session, run or runner
+	id   TEXT NOT NULL,
+	data TEXT NOT NULL, -- JSON
+	PRIMARY KEY (kind, id)
+) WITHOUT ROWID;
+CREATE TABLE entry (
+	seq     INTEGER PRIMARY KEY AUTOINCREMENT, -- is never used again
+	kind    TEXT NOT NULL,
+	session TEXT NOT NULL,
+	owner   TEXT NOT NULL, -- of the session
+	time    INTEGER NOT NULL, -- milliseconds since 1970
+	key     TEXT NOT NULL, -- of an event that may be sent again; empty for none
+	data    TEXT NOT NULL -- JSON
+);
+CREATE INDEX entry_session ON entry (session, kind, seq);
+CREATE UNIQUE INDEX entry_key ON entry (session, key) WHERE key != '';
+`
+
+// entry is one line of the log that clients follow.
+type entry struct {
+	seq            uint64
+	kind           string
+	session, owner string
+	time           time.Time
+	key            string
+	data           json.RawMessage
+}
+
+// item is something stored; nil data removes it.
+type item struct {
+	kind, id string
+	data     any
+}
+
+// db is the storage: items by kind and ID, and a log. One program has it at a time.
+type db struct {
+	sql    *sql.DB
+	unlock func()
+}
+
+func openDB(ctx context.Context, dir string) (_ *db, err error) {
+	unlock, err := flock.LockWithin(filepath.Join(dir, lockFile), lockWait)
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil, fmt.Errorf("%w: %s", ErrInUse, dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			unlock()
+		}
+	}()
+	name := filepath.Join(dir, database)
+	// SQLite copies the mode of this file to its other files.
+	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE, 0o600)
+	if err == nil {
+		err = f.Close()
+	}
+	if err != nil {
+		return nil, err
+	}
+	options := url.Values{"_pragma": {"journal_mode(WAL)", "synchronous(FULL)"}, "_txlock": {"immediate"}}
+	conn, err := sql.Open("sqlite", (&url.URL{Scheme: "file", OmitHost: true, Path: name, RawQuery: options.Encode()}).String())
+	if err != nil {
+		return nil, err
+	}
+	conn.SetMaxOpenConns(2) // a long answer of the log does not hold up a change
+	if err := prepare(ctx, conn); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", name, err), conn.Close())
+	}
+	return &db{sql: conn, unlock: unlock}, nil
+}
+
+// prepare makes the tables of a new database.
+func prepare(ctx context.Context, conn *sql.DB) error {
+	var found int
+	if err := conn.QueryRowContext(ctx, "PRAGMA user_version").Scan(&found); err != nil {
+		return err
+	}
+	switch {
+	case found > version:
+		return fmt.Errorf("version %d; this program knows versions up to %d: update it", found, version)
+	case found == version:
+		return nil
+	}
+	_, err := conn.ExecContext(ctx, fmt.Sprintf("BEGIN; %s PRAGMA user_version = %d; COMMIT", schema, version))
+	return err
+}
+
+func (d *db) close() error {
+	err := d.sql.Close()
+	d.unlock()
+	return err
+}
+
+// items returns all items of a kind.
+func (d *db) items(ctx context.Context, kind string) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		rows, err := d.sql.QueryContext(ctx, "SELECT data FROM item WHERE kind = ?", kind)
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		defer rows.Close()
+		for rows.Next() {
+			var data []byte
+			if err := rows.Scan(&data); !yield(data, err) || err != nil {
+				return
+			}
+		}
+		if err := rows.Err(); err != nil {
+			yield(nil, err)
+		}
+	}
+}
+
+// commit stores items and adds entries, all or nothing.
+func (d *db) commit(ctx context.Context, items []item, entries []entry) (err error) {
+	tx, err := d.sql.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, tx.Rollback())
+		}
+	}()
+	for _, it := range items {
+		if it.data == nil {
+			if _, err := tx.ExecContext(ctx, "DELETE FROM item WHERE kind = ? AND id = ?", it.kind, it.id); err != nil {
+				return err
+			}
+			continue
+		}
+		data, err := json.Marshal(it.data)
+		if err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, "INSERT INTO item VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET data = excluded.data", it.kind, it.id, string(data)); err != nil {
+			return err
+		}
+	}
+	for _, e := range entries {
+		if err := forget(ctx, tx, e); err != nil {
+			return err
+		}
+		if _, err := tx.ExecContext(ctx, "INSERT INTO entry (kind, session, owner, time, key, data) VALUES (?, ?, ?, ?, ?, ?)",
+			e.kind, e.session, e.owner, e.time.UnixMilli(), e.key, string(e.data)); err != nil {
+			return err
+		}
+	}
+	return tx.Commit()
+}
+
+// forget removes entries that the next one makes needless, so that the log does not grow with every change: earlier states of a
+// session, everything of one that is deleted, and old deletions.
+func forget(ctx context.Context, tx *sql.Tx, next entry) error {
+	var err error
+	switch next.kind {
+	case kindUpdated:
+		_, err = tx.ExecContext(ctx, "DELETE FROM entry WHERE session = ? AND kind = ?", next.session, kindUpdated)
+	case kindDeleted:
+		_, err = tx.ExecContext(ctx, "DELETE FROM entry WHERE session = ? OR kind = ? AND seq < (SELECT max(seq) FROM entry) - ?", next.session, kindDeleted, keptDeletions)
+	}
+	return err
+}
+
+// query selects entries.
+type query struct {
+	after   uint64 // the first one comes after this one
+	session string // empty for all
+	kind    string // empty for all
+	owner   *string
+	limit   int
+}
+
+// entries returns entries in order.
+func (d *db) entries(ctx context.Context, q query) (list []entry, err error) {
+	text, args := "SELECT seq, kind, session, owner, time, key, data FROM entry WHERE seq > ?", []any{q.after}
+	add := func(condition string, arg any) { text, args = text+" AND "+condition, append(args, arg) }
+	if q.session != "" {
+		add("session = ?", q.session)
+	}
+	if q.kind != "" {
+		add("kind = ?", q.kind)
+	}
+	if q.owner != nil {
+		add("owner = ?", *q.owner)
+	}
+	rows, err := d.sql.QueryContext(ctx, text+" ORDER BY seq LIMIT ?", append(args, q.limit)...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var e entry
+		var ms int64
+		var data []byte
+		if err := rows.Scan(&e.seq, &e.kind, &e.session, &e.owner, &ms, &e.key, &data); err != nil {
+			return nil, err
+		}
+		e.time, e.data = time.UnixMilli(ms).UTC(), data
+		list = append(list, e)
+	}
+	return list, rows.Err()
+}
+
+// has reports whether a session has an entry with a key.
+func (d *db) has(ctx context.Context, session, key string) (has bool, err error) {
+	err = d.sql.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM entry WHERE session = ? AND key = ?)", session, key).Scan(&has)
+	return has, err
+}
+
+// last returns the number of the latest entry.
+func (d *db) last(ctx context.Context) (seq uint64, err error) {
+	err = d.sql.QueryRowContext(ctx, "SELECT coalesce(max(seq), 0) FROM entry").Scan(&seq)
+	return seq, err
+}
