@@ -292,6 +292,9 @@ func (c Config) checkAgent(ctx context.Context) error {
 	case err != nil:
 		return nil
 	}
+	if c.hasTools() && !slices.Contains(r.Supports, runnerscripts.FeatureMCPHTTP) {
+		return fmt.Errorf("%w: delegation: the agent %q uses no MCP servers over HTTP, by which an agent starts others; leave it out, or choose another agent", ErrConfig, c.Agent.Name)
+	}
 	if _, err := r.Resolve(c.Agent, c.Profile); err != nil && len(c.Scripts.SetupSession) == 0 { // which may give it more
 		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}

@@ -88,6 +88,16 @@ type Config struct {
 	// Profile adapts the agent to a task. In a file it may be a path for [LoadProfile], or the
 	// name of one of [Profiles].
 	Profile Profile `json:"profile,omitzero"`
+	// Delegation names agents that the agent may start, with the tools of AgentTools. It may do so within its Budget, which
+	// counts for all of them, and they have its Permissions beside their own. They end with the environment. Without
+	// AgentTools the agent has no such tools, and a log record says so.
+	Delegation Delegation `json:"delegation,omitzero"`
+	// AgentTools returns the tools for Delegation. It is called when a sandbox is opened, and ctx covers the call only. Nil
+	// means none.
+	AgentTools func(ctx context.Context, of Delegator) (AgentTools, error) `json:"-"`
+	// CountTo is the meter of another session: what this one uses counts to it, too, and its limits hold for both. Nil means
+	// none.
+	CountTo *Meter `json:"-"`
 	// Workspace says what the workspace starts with. The sources are placed in order; later ones
 	// overwrite earlier ones.
 	Workspace []Source `json:"workspace,omitempty"`
@@ -215,7 +225,7 @@ func (c Config) check() error {
 
 // checkValues returns an error for values that are wrong whatever a caller may add.
 func (c Config) checkValues() error {
-	if err := errors.Join(c.Pool.check(), kept.CheckName(c.Name), c.checkGateway()); err != nil {
+	if err := errors.Join(c.Pool.check(), kept.CheckName(c.Name), c.checkGateway(), c.checkDelegation()); err != nil {
 		return err
 	}
 	if err := c.Profile.Check(); err != nil {
@@ -248,7 +258,7 @@ func (c Config) checkValues() error {
 // and call [ParseConfig]. A file of more than 4 MiB is primitives.ErrLimit. Errors other than
 // those of reading are [ErrConfig], as from [ParseConfig].
 //
-// The file may use short forms: "agent: claude" and, in the workspace, "folder: .", which leaves
+// The file may use short forms: "agent: claude", the file of an agent of the delegation, and, in the workspace, "folder: .", which leaves
 // out files that git ignores and brings the history, "git: URL#REF" and "tar: FILE".
 func LoadConfig(name string) (Config, error) {
 	data, err := input.ReadFile(name, configfile.MaxSize)
@@ -364,6 +374,14 @@ func expandShort(data []byte) ([]byte, error) {
 		return nil, fmt.Errorf("%w: workspace: it is a list of sources, not a text; give one, as in 'workspace: [{folder: %[2]s}]', "+
 			"or, for a folder of this machine that the agent itself works in, 'sandbox: {type: docker, workspace: %[2]s}'", ErrConfig, text)
 	}
+	if delegation, ok := tree["delegation"].(map[string]any); ok {
+		agents, _ := delegation["agents"].(map[string]any)
+		for name, one := range agents {
+			if file, ok := one.(string); ok {
+				agents[name] = map[string]any{"config": file}
+			}
+		}
+	}
 	sources, _ := tree["workspace"].([]any)
 	for _, one := range sources {
 		source, _ := one.(map[string]any)
@@ -398,6 +416,10 @@ func (c *Config) resolve(dir string) {
 	abs(&c.Coordinator.Credential.File)
 	if c.Coordinator.OAuth2 != nil {
 		abs(&c.Coordinator.OAuth2.Credential.File)
+	}
+	for name, delegate := range c.Delegation.Agents {
+		abs(&delegate.Config)
+		c.Delegation.Agents[name] = delegate
 	}
 	for _, typ := range primitives.Types() {
 		p, ok := c.Sandbox.of(typ).(primitives.PathHolder)

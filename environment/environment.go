@@ -27,7 +27,8 @@ import (
 // called from several goroutines at once, except that one query runs at a time.
 type Environment struct {
 	prim    primitives.EnvironmentPrimitive
-	cfg     Config // changes only while the environment is made
+	cfg     Config  // changes only while the environment is made
+	profile Profile // that of cfg, with the server of AgentTools
 	log     hclog.Logger
 	most    int64 // limit of the contents that WorkspaceFiles returns, in bytes
 	origin  origin
@@ -104,14 +105,19 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 	if cfg.SessionID == "" {
 		cfg.SessionID = uuid.NewString()
 	}
-	meter := gateway.NewMeter(cfg.Budget, cfg.Used.Add(from.used))
-	opened, err := gate.Open(ctx, p, cfg.gateConfig(from, meter))
+	meter := cfg.newMeter(cfg.Used.Add(from.used))
+	tools, err := cfg.tools(ctx, p, meter)
+	if err != nil {
+		return nil, err
+	}
+	opened, err := gate.Open(ctx, p, cfg.gateConfig(from, meter, tools))
 	if err != nil {
 		return nil, err
 	}
 	cfg.From, cfg.Trust = "", false // this sandbox writes all that follows
+	agent, profile := cfg.withAgents(opened.At)
 	e := &Environment{
-		prim: p, cfg: cfg, origin: from, gate: opened, meter: meter, hosts: cfg.Sandbox.AllowHosts,
+		prim: p, cfg: cfg, origin: from, profile: profile, gate: opened, meter: meter, hosts: cfg.Sandbox.AllowHosts,
 		log: cfg.logOf(p.ID()).With(eventlog.Session, cfg.SessionID), most: maxListedContent, setup: make(chan struct{}, 1),
 	}
 	e.scripts = script.NewHost(script.Config{
@@ -119,9 +125,9 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 		Events: script.Events{Session: cfg.SessionID, Log: e.log, Hide: redact.New(append(secretsOfConfig(cfg), opened.Secrets()...))},
 	})
 	e.queries = query.New(query.Config{
-		Scripts: e.scripts, Profile: cfg.Profile, Raw: cfg.Raw, Meter: meter, Gate: opened, Kept: from.log, Attached: from.placed,
+		Scripts: e.scripts, Profile: profile, Raw: cfg.Raw, Meter: meter, Gate: opened, Kept: from.log, Attached: from.placed,
 		Session: runnerscripts.Session{
-			Protocol: runnerscripts.Protocol, SessionID: cfg.SessionID, Agent: cfg.Agent, Launch: launch(cfg.Agent.Name, p), Paths: p.Paths(), Gateway: opened.At,
+			Protocol: runnerscripts.Protocol, SessionID: cfg.SessionID, Agent: agent, Launch: launch(cfg.Agent.Name, p), Paths: p.Paths(), Gateway: opened.At,
 		},
 		Permissions: permission.Policy{On: cfg.OnPermission, Timeout: cfg.PermissionTimeout},
 		Rules:       policy,

@@ -63,7 +63,7 @@ func (e *Environment) Fork(ctx context.Context, n int) ([]*Environment, error) {
 // conversation returns the Setup from which a copy's agent resumes the conversation.
 func (e *Environment) conversation(ctx context.Context) (Setup, error) {
 	prepared, first, err := e.isPrepared(ctx)
-	if err != nil || !prepared && (first.Transcript != nil || !e.origin.placed || e.queries.Request().Agent.Name == "") {
+	if err != nil || !prepared && (first.Transcript != nil || !e.origin.placed || e.agent().Name == "") {
 		return first, err
 	}
 	// Another program may have had the queries of a sandbox that this one has attached to.

@@ -63,7 +63,7 @@ func (c Config) checkCounted() error {
 	switch uses := len(c.Credentials) > 0 || c.Agent.Name == ""; {
 	case c.Record != "" && !uses:
 		return fmt.Errorf("%w: record: calls are recorded at the gateway, which an agent without credentials does not use; give credentials, as {anthropic: {env: ANTHROPIC_API_KEY}}", ErrConfig)
-	case c.Budget.Metered() && c.Replay == "" && !uses:
+	case (c.Budget.Metered() || c.CountTo.Metered()) && c.Replay == "" && !uses:
 		return fmt.Errorf("%w: budget: all but time is counted at the gateway, which an agent without credentials does not use; give credentials, as {anthropic: {env: ANTHROPIC_API_KEY}}", ErrConfig)
 	}
 	return nil
@@ -88,15 +88,23 @@ func checkRules(hosts []string) error {
 }
 
 // gateConfig says what the gateway of a sandbox serves. An agent with its own keys does not use it.
-func (c Config) gateConfig(from origin, meter *gateway.Meter) gate.Config {
+func (c Config) gateConfig(from origin, meter *gateway.Meter, tools AgentTools) gate.Config {
 	g := gate.Config{
 		Models: c.modelPolicy(), Meter: meter, AllowHosts: c.Sandbox.AllowHosts, Coordinator: c.Coordinator, SessionID: c.SessionID,
-		Before: from.gateway, Wait: from.kept, Logger: c.Logger,
+		Tools: tools, Before: from.gateway, Wait: from.kept, Logger: c.Logger,
 	}
 	if c.Agent.Name != "" {
 		g.Credentials, g.Record, g.Replay = c.Credentials, c.Record, c.Replay
 	}
 	return g
+}
+
+// newMeter returns the meter of an environment whose session has used something before.
+func (c Config) newMeter(used Used) *gateway.Meter {
+	if c.CountTo != nil {
+		return c.CountTo.NewChild(c.Budget, used)
+	}
+	return gateway.NewMeter(c.Budget, used)
 }
 
 // modelPolicy returns the configured policy. If the sandbox has its own network, it allows all
@@ -144,3 +152,6 @@ func (e *Environment) GatewayEnv() []string {
 	}
 	return primitives.Spec{Env: vars}.Environ()
 }
+
+// NewMeter returns the meter of a session that is no environment's, for Config.CountTo.
+func NewMeter(b Budget) *Meter { return gateway.NewMeter(b, Used{}) }

@@ -24,7 +24,7 @@ import (
 //
 // Move uses the Sandbox and Trust of to, and settings of this program such as Keep and Progress.
 // If to leaves out a setting of the conversation, Move takes it from this environment: the
-// Agent, its Env, the Profile, IgnoreChanges, Permissions and OnPermission. A Workspace or another SessionID
+// Agent, its Env, the Profile, IgnoreChanges, Permissions, OnPermission, Delegation, AgentTools and CountTo. A Workspace or another SessionID
 // is [ErrConfig].
 //
 // Move does not end a sandbox that the caller created (see [New]). If Move fails and returns no
@@ -166,7 +166,7 @@ func (e *Environment) fillConfig(to Config) (Config, error) {
 		if !reflect.ValueOf(to.Agent).IsZero() {
 			return to, fmt.Errorf("%w: agent: its name is missing; give it, %q, beside what else is said of it", ErrConfig, e.cfg.Agent.Name)
 		}
-		if to.Agent = e.queries.Request().Agent; env != nil {
+		if to.Agent = e.agent(); env != nil {
 			to.Agent.Env = env
 		}
 	}
@@ -181,6 +181,15 @@ func (e *Environment) fillConfig(to Config) (Config, error) {
 	}
 	if to.OnPermission == nil {
 		to.OnPermission, to.PermissionTimeout = e.cfg.OnPermission, e.cfg.PermissionTimeout
+	}
+	if to.Delegation.IsZero() {
+		to.Delegation = e.cfg.Delegation
+	}
+	if to.AgentTools == nil {
+		to.AgentTools = e.cfg.AgentTools
+	}
+	if to.CountTo == nil {
+		to.CountTo = e.cfg.CountTo
 	}
 	to.Used = e.Used()
 	to.From = cmp.Or(e.prim.Capabilities().Isolation, primitives.IsolationFull) // unknown counts as the strongest

@@ -38,7 +38,8 @@ func (c Config) policy(workspace string) (*permission.Policy, error) {
 		return nil, nil
 	}
 	place := permission.Place{Workspace: workspace}
-	for _, s := range c.Profile.MCPServers {
+	_, profile := c.withAgents(nil)
+	for _, s := range profile.MCPServers {
 		place.Servers = append(place.Servers, s.Name)
 	}
 	p, err := permission.New(c.Permissions, place)

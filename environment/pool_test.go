@@ -252,7 +252,9 @@ func TestAPoolPassesOnOrRefusesEachField(t *testing.T) {
 		Credentials: map[string]Credential{"anthropic": {Env: "POOL_TEST_KEY"}}, Budget: Budget{Query: Limits{USD: 1}},
 		Models: ModelPolicy{Allow: []string{"m"}}, Profile: Profile{SystemPrompt: "be brief"}, IgnoreChanges: []string{"*.o"}, Checkpoints: Checkpoints{MaxSize: 1},
 		Permissions: permission.Rules{Allow: []string{"Bash(git *)"}},
-		Trust:       true, OnPermission: AllowAll, PermissionTimeout: time.Minute, Raw: true,
+		Delegation:  Delegation{Max: 1}, CountTo: NewMeter(Budget{}),
+		AgentTools: func(context.Context, Delegator) (AgentTools, error) { return nil, nil },
+		Trust:      true, OnPermission: AllowAll, PermissionTimeout: time.Minute, Raw: true,
 		Runner: "/bin/true", Scripts: Scripts{ReadTranscript: []string{"true"}}, Progress: func(string) {}, Logger: hclog.NewNullLogger(),
 	}
 	other := map[string]Config{

@@ -61,7 +61,7 @@ func (e *Environment) ExecuteQuery(ctx context.Context, q Query) iter.Seq2[runne
 			yield(runnerscripts.Event{}, fmt.Errorf("execute query: %w", err))
 			return
 		}
-		e.queries.Execute(ctx, query.Query(q), yield)
+		e.queries.Execute(ctx, query.Query(q), e.interruptDelegates(ctx, q.Detach, yield))
 	}
 }
 
@@ -80,7 +80,9 @@ func (e *Environment) ExecuteQuery(ctx context.Context, q Query) iter.Seq2[runne
 // or the environment is closed, the query continues. The error is [ErrNoQuery] if no query was
 // begun since the sandbox was created, or if the sandbox has no durable commands.
 func (e *Environment) FollowQuery(ctx context.Context, after int) iter.Seq2[runnerscripts.Event, error] {
-	return func(yield func(runnerscripts.Event, error) bool) { e.queries.Follow(ctx, after, yield) }
+	return func(yield func(runnerscripts.Event, error) bool) {
+		e.queries.Follow(ctx, after, e.interruptDelegates(ctx, true, yield))
+	}
 }
 
 // Unattended reports whether the sandbox has a query whose end no program has seen: the query

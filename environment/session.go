@@ -75,7 +75,7 @@ func (e *Environment) setupSession(ctx context.Context, s Setup) (runnerscripts.
 		}
 	}
 	result, err := e.scripts.Run(ctx, runnerscripts.SetupSession, runnerscripts.SetupRequest{
-		Session: e.queries.Request(), Profile: e.cfg.Profile, Files: s.Files, Transcript: s.Transcript,
+		Session: e.queries.Request(), Profile: e.profile, Files: s.Files, Transcript: s.Transcript,
 	}, nil)
 	if err != nil {
 		return runnerscripts.SetupData{}, err

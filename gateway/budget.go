@@ -142,10 +142,15 @@ func (b Budget) countsTokens() bool {
 // be called from several goroutines.
 type Meter struct {
 	budget Budget
+	parent *Meter // counts the same usage; nil for none
 
+	// mu may be locked while that of a child is, never the other way around.
 	mu             sync.Mutex
-	query, session Used
+	query, session Used        // with what children have used
+	own            Used        // the part of query that is no child's
 	began          time.Time   // of the running query; zero for none
+	running        int         // queries, with those of children
+	since          time.Time   // when running became more than zero
 	exceeded       func(error) // ends the running query
 	more           func(*BudgetError) bool
 	asked          chan struct{} // closed when more has returned; nil while more is not running
@@ -158,10 +163,49 @@ func NewMeter(budget Budget, used Used) *Meter {
 	return &Meter{budget: budget, session: used}
 }
 
+// NewChild returns the meter of a session whose usage also counts as usage of m's session, and of its running query.
+// The limits of m end the queries of both. Queries that run at the same time count their time once.
+func (m *Meter) NewChild(budget Budget, used Used) *Meter {
+	return &Meter{budget: budget, session: used, parent: m}
+}
+
+// Metered reports whether a limit of the meter, or of its parent, needs a gateway; see [Budget.Metered].
+func (m *Meter) Metered() bool {
+	return m != nil && (m.budget.Metered() || m.parent.Metered())
+}
+
+// countsTokens reports whether a limit depends on the tokens of calls.
+func (m *Meter) countsTokens() bool {
+	return m != nil && (m.budget.countsTokens() || m.parent.countsTokens())
+}
+
+// enterLocked counts the begin of a query, and leaveLocked its end. The caller holds m.mu.
+func (m *Meter) enterLocked() {
+	if m.parent != nil {
+		m.parent.mu.Lock()
+		defer m.parent.mu.Unlock()
+		m.parent.enterLocked()
+	}
+	if m.running++; m.running == 1 {
+		m.since = time.Now()
+	}
+}
+
+func (m *Meter) leaveLocked() {
+	if m.parent != nil {
+		m.parent.mu.Lock()
+		defer m.parent.mu.Unlock()
+		m.parent.leaveLocked()
+	}
+	if m.running--; m.running == 0 {
+		m.session.Time += time.Since(m.since)
+	}
+}
+
 // Query starts counting a query from zero. When a limit is used up, the meter calls exceeded
 // once, with a [*BudgetError], or with an [ErrConfig] for a model without a price. It does so
 // before the agent gets the answer to its call, so exceeded must return soon and must not call
-// the meter. The returned function ends the query and returns its usage.
+// the meter. The returned function ends the query and returns its usage, without that of children.
 //
 // With [Budget.Ask], the meter first calls more, one call at a time, on its own goroutine. If
 // more returns true, the query may use the amount of the limit again. more must return soon
@@ -169,16 +213,18 @@ func NewMeter(budget Budget, used Used) *Meter {
 func (m *Meter) Query(exceeded func(error), more func(*BudgetError) bool) (end func() Used) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.query, m.allowedQuery, m.began, m.exceeded = Used{}, Limits{}, time.Now(), exceeded
+	left, limited := m.timeLeftLocked()
+	m.enterLocked()
+	m.query, m.own, m.allowedQuery, m.began, m.exceeded = Used{}, Used{}, Limits{}, time.Now(), exceeded
 	if m.budget.Ask {
 		m.more = more
 	}
 	var timer *time.Timer
-	if left, limited := m.timeLeftLocked(); limited {
+	if limited {
 		timer = time.AfterFunc(left, func() {
 			m.mu.Lock()
 			defer m.mu.Unlock()
-			m.failLocked(m.overLocked())
+			m.failLocked(m.timeOverLocked())
 		})
 	}
 	return sync.OnceValue(func() Used {
@@ -187,22 +233,35 @@ func (m *Meter) Query(exceeded func(error), more func(*BudgetError) bool) (end f
 		}
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		m.query, m.session = m.soFarLocked()
+		m.own.Time = time.Since(m.began)
+		m.leaveLocked()
 		m.began, m.exceeded, m.more, m.asked = time.Time{}, nil, nil, nil
-		return m.query
+		return m.own
 	})
 }
 
 // timeLeftLocked returns how long the new query may take. The caller holds m.mu.
 func (m *Meter) timeLeftLocked() (left time.Duration, limited bool) {
-	left = math.MaxInt64
+	left = m.sessionTimeLeftLocked()
 	if t := m.budget.Query.Time; t > 0 {
-		left = t
-	}
-	if t := m.budget.Session.Time; t > 0 {
-		left = min(left, max(0, t-m.session.Time))
+		left = min(left, t)
 	}
 	return left, left < math.MaxInt64
+}
+
+// sessionTimeLeftLocked returns how long the session, and that of the parent, may still work. The caller holds m.mu.
+func (m *Meter) sessionTimeLeftLocked() time.Duration {
+	left := time.Duration(math.MaxInt64)
+	if t := m.budget.Session.Time; t > 0 {
+		_, session := m.soFarLocked()
+		left = max(0, t-session.Time)
+	}
+	if m.parent != nil {
+		m.parent.mu.Lock()
+		defer m.parent.mu.Unlock()
+		left = min(left, m.parent.sessionTimeLeftLocked())
+	}
+	return left
 }
 
 // soFarLocked returns the usage of the query and the session, including the elapsed time. The caller
@@ -210,8 +269,10 @@ func (m *Meter) timeLeftLocked() (left time.Duration, limited bool) {
 func (m *Meter) soFarLocked() (query, session Used) {
 	query, session = m.query, m.session
 	if !m.began.IsZero() {
-		took := time.Since(m.began)
-		query.Time, session.Time = took, session.Time+took
+		query.Time = time.Since(m.began)
+	}
+	if m.running > 0 {
+		session.Time += time.Since(m.since)
 	}
 	return query, session
 }
@@ -219,10 +280,23 @@ func (m *Meter) soFarLocked() (query, session Used) {
 // overLocked returns the error for the limit that is used up; nil if none is. The caller holds m.mu.
 func (m *Meter) overLocked() error {
 	query, session := m.soFarLocked()
-	if err := m.budget.Query.over(query, "query", m.allowedQuery); err != nil {
-		return err
+	if !m.began.IsZero() || m.running == 0 { // otherwise only children have queries
+		if err := m.budget.Query.over(query, "query", m.allowedQuery); err != nil {
+			return err
+		}
 	}
 	return m.budget.Session.over(session, "session", m.allowedSession)
+}
+
+// timeOverLocked is overLocked with the sessions of the parents. The caller holds m.mu.
+func (m *Meter) timeOverLocked() error {
+	err := m.overLocked()
+	if err != nil || m.parent == nil {
+		return err
+	}
+	m.parent.mu.Lock()
+	defer m.parent.mu.Unlock()
+	return m.parent.timeOverLocked()
 }
 
 // failLocked ends the query. The caller holds m.mu.
@@ -243,9 +317,15 @@ func (m *Meter) Used() Used {
 
 // admit counts a model call, or returns why it is refused. While the user is asked to extend a
 // limit, it waits for the answer.
-func (m *Meter) admit(ctx context.Context, model string) error {
+func (m *Meter) admit(ctx context.Context, model string) error { return m.admitCall(ctx, model, true) }
+
+// admitCall is admit for a call of the session's own agent, or of a child.
+func (m *Meter) admitCall(ctx context.Context, model string, own bool) error {
 	for {
-		asked, err := m.tryAdmit(model)
+		asked, err := m.tryAdmit(model, own)
+		if asked == nil && err == nil {
+			return m.admitParent(ctx, model, own)
+		}
 		if asked == nil {
 			return err
 		}
@@ -255,6 +335,21 @@ func (m *Meter) admit(ctx context.Context, model string) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// admitParent admits a call that m has counted to the parent, if there is one.
+func (m *Meter) admitParent(ctx context.Context, model string, own bool) error {
+	if m.parent == nil {
+		return nil
+	}
+	err := m.parent.admitCall(ctx, model, false)
+	if err != nil {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.countLocked(Used{Requests: -1}, own)
+		m.failLocked(err)
+	}
+	return err
 }
 
 // ask asks the user to extend a limit, and closes asked.
@@ -277,9 +372,9 @@ func (m *Meter) ask(limit *BudgetError, more func(*BudgetError) bool, asked chan
 	m.asked = nil
 }
 
-// tryAdmit is like admit, but instead of waiting returns a channel that is closed when the user
+// tryAdmit is like admitCall, but instead of waiting returns a channel that is closed when the user
 // has answered.
-func (m *Meter) tryAdmit(model string) (asked <-chan struct{}, _ error) {
+func (m *Meter) tryAdmit(model string, own bool) (asked <-chan struct{}, _ error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	err := m.overLocked()
@@ -297,13 +392,18 @@ func (m *Meter) tryAdmit(model string) (asked <-chan struct{}, _ error) {
 		m.failLocked(err)
 		return nil, err
 	}
-	m.query.Requests++
-	m.session.Requests++
+	m.countLocked(Used{Requests: 1}, own)
 	return nil, nil
 }
 
 // count adds the usage of a call.
-func (m *Meter) count(model string, u meter.Usage) {
+func (m *Meter) count(model string, u meter.Usage) { m.countCall(model, u, true) }
+
+// countCall is count for a call of the session's own agent, or of a child.
+func (m *Meter) countCall(model string, u meter.Usage, own bool) {
+	if m.parent != nil {
+		m.parent.countCall(model, u, false) // at its own prices
+	}
 	for _, name := range []string{model, u.Model} {
 		if p, ok := prices.Of(m.budget.Prices, name); ok {
 			u.CostUSD = p.Cost(u.Usage, u.HourWriteTokens)
@@ -312,7 +412,15 @@ func (m *Meter) count(model string, u meter.Usage) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.query.Usage, m.session.Usage = m.query.Usage.Add(u.Usage), m.session.Usage.Add(u.Usage)
+	m.countLocked(Used{Usage: u.Usage}, own)
+}
+
+// countLocked adds usage of the session's own agent, or of a child. The caller holds m.mu.
+func (m *Meter) countLocked(u Used, own bool) {
+	m.query, m.session = m.query.Add(u), m.session.Add(u)
+	if own {
+		m.own = m.own.Add(u)
+	}
 }
 
 // end ends the running query.

@@ -34,13 +34,13 @@ type ModelPolicy struct {
 }
 
 // rules returns the rules for package policy, with rewrite as the model replacements.
-func (p ModelPolicy) rules(rewrite map[string]string, budget Budget) policy.Rules {
-	return policy.Rules{ProviderTools: p.ProviderTools, Models: p.Allow, Rewrite: rewrite, Metered: budget.countsTokens()}
+func (p ModelPolicy) rules(rewrite map[string]string, m *Meter) policy.Rules {
+	return policy.Rules{ProviderTools: p.ProviderTools, Models: p.Allow, Rewrite: rewrite, Metered: m.countsTokens()}
 }
 
 // Check returns an [ErrConfig] if the policy is invalid.
 func (p ModelPolicy) Check() error {
-	if err := p.rules(p.Rewrite, Budget{}).Check(); err != nil {
+	if err := p.rules(p.Rewrite, nil).Check(); err != nil {
 		return fmt.Errorf("%w: models: %w", ErrConfig, err)
 	}
 	return nil
@@ -115,7 +115,7 @@ func (c *calls) read(r *http.Request, path string, up Upstream) (*modelCall, err
 	}
 	call := &modelCall{counts: !uncounted(path)}
 	err := c.share.read(r.Context(), body.Len(), func(ctx context.Context) (err error) {
-		rules := c.cfg.Models.rules(c.cfg.Models.Rewrite, c.cfg.Meter.budget)
+		rules := c.cfg.Models.rules(c.cfg.Models.Rewrite, c.cfg.Meter)
 		call.Passed, err = rules.Apply(ctx, policy.Call{API: up.API, Path: path, Body: body.Bytes()})
 		return err
 	})
@@ -265,7 +265,7 @@ func (s sender) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	again := &modelCall{counts: call.counts, free: call.free}
 	err = s.calls.share.read(r.Context(), call.size, func(ctx context.Context) (err error) {
-		again.Passed, err = cfg.Models.rules(cfg.Models.Fallback, cfg.Meter.budget).Apply(ctx, call.Call)
+		again.Passed, err = cfg.Models.rules(cfg.Models.Fallback, cfg.Meter).Apply(ctx, call.Call)
 		return err
 	})
 	if err != nil || call.counts && cfg.Meter.admit(r.Context(), again.Model) != nil {

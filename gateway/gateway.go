@@ -8,8 +8,9 @@
 // divides memory among gateways; budget.go
 // has the budgets; credential.go reads keys; replay.go records and replays calls; outward.go is
 // the proxy to allowed hosts, package internal/egress its rules; runnergateway.go passes requests
-// of executors on to a coordinator, coordinator.go configures it. internal/policy changes calls,
-// internal/meter reads usage from answers, internal/prices has the prices, and internal/replay
+// of executors on to a coordinator, coordinator.go configures it; tools.go serves tools of the
+// host program. internal/policy changes calls, internal/meter reads usage from answers,
+// internal/prices has the prices, and internal/replay
 // the file format of recordings. Package credentials stores keys.
 package gateway
 
@@ -48,6 +49,8 @@ const (
 	maxConns    = 256
 	maxRequests = 64       // passed on at once
 	maxBody     = 64 << 20 // of a request, in bytes
+	maxTools    = 32       // requests to Config.Tools at once
+	maxToolBody = 4 << 20  // of such a request, in bytes
 	maxHeader   = 64 << 10 // in bytes
 
 	headerTimeout = 10 * time.Second
@@ -103,6 +106,9 @@ type Config struct {
 	// OnRefused receives a message for the user when the proxy refuses a request. It must
 	// return at once, and may be called from several goroutines.
 	OnRefused func(message string)
+	// Tools is served at ToolsPath to requests with the token, which it does not see: tools of the
+	// host program for the agent. Its requests must end when their contexts do. Nil serves none.
+	Tools http.Handler
 	// Places maps paths of the sandbox to placeholders in a recording, so that a sandbox with
 	// other paths can replay it.
 	Places map[string]string
@@ -110,6 +116,9 @@ type Config struct {
 	// logging.
 	Logger hclog.Logger
 }
+
+// ToolsPath is where a gateway serves Config.Tools.
+const ToolsPath = "/mcp"
 
 // Gateway serves one session. Its methods may be called from several goroutines.
 type Gateway struct {
@@ -125,6 +134,7 @@ type Gateway struct {
 	recorder                   *replay.Recorder       // nil for none
 	player                     *replay.Player         // nil for none
 	slots                      chan struct{}          // one for each request that is passed on
+	tools                      chan struct{}          // one for each request to Config.Tools
 	share                      *share                 // of the program's memory
 	outward                    *outward
 	runner                     *runnerGateway // nil for none
@@ -161,7 +171,7 @@ func New(cfg Config) (*Gateway, error) {
 		cfg.Token = hex.EncodeToString(secret)
 	}
 	g := &Gateway{
-		cfg: cfg, digest: sha256.Sum256([]byte(cfg.Token)), slots: make(chan struct{}, maxRequests), share: program.newShare(), writeTimeout: writeTimeout, closeTimeout: closeTimeout,
+		cfg: cfg, digest: sha256.Sum256([]byte(cfg.Token)), slots: make(chan struct{}, maxRequests), tools: make(chan struct{}, maxTools), share: program.newShare(), writeTimeout: writeTimeout, closeTimeout: closeTimeout,
 		expires: time.Now().Add(cfg.TokenLife),
 		transport: &http.Transport{
 			Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, DisableCompression: true,
@@ -181,6 +191,9 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	mux := make(routes, len(g.cfg.Upstreams))
 	through := &calls{cfg: g.cfg, share: g.share}
+	if _, taken := g.cfg.Upstreams[ToolsPath[1:]]; taken && cfg.Tools != nil {
+		return nil, fmt.Errorf("%w: upstream %q: %s leads to tools; choose another name", ErrConfig, ToolsPath[1:], ToolsPath)
+	}
 	for name, up := range g.cfg.Upstreams {
 		handler, err := g.proxy(name, up, through)
 		if err != nil {
@@ -202,6 +215,10 @@ func New(cfg Config) (*Gateway, error) {
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if isOutward(r) {
 			g.outward.ServeHTTP(w, r)
+			return
+		}
+		if cfg.Tools != nil && r.URL.EscapedPath() == ToolsPath {
+			g.serveTools(w, r)
 			return
 		}
 		mux.ServeHTTP(w, r)
@@ -293,6 +310,9 @@ func (g *Gateway) awaitEnd() <-chan struct{} {
 		for range maxRequests { // every request has released its slot, and none gets one any more
 			g.slots <- struct{}{}
 		}
+		for range maxTools {
+			g.tools <- struct{}{}
+		}
 		g.transport.CloseIdleConnections()
 	}()
 	return ended
@@ -307,11 +327,11 @@ func (g *Gateway) admit(token string) bool {
 	return subtle.ConstantTimeCompare(given[:], g.digest[:]) == 1 && alive
 }
 
-// enter waits for a free request slot. The caller must call leave.
-func (g *Gateway) enter(ctx context.Context) (leave func(), ok bool) {
+// enter waits for a free slot. The caller must call leave.
+func enter(ctx context.Context, slots chan struct{}) (leave func(), ok bool) {
 	select {
-	case g.slots <- struct{}{}:
-		return func() { <-g.slots }, true
+	case slots <- struct{}{}:
+		return func() { <-slots }, true
 	case <-ctx.Done():
 		return nil, false
 	}

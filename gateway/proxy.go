@@ -118,7 +118,7 @@ func (g *Gateway) proxy(name string, up Upstream, through *calls) (http.Handler,
 			logger.Warn("request refused", "reason", "path", "method", r.Method)
 			refuse(w, http.StatusForbidden, "permission_error", "the gateway does not pass on this method and path of the API")
 		default:
-			leave, ok := g.enter(r.Context())
+			leave, ok := enter(r.Context(), g.slots)
 			if !ok {
 				return
 			}

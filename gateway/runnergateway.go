@@ -91,7 +91,7 @@ func (u *runnerGateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		u.refuse(w, r, http.StatusUnauthorized, "token", "the request has no valid token of this session; use AGENT_ORCHESTRATOR_API_URL as it is")
 		return
 	}
-	leave, ok := u.gateway.enter(r.Context())
+	leave, ok := enter(r.Context(), u.gateway.slots)
 	if !ok {
 		return
 	}

@@ -26,8 +26,8 @@ const (
 type Config struct {
 	// Environment configures the sandbox and the agent. Its OnPermission answers permission
 	// requests; environment.AnswerLater leaves them to [AgentSession.Respond]. The session
-	// overrides its SessionID, and sets its From to the isolation of the last sandbox, so that a
-	// less isolated sandbox needs Trust. A Tar source must be given by its path, because the
+	// overrides its SessionID, and sets its From to the isolation of the last sandbox if there was
+	// one, so that a less isolated sandbox needs Trust. A Tar source must be given by its path, because the
 	// session may read it again; see [AgentSession.WriteWorkspace]. Its Logger also receives the session's records.
 	//
 	// With Sandbox.Keep the session is durable: its sandbox and the query that runs in it
@@ -131,8 +131,14 @@ func (c Config) Check(ctx context.Context) error {
 }
 
 // check returns the errors that environment.Create would return before it creates a sandbox. It
-// does not require the sources of the workspace for a stored session.
+// does not require the sources of the workspace, nor the files of a delegation, for a stored
+// session.
 func (c Config) check(ctx context.Context) error {
+	if c.ID == "" {
+		if err := c.Environment.Delegation.Check(); err != nil {
+			return err
+		}
+	}
 	if c.Create != nil {
 		return nil
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/url"
@@ -13,6 +14,7 @@ import (
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/eventlog"
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
@@ -99,6 +101,7 @@ func (c Config) recalled(data json.RawMessage) (Config, error) {
 		env.PermissionTimeout = given.PermissionTimeout
 	}
 	env.Progress, env.Logger, env.Trust = given.Progress, given.Logger, given.Trust
+	env.AgentTools, env.CountTo, env.From = given.AgentTools, given.CountTo, given.From
 	if given.Runner != "" {
 		env.Runner = given.Runner
 	}
@@ -228,4 +231,33 @@ func (s *AgentSession) statusNow() string {
 		return statusFailed
 	}
 	return statusIdle
+}
+
+// DelegatedBy is the key of a record's metadata with the ID of the session whose agent has started the session. What such a
+// session has used counts towards the budget of that one, also when it is opened again.
+const DelegatedBy = "delegated_by"
+
+// delegatedUsage returns what the sessions that a session has started have used, with those that they have started.
+func (s *AgentSession) delegatedUsage(ctx context.Context, id string) (sum runnerscripts.Usage, err error) {
+	if s.cfg.Environment.Delegation.IsZero() {
+		return sum, nil
+	}
+	var started []store.Record
+	for rec, err := range s.store.List(ctx, store.Filter{Metadata: map[string]string{DelegatedBy: id}}) {
+		if errors.Is(err, store.ErrCorrupt) {
+			continue
+		}
+		if err != nil {
+			return sum, err
+		}
+		started = append(started, rec)
+	}
+	for _, rec := range started {
+		more, err := s.delegatedUsage(ctx, rec.ID)
+		if err != nil {
+			return sum, err
+		}
+		sum = sum.Add(rec.Usage).Add(more)
+	}
+	return sum, nil
 }

@@ -252,6 +252,11 @@ func (s *AgentSession) makeSandbox(ctx context.Context) (sandbox, []runnerscript
 	}
 	defer from.close()
 	cfg := s.environmentConfig(from)
+	delegated, err := s.delegatedUsage(ctx, s.id)
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg.Used.Usage = cfg.Used.Usage.Add(delegated)
 	if cfg.States, err = s.newStates(ctx, from.checkpoint, from.workspace != nil); err != nil {
 		return nil, nil, err
 	}
@@ -272,7 +277,7 @@ func (s *AgentSession) environmentConfig(from *beginning) environment.Config {
 	cfg.SessionID = s.id
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	cfg.From, cfg.KeepPath = s.state.Environment.Isolation, s.state.Environment.Workspace
+	cfg.From, cfg.KeepPath = cmp.Or(s.state.Environment.Isolation, cfg.From), s.state.Environment.Workspace
 	cfg.Used.Usage = s.state.Usage
 	switch {
 	case from.workspace != nil:

@@ -78,7 +78,7 @@ type AgentSession struct {
 // the store has no such session, and store.ErrLocked if the session is open in this or another
 // program. If cfg.Environment.Agent names no agent, Open uses the configuration with which the
 // session was last opened. Fields that are not stored come from cfg: the values of Agent.Env,
-// OnPermission, Logger, Progress, Trust, Sandbox.Provider and Create. Open returns the errors
+// OnPermission, Logger, Progress, Trust, AgentTools, CountTo, Sandbox.Provider and Create. Open returns the errors
 // of environment.Config.Check, but the sandbox is created with the first prompt.
 //
 // If cfg names another agent, that agent continues the conversation with the current files. A

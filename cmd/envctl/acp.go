@@ -77,13 +77,17 @@ func (f *acpFlags) run(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeStore()) }()
+	tools := f.app.delegates(cfg, unasked) // the editor does not show them
+	cfg.AgentTools = tools.Tools
 	host, err := session.NewHost(session.HostConfig{Store: st, Session: session.Config{Environment: environment.Config{
+		AgentTools:   tools.Tools,
 		OnPermission: environment.AnswerLater, PermissionTimeout: -1, Logger: cfg.Logger, // the editor asks the user, who may take any time
 		Agent: environment.Agent{Env: cfg.Agent.Env}, // which no session stores
 	}}})
 	if err != nil {
 		return err
 	}
+	tools.Use(host)
 	return acpserver.Serve(ctx, acpserver.Config{
 		Name: "agentenv", Title: fmt.Sprintf("agentenv (%s, %s)", cfg.Agent.Name, cfg.Sandbox.Type), Version: currentVersion().Version,
 		Host: host, EndHost: true, Logger: cfg.Logger,

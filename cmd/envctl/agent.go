@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"slices"
 	"strings"
 
@@ -18,6 +19,7 @@ import (
 type agentFlags struct {
 	agent, model, mode, profile, scenario string
 	allow, deny                           []string
+	delegateFlags
 }
 
 func (f *agentFlags) flags(cmd *cobra.Command) {
@@ -27,6 +29,7 @@ func (f *agentFlags) flags(cmd *cobra.Command) {
 	fl.StringVar(&f.mode, "mode", "", "the agent's permission mode, for claude: default, acceptEdits, plan")
 	fl.StringArrayVar(&f.allow, "allow", nil, "what the agent may do without asking, as 'Bash(go test *)'; may be repeated")
 	fl.StringArrayVar(&f.deny, "deny", nil, "what the agent may not do, as 'Bash(git push *)'; may be repeated")
+	f.delegateFlags.flags(cmd)
 	fl.StringVar(&f.profile, "profile", "", "what makes the agent a particular one: a name of 'envctl profiles', or the path of a file (YAML or JSON) or of a folder as Claude Code has it, as in ./reviewer")
 	fl.StringVar(&f.scenario, "scenario", "", "scenario file (JSON) of the script agent; its format: go doc github.com/agentenv-dev/agentenv/runnerscripts.Scenario")
 	_ = cmd.RegisterFlagCompletionFunc("agent", cobra.FixedCompletions(agentNames(), cobra.ShellCompDirectiveNoFileComp))
@@ -127,7 +130,7 @@ func (f *agentFlags) apply(ctx context.Context, file string, cfg *environment.Co
 	if !slices.Contains(agentNames(), cfg.Agent.Name) {
 		return noAgent(cfg.Agent.Name)
 	}
-	if err := f.applyRules(&cfg.Permissions); err != nil {
+	if err := errors.Join(f.applyRules(&cfg.Permissions), f.delegateFlags.apply(&cfg.Delegation)); err != nil {
 		return err
 	}
 	if f.profile != "" {

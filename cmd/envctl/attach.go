@@ -120,7 +120,11 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 		if sandbox != nil && !stored.Environment.Sandbox.Keep && len(prompts) == 0 {
 			return v.lookAt(ctx, st, state, *sandbox) // opening the session would end the sandbox afterwards
 		}
-		err := v.resumeSession(ctx, state, stored, prompts)
+		endDelegates, err := v.delegate(&stored.Environment, st)
+		if err != nil {
+			return err
+		}
+		err = errors.Join(v.resumeSession(ctx, state, stored, prompts), endDelegates(context.WithoutCancel(ctx)))
 		if errors.Is(err, store.ErrLocked) && missing != nil {
 			_, found, missing = f.locate(ctx, state.Environment.ID)
 		}
@@ -147,6 +151,11 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 func (f *attachFlags) follow(ctx context.Context, v *view, cfg environment.Config, found location, prompts []string) (err error) {
 	answer := v.answer
 	cfg.Sandbox = found.sandbox
+	endDelegates, err := v.delegateStored(ctx, &cfg)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, endDelegates(context.WithoutCancel(ctx))) }()
 	env, err := environment.Attach(ctx, cfg, found.id)
 	if err != nil {
 		return err

@@ -181,26 +181,13 @@ func (f *runFlags) run(ctx context.Context, prompts []string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, closeStore()) }()
+	endDelegates, err := v.delegate(&cfg, st)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, endDelegates(context.WithoutCancel(ctx))) }()
 	var made atomic.Pointer[environment.Environment] // set by the session's goroutine
-	s, err := session.Open(ctx, session.Config{
-		Environment: cfg,
-		Create: func(ctx context.Context, cfg environment.Config) (*environment.Environment, error) {
-			// Ask is not stored: a later program may have no user to ask.
-			cfg.Budget.Ask = cfg.Budget.Ask || answer.policy == permissionAsk
-			env, err := environment.Create(ctx, cfg)
-			if err != nil {
-				return nil, err
-			}
-			if err := f.write(env.ID()); err != nil {
-				return nil, errors.Join(err, env.Close(), environment.Remove(ctx, cfg.Sandbox, env.ID()))
-			}
-			made.Store(env)
-			answer.inside(env)
-			return env, nil
-		},
-		Store:   st,
-		NoFiles: !stored,
-	})
+	s, err := session.Open(ctx, session.Config{Environment: cfg, Create: f.create(answer, &made), Store: st, NoFiles: !stored})
 	if err != nil {
 		return notOpened(ctx, err)
 	}
@@ -232,6 +219,24 @@ func (f *runFlags) run(ctx context.Context, prompts []string) (err error) {
 		f.pointToLogs(ctx, cfg.Sandbox, env.ID())
 	}
 	return errors.Join(err, ended)
+}
+
+// create returns a function that creates the sandbox, stores it in made and lets answer ask about it.
+func (f *runFlags) create(answer *answerer, made *atomic.Pointer[environment.Environment]) func(context.Context, environment.Config) (*environment.Environment, error) {
+	return func(ctx context.Context, cfg environment.Config) (*environment.Environment, error) {
+		// Ask is not stored: a later program may have no user to ask.
+		cfg.Budget.Ask = cfg.Budget.Ask || answer.policy == permissionAsk
+		env, err := environment.Create(ctx, cfg)
+		if err != nil {
+			return nil, err
+		}
+		if err := f.write(env.ID()); err != nil {
+			return nil, errors.Join(err, env.Close(), environment.Remove(ctx, cfg.Sandbox, env.ID()))
+		}
+		made.Store(env)
+		answer.inside(env)
+		return env, nil
+	}
 }
 
 // pointToLogs prints the logs command for the sandbox of a failed run, if there is anything to

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
+	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/servertoken"
 	"github.com/agentenv-dev/agentenv/internal/sessionstore"
 	"github.com/agentenv-dev/agentenv/internal/statedir"
@@ -112,12 +113,19 @@ func (f *serveFlags) run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, closeCoordinator()) }()
 	reopened := server.Sessions(log)
 	reopened.Environment.Agent.Env = cfg.Agent.Env // which no session stores
+	tools := f.app.delegates(environment.Config{Logger: log}, nil)
+	reopened.Environment.AgentTools = tools.Tools
 	host, err := session.NewHost(session.HostConfig{Store: st, Session: reopened, Idle: f.idle})
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
+	tools.Use(host)
 	srv, err := server.New(server.Config{
 		Host: host, Token: token, Authenticate: issued, Sandboxes: true, Defaults: cfg, Logger: log, Modes: modesOf(cfg), Coordinator: coordinates,
+		Configure: func(_ context.Context, c *session.Config) error {
+			c.Environment.AgentTools = tools.Tools
+			return nil
+		},
 	})
 	if err != nil {
 		return errors.Join(err, l.Close(), host.Shutdown(ctx))

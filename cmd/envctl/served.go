@@ -153,7 +153,10 @@ func (f *runFlags) runServed(cmd *cobra.Command, prompts []string) (err error) {
 	if err != nil {
 		return err
 	}
-	if f.sandbox == "" && f.image == "" && f.config == "" {
+	switch {
+	case !cfg.Delegation.IsZero():
+		return usagef("the files of a delegation are of this machine, and the agents start on that of the server; put it into the configuration of its 'envctl serve'")
+	case f.sandbox == "" && f.image == "" && f.config == "":
 		cfg.Sandbox.Type = "" // the server's
 	}
 	if f.config == "" {

@@ -80,7 +80,7 @@ func (t *target) overrideStored(stored *environment.Config, given environment.Co
 		stored.Agent = environment.Agent{}
 	}
 	for _, part := range []struct{ from, to any }{
-		{given.Agent, &stored.Agent}, {given.Profile, &stored.Profile}, {given.Models, &stored.Models}, {given.Budget, &stored.Budget},
+		{given.Agent, &stored.Agent}, {given.Profile, &stored.Profile}, {given.Models, &stored.Models}, {given.Budget, &stored.Budget}, {given.Delegation, &stored.Delegation},
 	} {
 		data, err := json.Marshal(part.from) // unset fields are left out
 		if err == nil {

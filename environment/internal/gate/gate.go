@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"sync"
 	"syscall"
@@ -45,12 +46,21 @@ type Config struct {
 	// Coordinator is what executors reach as the session SessionID; the zero value means none.
 	Coordinator gateway.Coordinator
 	SessionID   string
+	// Tools are served to the agent; nil for none. The gate owns them, also if Open fails.
+	Tools Tools
 	// Before is the gateway of an earlier program; nil for none. Its address is used again, because an agent that still
 	// runs knows no other.
 	Before *runnerscripts.Gateway
 	// Wait makes agents wait for the gateway of the next program.
 	Wait   bool
 	Logger hclog.Logger // may be nil
+}
+
+// Tools are tools of this program for the agent; see environment.AgentTools.
+type Tools interface {
+	http.Handler
+	Interrupt(ctx context.Context)
+	Close() error
 }
 
 // Gate is an open gateway; the zero value is none. Its methods but Secrets may be called from several goroutines at once.
@@ -60,6 +70,7 @@ type Gate struct {
 
 	refusals chan string // of the proxy; nil for no proxy
 	server   *gateway.Gateway
+	tools    Tools // nil for none
 	secrets  secrets.Found
 	file     *os.File // of the recording; nil for none
 	serving  sync.WaitGroup
@@ -68,8 +79,8 @@ type Gate struct {
 // Open serves the gateway in the sandbox, if that needs one, until Close. ctx covers the opening only. Errors of the
 // configuration are configfile.ErrInvalid.
 func Open(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config) (_ *Gate, err error) {
-	g := &Gate{}
-	if len(cfg.Credentials) == 0 && cfg.Replay == "" && cfg.AllowHosts == nil && cfg.Coordinator.IsZero() {
+	g := &Gate{tools: cfg.Tools}
+	if len(cfg.Credentials) == 0 && cfg.Replay == "" && cfg.AllowHosts == nil && cfg.Coordinator.IsZero() && cfg.Tools == nil {
 		return g, nil
 	}
 	defer func() {
@@ -79,6 +90,9 @@ func Open(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config) (_
 	}()
 	to := gateway.Config{
 		Upstreams: map[string]gateway.Upstream{}, Models: cfg.Models, Meter: cfg.Meter, AllowHosts: cfg.AllowHosts, Logger: cfg.Logger,
+	}
+	if cfg.Tools != nil {
+		to.Tools = cfg.Tools
 	}
 	if cfg.AllowHosts != nil {
 		g.refusals = make(chan string, maxRefusals)
@@ -164,7 +178,14 @@ func (g *Gate) serve(l net.Listener, log hclog.Logger) {
 	})
 }
 
-// Close revokes the token and returns when the server has ended.
+// Interrupt interrupts what the tools have started.
+func (g *Gate) Interrupt(ctx context.Context) {
+	if g.tools != nil {
+		g.tools.Interrupt(ctx)
+	}
+}
+
+// Close revokes the token and returns when the server, and what the tools have started, have ended.
 func (g *Gate) Close() error {
 	var err error
 	if g.server != nil {
@@ -173,6 +194,9 @@ func (g *Gate) Close() error {
 	}
 	if g.file != nil {
 		err = errors.Join(err, g.file.Close())
+	}
+	if g.tools != nil {
+		err = errors.Join(err, g.tools.Close())
 	}
 	return err
 }
