@@ -17,6 +17,7 @@ import (
 	"github.com/agentenv-dev/agentenv/environment/internal/redact"
 	"github.com/agentenv-dev/agentenv/environment/internal/script"
 	"github.com/agentenv-dev/agentenv/gateway"
+	"github.com/agentenv-dev/agentenv/internal/audit"
 	"github.com/agentenv-dev/agentenv/internal/eventlog"
 	"github.com/agentenv-dev/agentenv/internal/permission"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -97,22 +98,27 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 	if err := errors.Join(cfg.check(), cfg.admit(p)); err != nil {
 		return nil, err
 	}
-	policy, err := cfg.policy(p.Paths().Workspace)
+	policy, names, err := cfg.policies(p.Paths().Workspace)
 	if err != nil {
 		return nil, err
 	}
 	if cfg.SessionID == "" {
 		cfg.SessionID = uuid.NewString()
 	}
+	log := cfg.logOf(p.ID()).With(eventlog.Session, cfg.SessionID)
+	audited := &audit.Log{
+		Session: cfg.SessionID, Sandbox: p.ID(), Hide: redact.New(secretsOfConfig(cfg)).Text,
+		Failed: func(err error) { log.Warn(err.Error()) },
+	}
 	meter := gateway.NewMeter(cfg.Budget, cfg.Used.Add(from.used))
-	opened, err := gate.Open(ctx, p, cfg.gateConfig(from, meter))
+	opened, err := gate.Open(ctx, p, cfg.gateConfig(from, meter, audited))
 	if err != nil {
 		return nil, err
 	}
 	cfg.From, cfg.Trust = "", false // this sandbox writes all that follows
 	e := &Environment{
 		prim: p, cfg: cfg, origin: from, gate: opened, meter: meter, hosts: cfg.Sandbox.AllowHosts,
-		log: cfg.logOf(p.ID()).With(eventlog.Session, cfg.SessionID), most: maxListedContent, setup: make(chan struct{}, 1),
+		log: log, most: maxListedContent, setup: make(chan struct{}, 1),
 	}
 	e.scripts = script.NewHost(script.Config{
 		Sandbox: p, Own: cfg.Scripts.byName(), Runner: cfg.Runner, Env: cfg.Agent.Env, Kept: from.kept, Check: e.checkAgent, Tell: cfg.tell, Probe: probeTimeout,
@@ -124,8 +130,8 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 			Protocol: runnerscripts.Protocol, SessionID: cfg.SessionID, Agent: cfg.Agent, Launch: launch(cfg.Agent.Name, p), Paths: p.Paths(), Gateway: opened.At,
 		},
 		Permissions: permission.Policy{On: cfg.OnPermission, Timeout: cfg.PermissionTimeout},
-		Rules:       policy,
-		Prepare:     e.prepareFor, CheckAwake: e.checkNotPaused, OutOfMemory: e.outOfMemory,
+		Rules:       policy, Names: names, Audit: audited,
+		Prepare: e.prepareFor, CheckAwake: e.checkNotPaused, OutOfMemory: e.outOfMemory,
 		Grace: runnerscripts.DefaultInterruptGrace, Margin: query.KillMargin,
 	})
 	if from.placed {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/environment/internal/gate"
 	"github.com/agentenv-dev/agentenv/gateway"
+	"github.com/agentenv-dev/agentenv/internal/audit"
 	"github.com/agentenv-dev/agentenv/internal/egress"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -88,10 +89,10 @@ func checkRules(hosts []string) error {
 }
 
 // gateConfig says what the gateway of a sandbox serves. An agent with its own keys does not use it.
-func (c Config) gateConfig(from origin, meter *gateway.Meter) gate.Config {
+func (c Config) gateConfig(from origin, meter *gateway.Meter, log *audit.Log) gate.Config {
 	g := gate.Config{
 		Models: c.modelPolicy(), Meter: meter, AllowHosts: c.Sandbox.AllowHosts, Coordinator: c.Coordinator, SessionID: c.SessionID,
-		Before: from.gateway, Wait: from.kept, Logger: c.Logger,
+		Before: from.gateway, Wait: from.kept, Audit: log, Logger: c.Logger,
 	}
 	if c.Agent.Name != "" {
 		g.Credentials, g.Record, g.Replay = c.Credentials, c.Record, c.Replay

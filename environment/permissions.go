@@ -32,18 +32,19 @@ func (c Config) checkPermissions() error {
 	return nil
 }
 
-// policy returns the rules for an agent in a workspace; nil for none.
-func (c Config) policy(workspace string) (*permission.Policy, error) {
-	if c.Permissions.IsZero() {
-		return nil, nil
-	}
+// policies returns the rules for an agent in a workspace, nil for none, and a policy without rules that
+// names tools.
+func (c Config) policies(workspace string) (decide, names *permission.Policy, err error) {
 	place := permission.Place{Workspace: workspace}
 	for _, s := range c.Profile.MCPServers {
 		place.Servers = append(place.Servers, s.Name)
 	}
-	p, err := permission.New(c.Permissions, place)
-	if err != nil {
-		return nil, fmt.Errorf("%w: permissions: %w", ErrConfig, err)
+	names, err = permission.New(permission.Rules{}, place)
+	if err == nil && !c.Permissions.IsZero() {
+		decide, err = permission.New(c.Permissions, place)
 	}
-	return p, nil
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: permissions: %w", ErrConfig, err)
+	}
+	return decide, names, nil
 }

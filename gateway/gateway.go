@@ -100,9 +100,11 @@ type Config struct {
 	AllowHosts []string
 	// Coordinator is the agent coordinator that executors reach; nil for none.
 	Coordinator *Coordination
-	// OnRefused receives a message for the user when the proxy refuses a request. It must
-	// return at once, and may be called from several goroutines.
-	OnRefused func(message string)
+	// OnRefused is called when the proxy refuses a request, and OnKey when the key of an upstream
+	// is added to a request, which has a method and a path. They must return at once, and may be
+	// called from several goroutines. Nil ignores it.
+	OnRefused func(host, reason string)
+	OnKey     func(upstream, method, path string)
 	// Places maps paths of the sandbox to placeholders in a recording, so that a sandbox with
 	// other paths can replay it.
 	Places map[string]string

@@ -80,7 +80,7 @@ func (g *Gateway) proxy(name string, up Upstream, through *calls) (http.Handler,
 	}
 	logger := g.cfg.Logger.With("upstream", name)
 	forward := &httputil.ReverseProxy{
-		Transport:     sender{through, g.sender(up, base)},
+		Transport:     sender{through, g.sender(name, up, base)},
 		FlushInterval: -1, // do not buffer event streams
 		ErrorLog:      g.cfg.Logger.StandardLogger(nil),
 		Rewrite: func(p *httputil.ProxyRequest) {

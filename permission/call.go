@@ -127,6 +127,30 @@ func (p *Policy) actions(call Call) []action {
 	return p.files(tool, call, in)
 }
 
+// Subject describes what a call does, in one line: its command, its files, its host, or else its input.
+func (p *Policy) Subject(call Call) string {
+	var in input
+	_ = json.Unmarshal(call.Input, &in) // then it is described by its input
+	tool := p.Tool(call)
+	var all []string
+	for _, a := range p.actions(call) {
+		if a.path != "" || a.host != "" {
+			all = append(all, a.path+a.host)
+		}
+	}
+	var command string
+	raw := append(in.Command, in.Cmd...)
+	switch {
+	case tool == Bash && json.Unmarshal(raw, &command) == nil:
+		return command
+	case tool == Bash && len(raw) > 0:
+		return string(raw)
+	case len(all) > 0 && tool != Bash:
+		return strings.Join(all, " ")
+	}
+	return string(call.Input)
+}
+
 // Key identifies the calls that are the same to a user who answers for all of them: those of one
 // command, file, host or tool of a server, or with one input. It is short, and empty for a call that
 // does not say what it does.

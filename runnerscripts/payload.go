@@ -245,6 +245,8 @@ type PermissionResolved struct {
 	Rule string `json:"rule,omitempty"`
 	// Scope says for how long the answer holds, if the host keeps it: ScopeOnce or ScopeSession.
 	Scope string `json:"scope,omitempty"`
+	// By is the PermissionDecision.By of an answer.
+	By string `json:"by,omitempty"`
 }
 
 // Why a permission request ended.

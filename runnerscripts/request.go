@@ -327,6 +327,9 @@ type PermissionDecision struct {
 	UpdatedInput json.RawMessage `json:"updated_input,omitempty"`
 	// Interrupt stops the query after a rejection.
 	Interrupt bool `json:"interrupt,omitempty"`
+	// By names the person who decided, for PermissionResolved and the audit log. It is not part of
+	// the JSON: a server names its caller.
+	By string `json:"-"`
 }
 
 // Result is the last line that a script prints.

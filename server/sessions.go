@@ -165,6 +165,7 @@ func (s *Server) respond(c *call, in runnerscripts.PermissionDecision) (none, er
 	if err != nil {
 		return none{}, err
 	}
+	in.By = callerOf(c.Context()).String()
 	return none{}, open.Respond(c.Context(), c.PathValue("request"), in)
 }
 

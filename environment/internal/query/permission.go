@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/agentenv-dev/agentenv/environment/internal/script"
+	"github.com/agentenv-dev/agentenv/internal/audit"
 	"github.com/agentenv-dev/agentenv/internal/eventlog"
 	"github.com/agentenv-dev/agentenv/internal/permission"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -39,6 +40,9 @@ type openRequest struct {
 	// key identifies the tool call for answers that hold for the session; empty if there are no rules,
 	// or the call does not say what it does.
 	key string
+	// name and kind are those of the tool, and entry is what the audit log has of the call.
+	name, kind string
+	entry      audit.Entry
 	// answer is this program's answer; nil while the request is pending.
 	answer *runnerscripts.PermissionResolved
 }
@@ -70,9 +74,10 @@ func (o openRequests) add(r *openRequest) error {
 	return nil
 }
 
-// answerLocked records the answer to a request, and returns the taker that must get the returned
-// decision. done says why the request ends. Only the first answer counts. The caller holds Queries.mu.
-func (q *Queries) answerLocked(id string, d runnerscripts.PermissionDecision, done runnerscripts.PermissionResolved) (taker, runnerscripts.PermissionDecision, error) {
+// answerLocked records the answer to a request, and returns the request, whose taker must get the
+// returned decision. done says why the request ends. Only the first answer counts. The caller holds
+// Queries.mu.
+func (q *Queries) answerLocked(id string, d runnerscripts.PermissionDecision, done runnerscripts.PermissionResolved) (*openRequest, runnerscripts.PermissionDecision, error) {
 	if q.query == nil {
 		return nil, d, ErrNone
 	}
@@ -82,17 +87,20 @@ func (q *Queries) answerLocked(id string, d runnerscripts.PermissionDecision, do
 	}
 	req := runnerscripts.PermissionRequest{ID: id, Options: r.Options}
 	kind, err := permission.Check(req, d)
+	if err == nil {
+		err = q.checkUpdate(r, d)
+	}
 	if err != nil {
 		return nil, d, err
 	}
 	r.cancel()
-	done.ID, done.Kind = id, kind
+	done.ID, done.Kind, done.By = id, kind, d.By
 	if q.Rules != nil {
 		d, done.Scope = q.rememberLocked(r.key, req, kind, d, done.Scope)
 	}
 	r.answer = &done
 	r.size = len(id)
-	return r.take, d, nil
+	return r, d, nil
 }
 
 // Respond answers a permission request of the running query by its ID, as environment.Respond describes.
@@ -116,12 +124,13 @@ func (q *Queries) respond(ctx context.Context, id string, d runnerscripts.Permis
 		return script.ErrClosed
 	}
 	q.mu.Lock()
-	take, d, err := q.answerLocked(id, d, done)
+	open, d, err := q.answerLocked(id, d, done)
 	q.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	return take(ctx, id, d)
+	q.auditAnswer(open, d, *open.answer)
+	return open.take(ctx, id, d)
 }
 
 func (q *Queries) answer(ctx context.Context, id string, d runnerscripts.PermissionDecision) error {

@@ -19,6 +19,7 @@ import (
 	"github.com/agentenv-dev/agentenv/environment/internal/kept"
 	"github.com/agentenv-dev/agentenv/environment/internal/script"
 	"github.com/agentenv-dev/agentenv/gateway"
+	"github.com/agentenv-dev/agentenv/internal/audit"
 	"github.com/agentenv-dev/agentenv/internal/permission"
 	rules "github.com/agentenv-dev/agentenv/permission"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -46,11 +47,13 @@ type Config struct {
 	Raw     bool
 	// Permissions answers requests; without On they are rejected.
 	Permissions permission.Policy
-	// Rules decide about requests before Permissions; nil for none.
-	Rules *rules.Policy
-	Meter *gateway.Meter
-	Gate  *gate.Gate
-	Kept  *kept.Log
+	// Rules decide about requests before Permissions; nil for none. Names has no rules, and names tools for Audit, which gets
+	// the decisions.
+	Rules, Names *rules.Policy
+	Audit        *audit.Log
+	Meter        *gateway.Meter
+	Gate         *gate.Gate
+	Kept         *kept.Log
 	// Prepare prepares the session for the query with an ID, and returns how well a conversation was restored.
 	Prepare func(ctx context.Context, id string) (runnerscripts.SetupData, error)
 	// CheckAwake returns an error if the sandbox is paused.

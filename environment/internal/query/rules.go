@@ -1,6 +1,10 @@
 package query
 
 import (
+	"fmt"
+	"io/fs"
+
+	"github.com/agentenv-dev/agentenv/internal/audit"
 	rules "github.com/agentenv-dev/agentenv/permission"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -24,16 +28,18 @@ func (v *verdict) answer(req runnerscripts.PermissionRequest) runnerscripts.Perm
 }
 
 // judge decides about a request by the rules. It returns nil if the request must be asked, and sets
-// the key of open.
+// the call and the key of open.
 func (q *Queries) judge(ev runnerscripts.Event, open *openRequest) *verdict {
-	if q.Rules == nil {
-		return nil
-	}
 	req, err := runnerscripts.Payload[runnerscripts.PermissionRequest](ev)
 	if err != nil {
 		return nil // asking reports it
 	}
 	call := callOf(req.ToolCall)
+	open.name, open.kind = call.Name, call.Kind
+	open.entry = audit.Entry{Event: audit.Permission, Query: ev.QueryID, Tool: q.Names.Tool(call), Call: audit.Cut(q.Names.Subject(call))}
+	if q.Rules == nil {
+		return nil
+	}
 	d := q.Rules.Decide(call)
 	open.key = q.Rules.Key(call)
 	v := &verdict{effect: d.Effect, message: "Denied: " + d.Reason + "."}
@@ -65,6 +71,32 @@ func callOf(t runnerscripts.ToolCall) rules.Call {
 		}
 	}
 	return call
+}
+
+// checkUpdate returns fs.ErrInvalid for an answer that changes the input of a call to what a rule or the
+// mode denies.
+func (q *Queries) checkUpdate(open *openRequest, d runnerscripts.PermissionDecision) error {
+	if q.Rules == nil || len(d.UpdatedInput) == 0 {
+		return nil
+	}
+	by := q.Rules.Decide(rules.Call{Name: open.name, Kind: open.kind, Input: d.UpdatedInput})
+	if by.Effect == rules.Deny {
+		return fmt.Errorf("%w: updated_input is denied: %s", fs.ErrInvalid, by.Reason)
+	}
+	return nil
+}
+
+// auditAnswer adds an answer to the audit log.
+func (q *Queries) auditAnswer(open *openRequest, d runnerscripts.PermissionDecision, done runnerscripts.PermissionResolved) {
+	e := open.entry
+	if len(d.UpdatedInput) > 0 {
+		e.Call = q.Names.Subject(rules.Call{Name: open.name, Kind: open.kind, Input: d.UpdatedInput})
+	}
+	e.Decision, e.Reason, e.Rule, e.Scope, e.By = string(rules.Deny), done.Reason, done.Rule, done.Scope, done.By
+	if done.Kind.Allows() {
+		e.Decision = string(rules.Allow)
+	}
+	q.Audit.Add(e)
 }
 
 func (q *Queries) remembered(key string) (effect rules.Effect, known bool) {
