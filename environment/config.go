@@ -100,6 +100,12 @@ type Config struct {
 	// [Environment.Apply] leave out, in the syntax of primitives.WatchOptions.Ignore: folders of
 	// dependencies, for example. Files under .git are never reported.
 	IgnoreChanges []string `json:"ignore_changes,omitempty"`
+	// Sources are those of the session's first sandbox, if Workspace has others: its files as they are
+	// now. An answer of the scope always holds for their folders and repositories. User is the user of
+	// the session if this program has several: it holds for that user only. [Environment.Move] and
+	// package session set Sources, and package server sets User.
+	Sources []Source `json:"-"`
+	User    string   `json:"-"`
 	// SessionID names the conversation. It should be a UUID, because some agents accept nothing
 	// else. Empty means a new one.
 	SessionID string `json:"session_id,omitempty"`

@@ -130,7 +130,7 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 			Protocol: runnerscripts.Protocol, SessionID: cfg.SessionID, Agent: cfg.Agent, Launch: launch(cfg.Agent.Name, p), Paths: p.Paths(), Gateway: opened.At,
 		},
 		Permissions: permission.Policy{On: cfg.OnPermission, Timeout: cfg.PermissionTimeout},
-		Rules:       policy, Names: names, Audit: audited,
+		Rules:       policy, Names: names, Audit: audited, Answers: cfg.answersOf(from, p),
 		Prepare: e.prepareFor, CheckAwake: e.checkNotPaused, OutOfMemory: e.outOfMemory,
 		Grace: runnerscripts.DefaultInterruptGrace, Margin: query.KillMargin,
 	})

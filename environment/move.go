@@ -182,6 +182,7 @@ func (e *Environment) fillConfig(to Config) (Config, error) {
 	if to.OnPermission == nil {
 		to.OnPermission, to.PermissionTimeout = e.cfg.OnPermission, e.cfg.PermissionTimeout
 	}
+	to.Sources, to.User = e.cfg.sources(e.origin), cmp.Or(to.User, e.cfg.User)
 	to.Used = e.Used()
 	to.From = cmp.Or(e.prim.Capabilities().Isolation, primitives.IsolationFull) // unknown counts as the strongest
 	return to, nil

@@ -3,8 +3,13 @@ package environment
 import (
 	"errors"
 	"fmt"
+	"net/url"
+	"path/filepath"
+	"strings"
 
+	"github.com/agentenv-dev/agentenv/internal/answers"
 	"github.com/agentenv-dev/agentenv/permission"
+	"github.com/agentenv-dev/agentenv/primitives"
 )
 
 // errUnasked is the reason against a setting with which an agent does not ask.
@@ -30,6 +35,48 @@ func (c Config) checkPermissions() error {
 		return fmt.Errorf("profile.allowed_tools: %w; write them as permissions.allow", errUnasked)
 	}
 	return nil
+}
+
+// sources returns what the session's workspace began with.
+func (c Config) sources(from origin) []Source {
+	switch {
+	case c.Sources != nil:
+		return c.Sources
+	case c.Workspace != nil:
+		return c.Workspace
+	}
+	return from.folders
+}
+
+// answersOf returns where answers of the scope always hold. Without a folder or a repository they would
+// hold in projects that have nothing to do with each other: then its Project is empty.
+func (c Config) answersOf(from origin, p primitives.EnvironmentPrimitive) answers.Place {
+	var project []string
+	if c.Sandbox.Workspace != "" {
+		project = append(project, c.Sandbox.Workspace)
+	}
+	for _, s := range c.sources(from) {
+		switch {
+		case s.Folder != nil:
+			project = append(project, s.Folder.Path)
+		case s.Git != nil:
+			at, err := url.Parse(s.Git.URL)
+			if err != nil || at.Host == "" {
+				project = append(project, s.Git.URL)
+				continue
+			}
+			at.User = nil
+			project = append(project, at.String())
+		}
+	}
+	for i, name := range project {
+		if abs, err := filepath.Abs(name); err == nil && !strings.Contains(name, ":") {
+			project[i] = abs
+		}
+	}
+	return answers.Place{
+		User: c.User, Project: strings.Join(project, " + "), Agent: c.Agent.Name, Isolation: string(p.Capabilities().Isolation),
+	}
 }
 
 // policies returns the rules for an agent in a workspace, nil for none, and a policy without rules that

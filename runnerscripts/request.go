@@ -327,6 +327,9 @@ type PermissionDecision struct {
 	UpdatedInput json.RawMessage `json:"updated_input,omitempty"`
 	// Interrupt stops the query after a rejection.
 	Interrupt bool `json:"interrupt,omitempty"`
+	// Scope is ScopeAlways if the answer holds in later sessions too, or empty: then Kind says for how
+	// long it holds.
+	Scope string `json:"scope,omitempty"`
 	// By names the person who decided, for PermissionResolved and the audit log. It is not part of
 	// the JSON: a server names its caller.
 	By string `json:"-"`

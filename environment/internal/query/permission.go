@@ -2,6 +2,7 @@ package query
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,8 +55,9 @@ type taker func(ctx context.Context, id string, d runnerscripts.PermissionDecisi
 type openRequests map[string]*openRequest
 
 var (
-	errAsked   = errors.New("it waits for an answer already")
-	errTooMany = fmt.Errorf("%w: up to %d requests and %d MiB of them wait for an answer at once", primitives.ErrLimit, maxOpen, MaxOpenBytes>>20)
+	errAsked    = errors.New("it waits for an answer already")
+	errUnstored = errors.New("the answer cannot be stored")
+	errTooMany  = fmt.Errorf("%w: up to %d requests and %d MiB of them wait for an answer at once", primitives.ErrLimit, maxOpen, MaxOpenBytes>>20)
 )
 
 // add adds a request if there is room for it.
@@ -88,13 +90,18 @@ func (q *Queries) answerLocked(id string, d runnerscripts.PermissionDecision, do
 	req := runnerscripts.PermissionRequest{ID: id, Options: r.Options}
 	kind, err := permission.Check(req, d)
 	if err == nil {
-		err = q.checkUpdate(r, d)
+		err = errors.Join(q.checkUpdate(r, d), q.checkAlways(r, d))
+	}
+	if err == nil && d.Scope != "" {
+		if serr := q.store(r, kind, d.By); serr != nil {
+			err = fmt.Errorf("%w: %w", errUnstored, serr)
+		}
 	}
 	if err != nil {
 		return nil, d, err
 	}
 	r.cancel()
-	done.ID, done.Kind, done.By = id, kind, d.By
+	done.ID, done.Kind, done.By = id, kind, cmp.Or(d.By, done.By)
 	if q.Rules != nil {
 		d, done.Scope = q.rememberLocked(r.key, req, kind, d, done.Scope)
 	}
@@ -223,8 +230,15 @@ func (r *run) callBack(ctx, waiting context.Context, policy permission.Policy, r
 			r.warn(fmt.Sprintf("a permission request was rejected, because the decision of OnPermission is invalid: %v", invalid))
 		})
 	}
-	if ok {
-		r.decide(ctx, req, d, answered)
+	if !ok {
+		return
+	}
+	err = r.q.respond(ctx, req.ID, d, answered)
+	if errors.Is(err, fs.ErrInvalid) || errors.Is(err, errUnstored) {
+		r.callInReporter(ctx, func() {
+			r.warn(fmt.Sprintf("a permission request was rejected, because the decision of OnPermission cannot be used: %v", err))
+		})
+		r.decide(ctx, req, req.Reject("This program's decision was invalid."), answered)
 	}
 }
 

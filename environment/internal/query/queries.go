@@ -19,6 +19,7 @@ import (
 	"github.com/agentenv-dev/agentenv/environment/internal/kept"
 	"github.com/agentenv-dev/agentenv/environment/internal/script"
 	"github.com/agentenv-dev/agentenv/gateway"
+	"github.com/agentenv-dev/agentenv/internal/answers"
 	"github.com/agentenv-dev/agentenv/internal/audit"
 	"github.com/agentenv-dev/agentenv/internal/permission"
 	rules "github.com/agentenv-dev/agentenv/permission"
@@ -51,9 +52,11 @@ type Config struct {
 	// the decisions.
 	Rules, Names *rules.Policy
 	Audit        *audit.Log
-	Meter        *gateway.Meter
-	Gate         *gate.Gate
-	Kept         *kept.Log
+	// Answers is where answers of the scope always hold; without a Project none do.
+	Answers answers.Place
+	Meter   *gateway.Meter
+	Gate    *gate.Gate
+	Kept    *kept.Log
 	// Prepare prepares the session for the query with an ID, and returns how well a conversation was restored.
 	Prepare func(ctx context.Context, id string) (runnerscripts.SetupData, error)
 	// CheckAwake returns an error if the sandbox is paused.

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"io/fs"
 
+	"github.com/agentenv-dev/agentenv/internal/answers"
 	"github.com/agentenv-dev/agentenv/internal/audit"
+	"github.com/agentenv-dev/agentenv/internal/eventlog"
 	rules "github.com/agentenv-dev/agentenv/permission"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -49,14 +51,70 @@ func (q *Queries) judge(ev runnerscripts.Event, open *openRequest) *verdict {
 		v.Reason, v.Rule = runnerscripts.ReasonRule, d.Rule
 	case d.Effect != rules.Ask:
 		v.Reason = runnerscripts.ReasonMode
+	case d.Question || open.key == "":
+		open.key = ""
+		return nil
 	default:
-		effect, known := q.remembered(open.key)
-		if !known || d.Question {
-			return nil
-		}
-		v.effect, v.message, v.Reason, v.Scope = effect, "Denied for this session.", runnerscripts.ReasonSession, runnerscripts.ScopeSession
+		open.key += " " + d.Rule // another rule that asks later is about something else
+		return q.earlier(open.key)
 	}
 	return v
+}
+
+// earlier returns the verdict of an earlier answer; nil if there is none.
+func (q *Queries) earlier(key string) *verdict {
+	v := &verdict{}
+	if effect, known := q.remembered(key); known {
+		v.effect, v.message, v.Reason, v.Scope = effect, "Denied for this session.", runnerscripts.ReasonSession, runnerscripts.ScopeSession
+		return v
+	}
+	if q.Answers.Project == "" {
+		return nil
+	}
+	a, known, err := answers.Find(q.Answers, key)
+	if err != nil {
+		q.events.Log.Warn("a permission request is asked, although it may have been answered for always", eventlog.Error, err)
+	}
+	if !known {
+		return nil
+	}
+	v.effect, v.message, v.Reason, v.Scope, v.By = rules.Deny, "Denied always.", runnerscripts.ReasonAlways, runnerscripts.ScopeAlways, a.By
+	if a.Allow {
+		v.effect = rules.Allow
+	}
+	return v
+}
+
+// KeepsAnswers is as environment.KeepsAnswers describes.
+func (q *Queries) KeepsAnswers() bool { return q.Rules != nil && q.Answers.Project != "" }
+
+// checkAlways returns an error for an answer of the scope always that cannot be stored.
+func (q *Queries) checkAlways(open *openRequest, d runnerscripts.PermissionDecision) error {
+	var why string
+	switch {
+	case d.Scope == "":
+		return nil
+	case d.Scope != runnerscripts.ScopeAlways:
+		why = fmt.Sprintf("there is no %q; leave it out or use %s", d.Scope, runnerscripts.ScopeAlways)
+	case q.Rules == nil:
+		why = "answers are kept with permissions only; add permissions to the configuration"
+	case q.Answers.Project == "":
+		why = "the workspace has no folder or repository for which the answer could hold"
+	case open.key == "":
+		why = "the call is not one that can be answered for another time"
+	case len(d.UpdatedInput) > 0:
+		why = "an answer with updated_input holds once"
+	default:
+		return nil
+	}
+	return fmt.Errorf("%w: scope: %s", fs.ErrInvalid, why)
+}
+
+// store stores an answer of the scope always.
+func (q *Queries) store(open *openRequest, kind runnerscripts.PermissionKind, by string) error {
+	return answers.Add(answers.Answer{
+		Place: q.Answers, Key: open.key, Tool: open.entry.Tool, Call: open.entry.Call, Allow: kind.Allows(), By: by,
+	})
 }
 
 // callOf returns a tool call as the rules know it.
@@ -113,7 +171,8 @@ func (q *Queries) rememberLocked(key string, req runnerscripts.PermissionRequest
 	if scope != "" { // the rules have decided
 		return d, scope
 	}
-	if kind != runnerscripts.AllowAlways && kind != runnerscripts.RejectAlways {
+	always := d.Scope == runnerscripts.ScopeAlways
+	if kind != runnerscripts.AllowAlways && kind != runnerscripts.RejectAlways && !always {
 		return d, runnerscripts.ScopeOnce
 	}
 	once := req.Reject(d.Message)
@@ -121,6 +180,9 @@ func (q *Queries) rememberLocked(key string, req runnerscripts.PermissionRequest
 		once = req.Allow()
 	}
 	once.Message, once.UpdatedInput, once.Interrupt = d.Message, d.UpdatedInput, d.Interrupt
+	if always {
+		return once, runnerscripts.ScopeAlways
+	}
 	if key == "" || len(q.answers) >= maxRemembered || len(d.UpdatedInput) > 0 {
 		return once, runnerscripts.ScopeOnce
 	}
