@@ -130,6 +130,9 @@ type Config struct {
 	// is asked. With them the agent has the mode in which it asks, and an answer for the session
 	// holds for the same call until the environment is closed.
 	Permissions permission.Rules `json:"permissions,omitzero"`
+	// PermissionLimits are further rules, of a program for all its sessions: the stricter decision
+	// counts, see permission.Policy.Narrow.
+	PermissionLimits permission.Rules `json:"-"`
 	// OnPermission answers the agent's permission requests. Use [AllowAll], [RejectAll], or a
 	// function that looks at req.ToolCall and returns req.Allow() or req.Reject(why). Nil
 	// rejects, and so does a decision that the request does not offer; a log event says so. The

@@ -179,6 +179,9 @@ func (e *Environment) fillConfig(to Config) (Config, error) {
 	if to.Permissions.IsZero() {
 		to.Permissions = e.cfg.Permissions
 	}
+	if to.PermissionLimits.IsZero() {
+		to.PermissionLimits = e.cfg.PermissionLimits
+	}
 	if to.OnPermission == nil {
 		to.OnPermission, to.PermissionTimeout = e.cfg.OnPermission, e.cfg.PermissionTimeout
 	}

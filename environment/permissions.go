@@ -15,14 +15,25 @@ import (
 // errUnasked is the reason against a setting with which an agent does not ask.
 var errUnasked = errors.New("what runs without a question cannot be denied by permissions")
 
+// profileRules returns the rules of the profile.
+func (c Config) profileRules() permission.Rules {
+	p := c.Profile.Permissions
+	return permission.Rules{Mode: permission.Mode(p.Mode), Allow: p.Allow, Ask: p.Ask, Deny: p.Deny}
+}
+
+// hasPermissions reports whether rules decide.
+func (c Config) hasPermissions() bool {
+	return !c.Permissions.IsZero() || !c.Profile.Permissions.IsZero() || !c.PermissionLimits.IsZero()
+}
+
 // checkPermissions returns an error for rules that do not parse, and for settings with which the agent
 // would not ask.
 func (c Config) checkPermissions() error {
-	if c.Permissions.IsZero() {
+	if !c.hasPermissions() {
 		return nil
 	}
-	if err := c.Permissions.Check(); err != nil {
-		return fmt.Errorf("permissions: %w", err)
+	if _, err := c.rules(permission.Place{}); err != nil {
+		return err
 	}
 	switch {
 	case c.Agent.PermissionMode != "":
@@ -87,11 +98,31 @@ func (c Config) policies(workspace string) (decide, names *permission.Policy, er
 		place.Servers = append(place.Servers, s.Name)
 	}
 	names, err = permission.New(permission.Rules{}, place)
-	if err == nil && !c.Permissions.IsZero() {
-		decide, err = permission.New(c.Permissions, place)
+	if err == nil && c.hasPermissions() {
+		decide, err = c.rules(place)
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("%w: permissions: %w", ErrConfig, err)
+		return nil, nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	return decide, names, nil
+}
+
+// rules returns the policy of all rules. Those of the profile narrow those of the configuration, or take
+// their place if there are none.
+func (c Config) rules(place permission.Place) (*permission.Policy, error) {
+	first, profile, where := c.Permissions, c.profileRules(), "permissions"
+	if first.IsZero() {
+		first, profile, where = profile, permission.Rules{}, "profile.permissions"
+	}
+	p, err := permission.New(first, place)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", where, err)
+	}
+	if p, err = p.Narrow(profile); err != nil {
+		return nil, fmt.Errorf("profile.permissions: %w", err)
+	}
+	if p, err = p.Narrow(c.PermissionLimits); err != nil {
+		return nil, fmt.Errorf("permission limits: %w", err)
+	}
+	return p, nil
 }

@@ -51,6 +51,7 @@ type Policy struct {
 	mode             Mode
 	place            Place
 	allow, ask, deny []Rule
+	also             *Policy // decides too, and the stricter decision counts; nil for none
 }
 
 // New returns the policy of the rules. Errors are fs.ErrInvalid; those of rules are [*RuleError].
@@ -84,6 +85,25 @@ func New(rules Rules, place Place) (*Policy, error) {
 	return p, nil
 }
 
+// Narrow returns a policy that also has other rules: the stricter of the two decisions counts. Rules with
+// neither a Mode nor Allow decide only about calls that one of them matches. The errors are those of [New].
+func (p *Policy) Narrow(rules Rules) (*Policy, error) {
+	if rules.IsZero() {
+		return p, nil
+	}
+	if rules.Mode == "" && len(rules.Allow) == 0 {
+		rules.Mode = ModeAuto
+	}
+	also, err := New(rules, p.place)
+	if err != nil {
+		return nil, err
+	}
+	also.also = p.also
+	narrow := *p
+	narrow.also = also
+	return &narrow, nil
+}
+
 // Effect is what happens to a tool call.
 type Effect string
 
@@ -112,6 +132,11 @@ func (p *Policy) Decide(call Call) Decision {
 		d := p.judge(a)
 		if i == 0 || d.Effect.over(decided.Effect) || d.Effect == decided.Effect && decided.Rule == "" && d.Rule != "" {
 			decided = d
+		}
+	}
+	if p.also != nil {
+		if d := p.also.Decide(call); d.Effect.over(decided.Effect) {
+			return d
 		}
 	}
 	return decided

@@ -100,7 +100,7 @@ func (c Config) recalled(data json.RawMessage) (Config, error) {
 	if given.PermissionTimeout != 0 {
 		env.PermissionTimeout = given.PermissionTimeout
 	}
-	env.Progress, env.Logger, env.Trust = given.Progress, given.Logger, given.Trust
+	env.Progress, env.Logger, env.Trust, env.PermissionLimits = given.Progress, given.Logger, given.Trust, given.PermissionLimits
 	if given.Runner != "" {
 		env.Runner = given.Runner
 	}
