@@ -128,7 +128,11 @@ type Decision struct {
 // Decide decides about a tool call.
 func (p *Policy) Decide(call Call) Decision {
 	decided := Decision{Effect: Allow, Reason: "there is nothing to decide"}
-	for i, a := range p.actions(call) {
+	actions := p.actions(call)
+	if other := p.serverTool(call.Name); other != "" && other != p.Tool(call) { // two tools have the name
+		actions = append(actions, action{tool: other, innocent: true})
+	}
+	for i, a := range actions {
 		d := p.judge(a)
 		if i == 0 || d.Effect.over(decided.Effect) || d.Effect == decided.Effect && decided.Rule == "" && d.Rule != "" {
 			decided = d
@@ -153,6 +157,8 @@ type action struct {
 	tool  string
 	words []word // of a command
 	path  string // of a file: cleaned; relative if it is below the workspace
+	glob  string // of the files that a search below path reads; empty for path alone
+	moved bool   // the working directory of a command may be another one than the workspace
 	host  string // of a URL
 	// unclear says why it cannot be judged; empty if it can. Then only tool is set.
 	unclear string
@@ -200,7 +206,7 @@ func (p *Policy) judge(a action) Decision {
 		return Decision{Effect: Allow, Reason: "it is harmless"}
 	}
 	for _, r := range p.allow {
-		if r.allows(a) {
+		if r.allows(a, p.place) {
 			return Decision{Effect: Allow, Rule: r.text, Reason: "the rule allow: " + r.text}
 		}
 	}
@@ -208,6 +214,23 @@ func (p *Policy) judge(a action) Decision {
 		return Decision{Effect: Ask, Reason: a.unclear}
 	}
 	return p.byMode(a)
+}
+
+// ofServer reports whether a rule that names a server is about a tool of that server: mcp__a__* is not
+// about the tools of the server a__b.
+func (r Rule) ofServer(tool string, at Place) bool {
+	name, isTool := strings.CutPrefix(tool, "mcp__")
+	server := ""
+	for _, s := range at.Servers {
+		if strings.HasPrefix(name, s+"__") && len(s) > len(server) {
+			server = s
+		}
+	}
+	literal, _, _ := strings.Cut(strings.TrimPrefix(r.tool, "mcp__"), "*")
+	if !isTool || server == "" || !strings.Contains(literal, "__") {
+		return true
+	}
+	return strings.HasPrefix(literal, server+"__")
 }
 
 // byMode decides about an action that no rule matches.
@@ -237,6 +260,8 @@ func (r Rule) restricts(a action, at Place) certainty {
 		return restrictsCommand(r.arg, a.words)
 	case r.tool == Fetch && matchHost(r.arg, a.host), r.tool != Fetch && matchPath(r.arg, a.path):
 		return yes
+	case r.tool != Fetch && a.glob != "" && overlaps(r.arg, a.glob):
+		return maybe
 	case r.tool != Fetch && matchPath(strings.ToLower(r.arg), strings.ToLower(a.path)): // the same file for some file systems
 		return maybe
 	}
@@ -254,6 +279,8 @@ func (r Rule) mentioned(a action, at Place) certainty {
 		return maybe
 	case r.arg == "":
 		return no
+	case r.tool != Fetch && r.mayName(a, at):
+		return maybe
 	}
 	for _, w := range a.words {
 		for _, token := range w.tokens() {
@@ -274,9 +301,9 @@ func (r Rule) mentioned(a action, at Place) certainty {
 
 // allows reports whether an allow rule certainly matches an action. Without an argument it allows
 // also what cannot be judged, unless a rule denies or asks; see Policy.judge.
-func (r Rule) allows(a action) bool {
+func (r Rule) allows(a action, at Place) bool {
 	switch {
-	case !r.covers(a.tool):
+	case !r.covers(a.tool), !r.ofServer(a.tool, at):
 		return false
 	case r.arg == "":
 		return true
