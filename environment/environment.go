@@ -2,6 +2,7 @@ package environment
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -111,7 +112,13 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 		Failed: func(err error) { log.Warn(err.Error()) },
 	}
 	meter := gateway.NewMeter(cfg.Budget, cfg.Used.Add(from.used))
-	opened, err := gate.Open(ctx, p, cfg.gateConfig(from, meter, audited))
+	var queries atomic.Pointer[query.Queries]
+	opened, err := gate.Open(ctx, p, cfg.gateConfig(from, meter, audited, func(ctx context.Context, tool string, input json.RawMessage) string {
+		if q := queries.Load(); q != nil {
+			return q.Hold(ctx, tool, input)
+		}
+		return "The environment is not ready."
+	}))
 	if err != nil {
 		return nil, err
 	}
@@ -128,12 +135,14 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 		Scripts: e.scripts, Profile: cfg.Profile, Raw: cfg.Raw, Meter: meter, Gate: opened, Kept: from.log, Attached: from.placed,
 		Session: runnerscripts.Session{
 			Protocol: runnerscripts.Protocol, SessionID: cfg.SessionID, Agent: cfg.Agent, Launch: launch(cfg.Agent.Name, p), Paths: p.Paths(), Gateway: opened.At,
+			Judged: policy != nil, Asks: asksOf(policy),
 		},
 		Permissions: permission.Policy{On: cfg.OnPermission, Timeout: cfg.PermissionTimeout},
 		Rules:       policy, Names: names, Audit: audited, Answers: cfg.answersOf(from, p),
 		Prepare: e.prepareFor, CheckAwake: e.checkNotPaused, OutOfMemory: e.outOfMemory,
 		Grace: runnerscripts.DefaultInterruptGrace, Margin: query.KillMargin,
 	})
+	queries.Store(e.queries)
 	if from.placed {
 		e.base.read = func(ctx context.Context) error { return e.base.readFrom(ctx, p, from) }
 		return e, nil

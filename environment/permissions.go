@@ -10,6 +10,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/answers"
 	"github.com/agentenv-dev/agentenv/permission"
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
 // errUnasked is the reason against a setting with which an agent does not ask.
@@ -125,4 +126,14 @@ func (c Config) rules(place permission.Place) (*permission.Policy, error) {
 		return nil, fmt.Errorf("permission limits: %w", err)
 	}
 	return p, nil
+}
+
+// asksOf returns the tools about whose calls the agent must always ask.
+func asksOf(policy *permission.Policy) (tools []string) {
+	for _, tool := range []string{runnerscripts.AsksBash, runnerscripts.AsksRead} {
+		if policy != nil && policy.Restricts(tool) {
+			tools = append(tools, tool)
+		}
+	}
+	return tools
 }

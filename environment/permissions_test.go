@@ -132,14 +132,15 @@ func TestPermissionsRefuseWhatDoesNotAsk(t *testing.T) {
 		cfg  Config
 		says string
 	}{
-		"a mode of the agent":   {Config{Agent: Agent{Name: "script", PermissionMode: "bypassPermissions"}, Permissions: rules}, "agent.permission_mode"},
-		"a mode of the profile": {Config{Agent: Agent{Name: "script"}, Profile: Profile{PermissionMode: "plan"}, Permissions: rules}, "profile.permission_mode"},
-		"tools without asking":  {Config{Agent: Agent{Name: "script"}, Profile: Profile{AllowedTools: []string{"Edit"}}, Permissions: rules}, "profile.allowed_tools"},
-		"a trusted workspace":   {Config{Agent: Agent{Name: "script", TrustWorkspace: true}, Permissions: rules}, "agent.trust_workspace"},
-		"a malformed rule":      {Config{Agent: Agent{Name: "script"}, Permissions: permission.Rules{Allow: []string{"Bash("}}}, "permissions: allow[0]: rule"},
-		"a rule of a profile":   {Config{Agent: Agent{Name: "script"}, Profile: profileDenying("Bash(")}, "profile.permissions: deny[0]: rule"},
-		"a mode beside limits":  {Config{Agent: Agent{Name: "script", PermissionMode: "plan"}, PermissionLimits: rules}, "agent.permission_mode"},
-		"a mode and a profile":  {Config{Agent: Agent{Name: "script", PermissionMode: "plan"}, Profile: profileDenying("Bash")}, "agent.permission_mode"},
+		"a mode of the agent":        {Config{Agent: Agent{Name: "script", PermissionMode: "bypassPermissions"}, Permissions: rules}, "agent.permission_mode"},
+		"a mode of the profile":      {Config{Agent: Agent{Name: "script"}, Profile: Profile{PermissionMode: "plan"}, Permissions: rules}, "profile.permission_mode"},
+		"tools without asking":       {Config{Agent: Agent{Name: "script"}, Profile: Profile{AllowedTools: []string{"Edit"}}, Permissions: rules}, "profile.allowed_tools"},
+		"a trusted workspace":        {Config{Agent: Agent{Name: "script", TrustWorkspace: true}, Permissions: rules}, "agent.trust_workspace"},
+		"a malformed rule":           {Config{Agent: Agent{Name: "script"}, Permissions: permission.Rules{Allow: []string{"Bash("}}}, "permissions: allow[0]: rule"},
+		"an agent that asks nothing": {Config{Agent: Agent{Name: "command", Command: []string{"x"}}, Permissions: rules}, "give credentials"},
+		"a rule of a profile":        {Config{Agent: Agent{Name: "script"}, Profile: profileDenying("Bash(")}, "profile.permissions: deny[0]: rule"},
+		"a mode beside limits":       {Config{Agent: Agent{Name: "script", PermissionMode: "plan"}, PermissionLimits: rules}, "agent.permission_mode"},
+		"a mode and a profile":       {Config{Agent: Agent{Name: "script", PermissionMode: "plan"}, Profile: profileDenying("Bash")}, "agent.permission_mode"},
 	} {
 		if err := c.cfg.check(); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", name, err)

@@ -19,6 +19,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -105,6 +106,9 @@ type Config struct {
 	// called from several goroutines. Nil ignores it.
 	OnRefused func(host, reason string)
 	OnKey     func(upstream, method, path string)
+	// Hold judges the tool calls in the answers of models, before the agent gets them: a text refuses a
+	// call and takes its place. It may wait, until ctx is done. Nil passes all calls.
+	Hold func(ctx context.Context, tool string, input json.RawMessage) (refusal string)
 	// Places maps paths of the sandbox to placeholders in a recording, so that a sandbox with
 	// other paths can replay it.
 	Places map[string]string

@@ -104,6 +104,18 @@ func (p *Policy) Narrow(rules Rules) (*Policy, error) {
 	return &narrow, nil
 }
 
+// Restricts reports whether a rule may deny or ask about a call of a portable tool.
+func (p *Policy) Restricts(tool string) bool {
+	for _, list := range [][]Rule{p.deny, p.ask} {
+		for _, r := range list {
+			if r.covers(tool) || tool == Bash && (r.tool == Read || r.tool == Write || r.tool == Fetch) {
+				return true
+			}
+		}
+	}
+	return p.also != nil && p.also.Restricts(tool)
+}
+
 // Effect is what happens to a tool call.
 type Effect string
 

@@ -4,6 +4,7 @@ package gate
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -52,7 +53,9 @@ type Config struct {
 	// Wait makes agents wait for the gateway of the next program.
 	Wait bool
 	// Audit gets each use of a key and each refused connection.
-	Audit  *audit.Log
+	Audit *audit.Log
+	// Hold judges the tool calls in the answers of models; nil for none.
+	Hold   func(ctx context.Context, tool string, input json.RawMessage) (refusal string)
 	Logger hclog.Logger // may be nil
 }
 
@@ -82,7 +85,7 @@ func Open(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config) (_
 		}
 	}()
 	to := gateway.Config{
-		Upstreams: map[string]gateway.Upstream{}, Models: cfg.Models, Meter: cfg.Meter, AllowHosts: cfg.AllowHosts, Logger: cfg.Logger,
+		Upstreams: map[string]gateway.Upstream{}, Models: cfg.Models, Meter: cfg.Meter, AllowHosts: cfg.AllowHosts, Hold: cfg.Hold, Logger: cfg.Logger,
 		OnKey: func(name, method, path string) {
 			g.audit.Add(audit.Entry{Event: audit.Credential, Credential: name, Request: method + " " + path})
 		},

@@ -9,6 +9,7 @@ package query
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -103,6 +104,7 @@ type active struct {
 	proc     *script.Process // the process that has the prompt; nil before
 	stop     chan struct{}   // closed when it is interrupted
 	requests openRequests
+	hold     func(ctx context.Context, tool string, input json.RawMessage) (refusal string) // see Queries.Hold
 }
 
 // New returns the queries of an environment. The caller ends them with Close.
