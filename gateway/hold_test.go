@@ -60,7 +60,7 @@ func TestARefusedCallDoesNotReachTheAgent(t *testing.T) {
 				Upstreams: map[string]Upstream{"x": {API: c.api, URL: api.URL + c.base, Key: "a-key-of-the-test"}},
 				Hold: func(_ context.Context, tool string, input json.RawMessage) string {
 					judged = append(judged, tool+" "+string(input))
-					if strings.Contains(string(input), "denied") {
+					if strings.Contains(string(input), "denied") || strings.Contains(string(input), "echo two") {
 						return "The call was refused by a rule."
 					}
 					return ""
@@ -93,6 +93,14 @@ func TestARefusedCallDoesNotReachTheAgent(t *testing.T) {
 			said := strings.Contains(refused, "refused by a rule") && strings.Contains(refused, "tool.") && strings.Contains(refused, c.ended)
 			if strings.Contains(refused, c.call) || strings.Contains(refused, "touch denied") || !said || len(judged) != 1 || !json.Valid([]byte(strings.SplitN(judged[0], " ", 2)[1])) {
 				t.Errorf("refused: judged %q: %s", judged, refused)
+			}
+			// Of two calls the other one stays, and the answer ends as one with a call.
+			both := ask("please two-tools")
+			if !strings.Contains(both, c.call) || !strings.Contains(both, "two.txt") || strings.Contains(both, "echo two") || !strings.Contains(both, "refused by a rule") || len(judged) != 2 {
+				t.Errorf("one of two: judged %q: %s", judged, both)
+			}
+			if c.api == runnerscripts.APIAnthropic && !strings.Contains(both, `"stop_reason":"tool_use"`) || strings.HasSuffix(c.path, "completions") && !strings.Contains(both, `"finish_reason":"tool_calls"`) {
+				t.Errorf("one of two: it ends as if there were none: %s", both)
 			}
 			if plain := ask("please plain-text"); !strings.Contains(plain, "Hello") || len(judged) != 0 {
 				t.Errorf("a text: judged %q: %s", judged, plain)
