@@ -110,6 +110,12 @@ type Config struct {
 	// [Environment.Apply] leave out, in the syntax of primitives.WatchOptions.Ignore: folders of
 	// dependencies, for example. Files under .git are never reported.
 	IgnoreChanges []string `json:"ignore_changes,omitempty"`
+	// Sources are those of the session's first sandbox, if Workspace has others: its files as they are
+	// now. An answer of the scope always holds for their folders and repositories. User is the user of
+	// the session if this program has several: it holds for that user only. [Environment.Move] and
+	// package session set Sources, and package server sets User.
+	Sources []Source `json:"-"`
+	User    string   `json:"-"`
 	// SessionID names the conversation. It should be a UUID, because some agents accept nothing
 	// else. Empty means a new one.
 	SessionID string `json:"session_id,omitempty"`
@@ -134,6 +140,9 @@ type Config struct {
 	// is asked. With them the agent has the mode in which it asks, and an answer for the session
 	// holds for the same call until the environment is closed.
 	Permissions permission.Rules `json:"permissions,omitzero"`
+	// PermissionLimits are further rules, of a program for all its sessions: the stricter decision
+	// counts, see permission.Policy.Narrow.
+	PermissionLimits permission.Rules `json:"-"`
 	// OnPermission answers the agent's permission requests. Use [AllowAll], [RejectAll], or a
 	// function that looks at req.ToolCall and returns req.Allow() or req.Reject(why). Nil
 	// rejects, and so does a decision that the request does not offer; a log event says so. The

@@ -2,6 +2,7 @@ package environment
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"sync"
@@ -17,6 +18,7 @@ import (
 	"github.com/agentenv-dev/agentenv/environment/internal/redact"
 	"github.com/agentenv-dev/agentenv/environment/internal/script"
 	"github.com/agentenv-dev/agentenv/gateway"
+	"github.com/agentenv-dev/agentenv/internal/audit"
 	"github.com/agentenv-dev/agentenv/internal/eventlog"
 	"github.com/agentenv-dev/agentenv/internal/permission"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -98,19 +100,30 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 	if err := errors.Join(cfg.check(), cfg.admit(p)); err != nil {
 		return nil, err
 	}
-	policy, err := cfg.policy(p.Paths().Workspace)
+	policy, names, err := cfg.policies(p.Paths().Workspace)
 	if err != nil {
 		return nil, err
 	}
 	if cfg.SessionID == "" {
 		cfg.SessionID = uuid.NewString()
 	}
+	log := cfg.logOf(p.ID()).With(eventlog.Session, cfg.SessionID)
+	audited := &audit.Log{
+		Session: cfg.SessionID, Sandbox: p.ID(), Hide: redact.New(secretsOfConfig(cfg)).Text,
+		Failed: func(err error) { log.Warn(err.Error()) },
+	}
 	meter := cfg.newMeter(cfg.Used.Add(from.used))
 	tools, err := cfg.tools(ctx, p, meter)
 	if err != nil {
 		return nil, err
 	}
-	opened, err := gate.Open(ctx, p, cfg.gateConfig(from, meter, tools))
+	var queries atomic.Pointer[query.Queries]
+	opened, err := gate.Open(ctx, p, cfg.gateConfig(from, meter, tools, audited, func(ctx context.Context, tool string, input json.RawMessage) string {
+		if q := queries.Load(); q != nil {
+			return q.Hold(ctx, tool, input)
+		}
+		return "The environment is not ready."
+	}))
 	if err != nil {
 		return nil, err
 	}
@@ -118,7 +131,7 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 	agent, profile := cfg.withAgents(opened.At)
 	e := &Environment{
 		prim: p, cfg: cfg, origin: from, profile: profile, gate: opened, meter: meter, hosts: cfg.Sandbox.AllowHosts,
-		log: cfg.logOf(p.ID()).With(eventlog.Session, cfg.SessionID), most: maxListedContent, setup: make(chan struct{}, 1),
+		log: log, most: maxListedContent, setup: make(chan struct{}, 1),
 	}
 	e.scripts = script.NewHost(script.Config{
 		Sandbox: p, Own: cfg.Scripts.byName(), Runner: cfg.Runner, Env: cfg.Agent.Env, Kept: from.kept, Check: e.checkAgent, Tell: cfg.tell, Probe: probeTimeout,
@@ -128,12 +141,14 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 		Scripts: e.scripts, Profile: profile, Raw: cfg.Raw, Meter: meter, Gate: opened, Kept: from.log, Attached: from.placed,
 		Session: runnerscripts.Session{
 			Protocol: runnerscripts.Protocol, SessionID: cfg.SessionID, Agent: agent, Launch: launch(cfg.Agent.Name, p), Paths: p.Paths(), Gateway: opened.At,
+			Judged: policy != nil, Asks: asksOf(policy),
 		},
 		Permissions: permission.Policy{On: cfg.OnPermission, Timeout: cfg.PermissionTimeout},
-		Rules:       policy,
-		Prepare:     e.prepareFor, CheckAwake: e.checkNotPaused, OutOfMemory: e.outOfMemory,
+		Rules:       policy, Names: names, Audit: audited, Answers: cfg.answersOf(from, p),
+		Prepare: e.prepareFor, CheckAwake: e.checkNotPaused, OutOfMemory: e.outOfMemory,
 		Grace: runnerscripts.DefaultInterruptGrace, Margin: query.KillMargin,
 	})
+	queries.Store(e.queries)
 	if from.placed {
 		e.base.read = func(ctx context.Context) error { return e.base.readFrom(ctx, p, from) }
 		return e, nil

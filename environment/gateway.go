@@ -1,6 +1,8 @@
 package environment
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -8,6 +10,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/environment/internal/gate"
 	"github.com/agentenv-dev/agentenv/gateway"
+	"github.com/agentenv-dev/agentenv/internal/audit"
 	"github.com/agentenv-dev/agentenv/internal/egress"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
@@ -61,6 +64,8 @@ func (c Config) checkGateway() error {
 // does not use it. A file may have them, and get the credentials from elsewhere.
 func (c Config) checkCounted() error {
 	switch uses := len(c.Credentials) > 0 || c.Agent.Name == ""; {
+	case c.holds() && c.Replay == "" && !uses:
+		return fmt.Errorf("%w: permissions: the agent %s asks nothing, so its calls are held at the gateway, which it does not use without credentials; give credentials, as {anthropic: {env: ANTHROPIC_API_KEY}}", ErrConfig, c.Agent.Name)
 	case c.Record != "" && !uses:
 		return fmt.Errorf("%w: record: calls are recorded at the gateway, which an agent without credentials does not use; give credentials, as {anthropic: {env: ANTHROPIC_API_KEY}}", ErrConfig)
 	case (c.Budget.Metered() || c.CountTo.Metered()) && c.Replay == "" && !uses:
@@ -87,11 +92,22 @@ func checkRules(hosts []string) error {
 	return nil
 }
 
+// holds reports whether the gateway holds the agent's tool calls, because the agent has no way to ask.
+func (c Config) holds() bool { return c.Agent.Name == agentCommand && c.hasPermissions() }
+
+// agentCommand is the name of the agent that is a program of the user.
+const agentCommand = "command"
+
 // gateConfig says what the gateway of a sandbox serves. An agent with its own keys does not use it.
-func (c Config) gateConfig(from origin, meter *gateway.Meter, tools AgentTools) gate.Config {
+func (c Config) gateConfig(
+	from origin, meter *gateway.Meter, tools AgentTools, log *audit.Log, hold func(ctx context.Context, tool string, input json.RawMessage) string,
+) gate.Config {
 	g := gate.Config{
 		Models: c.modelPolicy(), Meter: meter, AllowHosts: c.Sandbox.AllowHosts, Coordinator: c.Coordinator, SessionID: c.SessionID,
-		Tools: tools, Before: from.gateway, Wait: from.kept, Logger: c.Logger,
+		Tools: tools, Before: from.gateway, Wait: from.kept, Audit: log, Logger: c.Logger,
+	}
+	if c.holds() {
+		g.Hold = hold
 	}
 	if c.Agent.Name != "" {
 		g.Credentials, g.Record, g.Replay = c.Credentials, c.Record, c.Replay

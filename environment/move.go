@@ -179,6 +179,9 @@ func (e *Environment) fillConfig(to Config) (Config, error) {
 	if to.Permissions.IsZero() {
 		to.Permissions = e.cfg.Permissions
 	}
+	if to.PermissionLimits.IsZero() {
+		to.PermissionLimits = e.cfg.PermissionLimits
+	}
 	if to.OnPermission == nil {
 		to.OnPermission, to.PermissionTimeout = e.cfg.OnPermission, e.cfg.PermissionTimeout
 	}
@@ -191,6 +194,7 @@ func (e *Environment) fillConfig(to Config) (Config, error) {
 	if to.CountTo == nil {
 		to.CountTo = e.cfg.CountTo
 	}
+	to.Sources, to.User = e.cfg.sources(e.origin), cmp.Or(to.User, e.cfg.User)
 	to.Used = e.Used()
 	to.From = cmp.Or(e.prim.Capabilities().Isolation, primitives.IsolationFull) // unknown counts as the strongest
 	return to, nil

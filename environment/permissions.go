@@ -3,21 +3,38 @@ package environment
 import (
 	"errors"
 	"fmt"
+	"net/url"
+	"path/filepath"
+	"strings"
 
+	"github.com/agentenv-dev/agentenv/internal/answers"
 	"github.com/agentenv-dev/agentenv/permission"
+	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
 // errUnasked is the reason against a setting with which an agent does not ask.
 var errUnasked = errors.New("what runs without a question cannot be denied by permissions")
 
+// profileRules returns the rules of the profile.
+func (c Config) profileRules() permission.Rules {
+	p := c.Profile.Permissions
+	return permission.Rules{Mode: permission.Mode(p.Mode), Allow: p.Allow, Ask: p.Ask, Deny: p.Deny}
+}
+
+// hasPermissions reports whether rules decide.
+func (c Config) hasPermissions() bool {
+	return !c.Permissions.IsZero() || !c.Profile.Permissions.IsZero() || !c.PermissionLimits.IsZero()
+}
+
 // checkPermissions returns an error for rules that do not parse, and for settings with which the agent
 // would not ask.
 func (c Config) checkPermissions() error {
-	if c.Permissions.IsZero() {
+	if !c.hasPermissions() {
 		return nil
 	}
-	if err := c.Permissions.Check(); err != nil {
-		return fmt.Errorf("permissions: %w", err)
+	if _, err := c.rules(permission.Place{}); err != nil {
+		return err
 	}
 	switch {
 	case c.Agent.PermissionMode != "":
@@ -32,19 +49,92 @@ func (c Config) checkPermissions() error {
 	return nil
 }
 
-// policy returns the rules for an agent in a workspace; nil for none.
-func (c Config) policy(workspace string) (*permission.Policy, error) {
-	if c.Permissions.IsZero() {
-		return nil, nil
+// sources returns what the session's workspace began with.
+func (c Config) sources(from origin) []Source {
+	switch {
+	case c.Sources != nil:
+		return c.Sources
+	case c.Workspace != nil:
+		return c.Workspace
 	}
+	return from.folders
+}
+
+// answersOf returns where answers of the scope always hold. Without a folder or a repository they would
+// hold in projects that have nothing to do with each other: then its Project is empty.
+func (c Config) answersOf(from origin, p primitives.EnvironmentPrimitive) answers.Place {
+	var project []string
+	if c.Sandbox.Workspace != "" {
+		project = append(project, c.Sandbox.Workspace)
+	}
+	for _, s := range c.sources(from) {
+		switch {
+		case s.Folder != nil:
+			project = append(project, s.Folder.Path)
+		case s.Git != nil:
+			at, err := url.Parse(s.Git.URL)
+			if err != nil || at.Host == "" {
+				project = append(project, s.Git.URL)
+				continue
+			}
+			at.User = nil
+			project = append(project, at.String())
+		}
+	}
+	for i, name := range project {
+		if abs, err := filepath.Abs(name); err == nil && !strings.Contains(name, ":") {
+			project[i] = abs
+		}
+	}
+	return answers.Place{
+		User: c.User, Project: strings.Join(project, " + "), Agent: c.Agent.Name, Isolation: string(p.Capabilities().Isolation),
+	}
+}
+
+// policies returns the rules for an agent in a workspace, nil for none, and a policy without rules that
+// names tools.
+func (c Config) policies(workspace string) (decide, names *permission.Policy, err error) {
 	place := permission.Place{Workspace: workspace}
 	_, profile := c.withAgents(nil)
 	for _, s := range profile.MCPServers {
 		place.Servers = append(place.Servers, s.Name)
 	}
-	p, err := permission.New(c.Permissions, place)
+	names, err = permission.New(permission.Rules{}, place)
+	if err == nil && c.hasPermissions() {
+		decide, err = c.rules(place)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: permissions: %w", ErrConfig, err)
+		return nil, nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	return decide, names, nil
+}
+
+// rules returns the policy of all rules. Those of the profile narrow those of the configuration, or take
+// their place if there are none.
+func (c Config) rules(place permission.Place) (*permission.Policy, error) {
+	first, profile, where := c.Permissions, c.profileRules(), "permissions"
+	if first.IsZero() {
+		first, profile, where = profile, permission.Rules{}, "profile.permissions"
+	}
+	p, err := permission.New(first, place)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", where, err)
+	}
+	if p, err = p.Narrow(profile); err != nil {
+		return nil, fmt.Errorf("profile.permissions: %w", err)
+	}
+	if p, err = p.Narrow(c.PermissionLimits); err != nil {
+		return nil, fmt.Errorf("permission limits: %w", err)
 	}
 	return p, nil
+}
+
+// asksOf returns the tools about whose calls the agent must always ask.
+func asksOf(policy *permission.Policy) (tools []string) {
+	for _, tool := range []string{runnerscripts.AsksBash, runnerscripts.AsksRead} {
+		if policy != nil && policy.Restricts(tool) {
+			tools = append(tools, tool)
+		}
+	}
+	return tools
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -130,11 +132,15 @@ func TestPermissionsRefuseWhatDoesNotAsk(t *testing.T) {
 		cfg  Config
 		says string
 	}{
-		"a mode of the agent":   {Config{Agent: Agent{Name: "script", PermissionMode: "bypassPermissions"}, Permissions: rules}, "agent.permission_mode"},
-		"a mode of the profile": {Config{Agent: Agent{Name: "script"}, Profile: Profile{PermissionMode: "plan"}, Permissions: rules}, "profile.permission_mode"},
-		"tools without asking":  {Config{Agent: Agent{Name: "script"}, Profile: Profile{AllowedTools: []string{"Edit"}}, Permissions: rules}, "profile.allowed_tools"},
-		"a trusted workspace":   {Config{Agent: Agent{Name: "script", TrustWorkspace: true}, Permissions: rules}, "agent.trust_workspace"},
-		"a malformed rule":      {Config{Agent: Agent{Name: "script"}, Permissions: permission.Rules{Allow: []string{"Bash("}}}, "permissions: allow[0]: rule"},
+		"a mode of the agent":        {Config{Agent: Agent{Name: "script", PermissionMode: "bypassPermissions"}, Permissions: rules}, "agent.permission_mode"},
+		"a mode of the profile":      {Config{Agent: Agent{Name: "script"}, Profile: Profile{PermissionMode: "plan"}, Permissions: rules}, "profile.permission_mode"},
+		"tools without asking":       {Config{Agent: Agent{Name: "script"}, Profile: Profile{AllowedTools: []string{"Edit"}}, Permissions: rules}, "profile.allowed_tools"},
+		"a trusted workspace":        {Config{Agent: Agent{Name: "script", TrustWorkspace: true}, Permissions: rules}, "agent.trust_workspace"},
+		"a malformed rule":           {Config{Agent: Agent{Name: "script"}, Permissions: permission.Rules{Allow: []string{"Bash("}}}, "permissions: allow[0]: rule"},
+		"an agent that asks nothing": {Config{Agent: Agent{Name: "command", Command: []string{"x"}}, Permissions: rules}, "give credentials"},
+		"a rule of a profile":        {Config{Agent: Agent{Name: "script"}, Profile: profileDenying("Bash(")}, "profile.permissions: deny[0]: rule"},
+		"a mode beside limits":       {Config{Agent: Agent{Name: "script", PermissionMode: "plan"}, PermissionLimits: rules}, "agent.permission_mode"},
+		"a mode and a profile":       {Config{Agent: Agent{Name: "script", PermissionMode: "plan"}, Profile: profileDenying("Bash")}, "agent.permission_mode"},
 	} {
 		if err := c.cfg.check(); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", name, err)
@@ -158,6 +164,40 @@ func TestAConfigurationHasPermissions(t *testing.T) {
 	for _, bad := range []string{"permissions: {deny: ['Bash(git']}", "permissions: {mode: yolo}", "permissions: {denny: []}"} {
 		if _, err := ParseConfig([]byte(bad)); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "permissions") {
 			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
+
+func profileDenying(rule string) Profile {
+	return Profile{Permissions: runnerscripts.ProfilePermissions{Deny: []string{rule}}}
+}
+
+// The rules of a profile and of the program narrow those of the configuration.
+func TestAProfileNarrowsPermissions(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "p.yaml")
+	if err := os.WriteFile(file, []byte("permissions: {allow: ['Bash(touch *)'], deny: ['Bash(touch b)']}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	profile, err := LoadProfile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, row := range map[string]struct {
+		rules, limits permission.Rules
+		want          []string
+	}{
+		"alone":                 {want: []string{"allow_once rule once Bash(touch *)", "reject_once rule once Bash(touch b)", "allow_once rule once Bash(touch *)"}},
+		"with a configuration":  {rules: permission.Rules{Allow: []string{"Bash(touch a)", "Bash(touch b)"}}, want: []string{"allow_once rule once Bash(touch a)", "reject_once rule once Bash(touch b)", "reject_once answered once"}},
+		"with limits":           {limits: permission.Rules{Deny: []string{"Bash(touch c)"}}, want: []string{"allow_once rule once Bash(touch *)", "reject_once rule once Bash(touch b)", "reject_once rule once Bash(touch c)"}},
+		"a mode does not widen": {rules: permission.Rules{Mode: permission.ModeAuto}, want: []string{"allow_once mode once", "reject_once rule once Bash(touch b)", "allow_once mode once"}},
+	} {
+		env := create(t, Config{
+			Agent: scenario(t, turn(runs("touch", "a"), runs("touch", "b"), runs("touch", "c"))), Profile: profile,
+			Permissions: row.rules, PermissionLimits: row.limits, OnPermission: RejectAll,
+		})
+		events, err := collect(t.Context(), env, Query{Prompt: "x"})
+		if got := ends(t, events); err != nil || !slices.Equal(got, row.want) {
+			t.Errorf("%s: %q, want %q, %v", name, got, row.want, err)
 		}
 	}
 }

@@ -130,6 +130,10 @@ func (e *Environment) SetModel(ctx context.Context, model string) error {
 	return e.queries.SetModel(ctx, model)
 }
 
+// KeepsAnswers reports whether an answer may have the scope always: with Config.Permissions, in a workspace
+// that began with a folder or a repository.
+func (e *Environment) KeepsAnswers() bool { return e.queries.KeepsAnswers() }
+
 // Respond answers a permission request of the running query by its ID. It is for programs whose
 // Config.OnPermission leaves the answer open, as [AnswerLater] does. Only the first answer
 // counts: for a request that was answered or withdrawn, or never existed, the error is

@@ -20,6 +20,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -103,9 +104,14 @@ type Config struct {
 	AllowHosts []string
 	// Coordinator is the agent coordinator that executors reach; nil for none.
 	Coordinator *Coordination
-	// OnRefused receives a message for the user when the proxy refuses a request. It must
-	// return at once, and may be called from several goroutines.
-	OnRefused func(message string)
+	// OnRefused is called when the proxy refuses a request, and OnKey when the key of an upstream
+	// is added to a request, which has a method and a path. They must return at once, and may be
+	// called from several goroutines. Nil ignores it.
+	OnRefused func(host, reason string)
+	OnKey     func(upstream, method, path string)
+	// Hold judges the tool calls in the answers of models, before the agent gets them: a text refuses a
+	// call and takes its place. It may wait, until ctx is done. Nil passes all calls.
+	Hold func(ctx context.Context, tool string, input json.RawMessage) (refusal string)
 	// Tools is served at ToolsPath to requests with the token, which it does not see: tools of the
 	// host program for the agent. Its requests must end when their contexts do. Nil serves none.
 	Tools http.Handler

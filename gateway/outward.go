@@ -331,7 +331,7 @@ func (o *outward) refuse(w http.ResponseWriter, host, reason string) {
 func (o *outward) audit(host, reason string) {
 	o.gateway.cfg.Logger.Warn("host refused", "host", host, "reason", reason)
 	if tell := o.gateway.cfg.OnRefused; tell != nil {
-		tell(fmt.Sprintf("the sandbox may not reach %s: %s", host, reason))
+		tell(host, reason)
 	}
 }
 

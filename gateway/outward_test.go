@@ -124,7 +124,7 @@ func TestAllowedHostsAreReached(t *testing.T) {
 	host(t, "plain.test", 8080, false, echo)
 	host(t, "secure.test", 443, true, echo)
 	var refused []string
-	_, at := serveConfig(t, Config{AllowHosts: []string{"plain.test", "plain.test:8080", "*.test:443"}, OnRefused: func(m string) { refused = append(refused, m) }})
+	_, at := serveConfig(t, Config{AllowHosts: []string{"plain.test", "plain.test:8080", "*.test:443"}, OnRefused: func(host, why string) { refused = append(refused, host+": "+why) }})
 	client := through(t, at)
 	for address, want := range map[string]string{
 		"http://plain.test/a?b=c%2f": "GET plain.test /a?b=c%2f ",
@@ -155,7 +155,7 @@ func TestARefusalSaysWhatAllowsIt(t *testing.T) {
 	noHost(t, "other.test", 80)
 	noHost(t, "plain.test", 25)
 	told := make(chan string, 16)
-	_, at := serveConfig(t, Config{AllowHosts: []string{"plain.test"}, OnRefused: func(m string) { told <- m }})
+	_, at := serveConfig(t, Config{AllowHosts: []string{"plain.test"}, OnRefused: func(host, why string) { told <- host + ": " + why }})
 	for target, rule := range map[string]string{"other.test:443": `"other.test"`, "plain.test:25": `"plain.test:25"`, "sub.plain.test:443": `"sub.plain.test"`} {
 		status, reason, _, _ := connect(t, at, target, basic(at.Token))
 		if status != 403 || !strings.Contains(reason, "add "+rule+" to sandbox.allow_hosts") {
@@ -285,7 +285,7 @@ func TestATunnelIsForTLSToItsHost(t *testing.T) {
 	}()
 	defer egress.AddTestHost(egress.Target{Host: "secure.test", Port: 443}, l.Addr().String())()
 	told := make(chan string, 16)
-	g, at := serveConfig(t, Config{AllowHosts: []string{"secure.test"}, OnRefused: func(m string) { told <- m }})
+	g, at := serveConfig(t, Config{AllowHosts: []string{"secure.test"}, OnRefused: func(host, why string) { told <- host + ": " + why }})
 	open := func() (net.Conn, *bufio.Reader) {
 		t.Helper()
 		status, reason, conn, r := connect(t, at, "secure.test:443", basic(at.Token))

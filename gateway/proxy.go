@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/gateway/internal/hold"
 	"github.com/agentenv-dev/agentenv/internal/secret"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -80,7 +81,7 @@ func (g *Gateway) proxy(name string, up Upstream, through *calls) (http.Handler,
 	}
 	logger := g.cfg.Logger.With("upstream", name)
 	forward := &httputil.ReverseProxy{
-		Transport:     sender{through, g.sender(up, base)},
+		Transport:     sender{through, g.sender(name, up, base)},
 		FlushInterval: -1, // do not buffer event streams
 		ErrorLog:      g.cfg.Logger.StandardLogger(nil),
 		Rewrite: func(p *httputil.ProxyRequest) {
@@ -91,7 +92,11 @@ func (g *Gateway) proxy(name string, up Upstream, through *calls) (http.Handler,
 		},
 		ModifyResponse: func(resp *http.Response) error {
 			through.count(up, resp)
-			return up.inspect(resp)
+			if err := up.inspect(resp); err != nil {
+				return err
+			}
+			g.hold(up, resp)
+			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {
 			if r.Context().Err() != nil {
@@ -218,6 +223,20 @@ func (u Upstream) inspect(resp *http.Response) error {
 	resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(data)), int64(len(data))
 	resp.Header.Set("Content-Length", strconv.Itoa(len(data)))
 	return nil
+}
+
+// hold holds the tool calls in an answer.
+func (g *Gateway) hold(up Upstream, resp *http.Response) {
+	call, ok := resp.Request.Context().Value(modelCallKey{}).(*modelCall)
+	if g.cfg.Hold == nil || !ok || !call.counts || resp.StatusCode >= 300 {
+		return
+	}
+	ctx := resp.Request.Context()
+	resp.Body = hold.Answer(up.API, resp.Request.URL.Path, resp.Header.Get("Content-Type"), resp.Body, func(tool string, input json.RawMessage) string {
+		return g.cfg.Hold(ctx, tool, input)
+	})
+	resp.ContentLength = -1
+	resp.Header.Del("Content-Length")
 }
 
 // body limits the time between two parts of a request body, and of the whole.

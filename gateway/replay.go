@@ -74,13 +74,16 @@ func (g *Gateway) formOf(ctx context.Context, body []byte, of func([]byte) strin
 
 // sender returns the function that sends calls to an upstream's API or answers them from a
 // recording.
-func (g *Gateway) sender(up Upstream, base *url.URL) replay.Send {
+func (g *Gateway) sender(name string, up Upstream, base *url.URL) replay.Send {
 	return func(r *http.Request) (*http.Response, error) {
 		var body []byte
 		if call, ok := r.Context().Value(modelCallKey{}).(*modelCall); ok {
 			body = call.Body
 		}
 		path := strings.TrimPrefix(r.URL.Path, strings.TrimSuffix(base.Path, "/"))
+		if g.player == nil && g.cfg.OnKey != nil {
+			g.cfg.OnKey(name, r.Method, path)
+		}
 		switch {
 		case g.player != nil:
 			form, err := g.formOf(r.Context(), body, g.player.Form)

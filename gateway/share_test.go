@@ -133,7 +133,7 @@ func TestARecordedCallIsReadByTurns(t *testing.T) {
 		cancel()
 		call := &modelCall{Passed: policy.Passed{Call: policy.Call{Body: make([]byte, quickBody+1)}}}
 		r := httptest.NewRequestWithContext(context.WithValue(ctx, modelCallKey{}, call), "POST", "/v1/messages", nil)
-		if _, err := g.sender(Upstream{API: "anthropic"}, &url.URL{})(r); !errors.Is(err, context.Canceled) {
+		if _, err := g.sender("x", Upstream{API: "anthropic"}, &url.URL{})(r); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -59,15 +59,7 @@ func (p *Policy) Tool(call Call) string {
 		server, tool, _ := strings.Cut(name, "/")
 		return "mcp__" + server + "__" + tool
 	}
-	of, longest := "", ""
-	for _, server := range p.place.Servers {
-		for _, prefix := range []string{"mcp_" + server + "_", server + "__", server + "_"} { // Gemini CLI, OpenCode
-			if tool, ok := strings.CutPrefix(name, prefix); ok && tool != "" && len(server) > len(longest) {
-				of, longest = "mcp__"+server+"__"+tool, server
-			}
-		}
-	}
-	if of != "" {
+	if of := p.serverTool(name); of != "" {
 		return of
 	}
 	if tool, ok := kinds[call.Kind]; ok {
@@ -77,6 +69,20 @@ func (p *Policy) Tool(call Call) string {
 		return "other"
 	}
 	return name
+}
+
+// serverTool returns the portable name of a tool of an MCP server that an agent names together with
+// the server; empty if it is none.
+func (p *Policy) serverTool(name string) string {
+	of, longest := "", ""
+	for _, server := range p.place.Servers {
+		for _, prefix := range []string{"mcp_" + server + "_", server + "__", server + "_"} { // Gemini CLI, OpenCode
+			if tool, ok := strings.CutPrefix(name, prefix); ok && tool != "" && len(server) > len(longest) {
+				of, longest = "mcp__"+server+"__"+tool, server
+			}
+		}
+	}
+	return of
 }
 
 // input has the fields of the inputs of the agents' tools.
@@ -92,7 +98,12 @@ type input struct {
 	NotebookPath string          `json:"notebook_path"`
 	AbsolutePath string          `json:"absolute_path"`
 	Path         string          `json:"path"`
-	Changes      []struct {
+	// Those of tools that search.
+	Pattern json.RawMessage `json:"pattern"`
+	Glob    json.RawMessage `json:"glob"`
+	Include json.RawMessage `json:"include"`
+	Paths   json.RawMessage `json:"paths"`
+	Changes []struct {
 		Path string `json:"path"`
 		Kind struct {
 			Move string `json:"move_path"`
@@ -127,6 +138,30 @@ func (p *Policy) actions(call Call) []action {
 	return p.files(tool, call, in)
 }
 
+// Subject describes what a call does, in one line: its command, its files, its host, or else its input.
+func (p *Policy) Subject(call Call) string {
+	var in input
+	_ = json.Unmarshal(call.Input, &in) // then it is described by its input
+	tool := p.Tool(call)
+	var all []string
+	for _, a := range p.actions(call) {
+		if a.path != "" || a.host != "" {
+			all = append(all, a.path+a.host)
+		}
+	}
+	var command string
+	raw := append(in.Command, in.Cmd...)
+	switch {
+	case tool == Bash && json.Unmarshal(raw, &command) == nil:
+		return command
+	case tool == Bash && len(raw) > 0:
+		return string(raw)
+	case len(all) > 0 && tool != Bash:
+		return strings.Join(all, " ")
+	}
+	return string(call.Input)
+}
+
 // Key identifies the calls that are the same to a user who answers for all of them: those of one
 // command, file, host or tool of a server, or with one input. It is short, and empty for a call that
 // does not say what it does.
@@ -137,12 +172,12 @@ func (p *Policy) Key(call Call) string {
 	_ = json.Unmarshal(call.Input, &in) // then the call is unclear
 	judged := true
 	for _, a := range p.actions(call) {
-		parts = append(parts, a.path, a.host)
+		parts = append(parts, a.path, a.host, a.glob)
 		judged = judged && a.unclear == ""
 	}
 	switch {
 	case tool == Bash && len(in.Command)+len(in.Cmd) > 0:
-		parts = []string{tool, string(in.Command), string(in.Cmd), first(in.Cwd, in.Workdir, in.Directory, in.DirPath)}
+		parts = []string{tool, commandKey(call.Input)}
 	case !judged, tool != Write && tool != Read && tool != Fetch && !strings.HasPrefix(tool, "mcp__"):
 		if len(call.Input)+len(call.Paths) == 0 {
 			return ""
@@ -154,6 +189,22 @@ func (p *Policy) Key(call Call) string {
 		panic(fmt.Sprintf("texts are no JSON: %v", err)) // cannot happen
 	}
 	return fmt.Sprintf("%x", sha256.Sum256(text))
+}
+
+// commandKey returns the input of a call of a shell without the fields that change nothing.
+func commandKey(raw json.RawMessage) string {
+	var fields map[string]any
+	if json.Unmarshal(raw, &fields) != nil {
+		return string(raw)
+	}
+	for _, name := range []string{"description", "timeout", "timeout_ms", "yield_time_ms", "max_output_tokens"} {
+		delete(fields, name)
+	}
+	key, err := json.Marshal(fields) // in the order of the names
+	if err != nil {
+		return string(raw)
+	}
+	return string(key)
 }
 
 // ambiguous reports whether the agent and this package could read different values: encoding/json
@@ -218,8 +269,8 @@ func (p *Policy) files(tool string, call Call, in input) []action {
 			paths = append(paths, f)
 		}
 	}
-	if len(paths) == 0 && tool == Read && (call.Name == "Glob" || call.Name == "Grep" || call.Name == "glob" || call.Name == "grep") {
-		paths = []string{"."} // they search the workspace unless they name a folder
+	if sought, searches := searchers[call.Name]; searches {
+		return p.search(append(paths, in.DirPath), in, sought)
 	}
 	if len(paths) == 0 {
 		return []action{{tool: tool, unclear: "it does not say which file"}}
@@ -234,6 +285,77 @@ func (p *Policy) files(tool string, call Call, in input) []action {
 		all = append(all, action{tool: tool, path: clean})
 	}
 	return all
+}
+
+// searchers are tools that search folders, with the fields that say which files they read.
+var searchers = map[string]func(input) []json.RawMessage{
+	"Glob": byPattern, "glob": byPattern, "Grep": byFilter, "grep": byFilter, "search_file_content": byFilter, "grep_search": byFilter,
+	"read_many_files": func(in input) []json.RawMessage { return []json.RawMessage{in.Include, in.Paths} },
+	"LS":              func(input) []json.RawMessage { return nil },
+	"list":            func(input) []json.RawMessage { return nil },
+	"list_directory":  func(input) []json.RawMessage { return nil },
+}
+
+func byPattern(in input) []json.RawMessage { return []json.RawMessage{in.Pattern} }
+
+func byFilter(in input) []json.RawMessage { return []json.RawMessage{in.Glob, in.Include} }
+
+// search returns what a tool does that searches folders, the workspace if it names none.
+func (p *Policy) search(folders []string, in input, sought func(input) []json.RawMessage) []action {
+	folders = slices.DeleteFunc(folders, func(f string) bool { return f == "" })
+	if len(folders) == 0 {
+		folders = []string{"."}
+	}
+	var patterns []string
+	for _, raw := range sought(in) {
+		var one string
+		var list []string
+		switch {
+		case len(raw) == 0:
+		case json.Unmarshal(raw, &one) == nil && one != "":
+			patterns = append(patterns, one)
+		case json.Unmarshal(raw, &list) == nil:
+			patterns = append(patterns, list...)
+		default:
+			return []action{{tool: Read, unclear: "the files that it reads cannot be told"}}
+		}
+	}
+	if len(patterns) == 0 {
+		patterns = []string{"**"}
+	}
+	var all []action
+	for _, folder := range folders {
+		base, ok := p.place.clean(in.Cwd, folder)
+		if !ok {
+			return []action{{tool: Read, unclear: "the path cannot be judged"}}
+		}
+		for _, pattern := range patterns {
+			all = append(all, p.sought(base, folder, pattern))
+		}
+	}
+	return all
+}
+
+// sought returns what it means to look for the files of a pattern below a folder, whose clean path is
+// base.
+func (p *Policy) sought(base, folder, pattern string) action {
+	joined := pattern
+	if !path.IsAbs(pattern) {
+		joined = path.Join(folder, pattern)
+	}
+	glob, ok := p.place.clean("", joined)
+	switch {
+	case !ok:
+		return action{tool: Read, unclear: "the pattern cannot be judged"}
+	case !strings.ContainsAny(glob, globChars):
+		return action{tool: Read, path: glob}
+	case !strings.Contains(pattern, "/"): // in all folders below
+		glob, _ = p.place.clean("", path.Join(folder, "**", pattern))
+	}
+	if within, _, _ := strings.Cut(glob, "*"); path.IsAbs(glob) != path.IsAbs(base) || escapes(within) {
+		base = glob // it leads out of the folder
+	}
+	return action{tool: Read, path: base, glob: glob}
 }
 
 // clean returns a path without "." and "..", relative if it is below the workspace. dir is the

@@ -11,6 +11,7 @@ import (
 type word struct {
 	text  string
 	known bool
+	glob  string // the pattern of file names that the shell replaces; empty for none
 }
 
 func words(text string) []string { return strings.Fields(text) }

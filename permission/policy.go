@@ -51,6 +51,7 @@ type Policy struct {
 	mode             Mode
 	place            Place
 	allow, ask, deny []Rule
+	also             *Policy // decides too, and the stricter decision counts; nil for none
 }
 
 // New returns the policy of the rules. Errors are fs.ErrInvalid; those of rules are [*RuleError].
@@ -84,6 +85,37 @@ func New(rules Rules, place Place) (*Policy, error) {
 	return p, nil
 }
 
+// Narrow returns a policy that also has other rules: the stricter of the two decisions counts. Rules with
+// neither a Mode nor Allow decide only about calls that one of them matches. The errors are those of [New].
+func (p *Policy) Narrow(rules Rules) (*Policy, error) {
+	if rules.IsZero() {
+		return p, nil
+	}
+	if rules.Mode == "" && len(rules.Allow) == 0 {
+		rules.Mode = ModeAuto
+	}
+	also, err := New(rules, p.place)
+	if err != nil {
+		return nil, err
+	}
+	also.also = p.also
+	narrow := *p
+	narrow.also = also
+	return &narrow, nil
+}
+
+// Restricts reports whether a rule may deny or ask about a call of a portable tool.
+func (p *Policy) Restricts(tool string) bool {
+	for _, list := range [][]Rule{p.deny, p.ask} {
+		for _, r := range list {
+			if r.covers(tool) || tool == Bash && (r.tool == Read || r.tool == Write || r.tool == Fetch) {
+				return true
+			}
+		}
+	}
+	return p.also != nil && p.also.Restricts(tool)
+}
+
 // Effect is what happens to a tool call.
 type Effect string
 
@@ -108,10 +140,19 @@ type Decision struct {
 // Decide decides about a tool call.
 func (p *Policy) Decide(call Call) Decision {
 	decided := Decision{Effect: Allow, Reason: "there is nothing to decide"}
-	for i, a := range p.actions(call) {
+	actions := p.actions(call)
+	if other := p.serverTool(call.Name); other != "" && other != p.Tool(call) { // two tools have the name
+		actions = append(actions, action{tool: other, innocent: true})
+	}
+	for i, a := range actions {
 		d := p.judge(a)
 		if i == 0 || d.Effect.over(decided.Effect) || d.Effect == decided.Effect && decided.Rule == "" && d.Rule != "" {
 			decided = d
+		}
+	}
+	if p.also != nil {
+		if d := p.also.Decide(call); d.Effect.over(decided.Effect) {
+			return d
 		}
 	}
 	return decided
@@ -128,6 +169,8 @@ type action struct {
 	tool  string
 	words []word // of a command
 	path  string // of a file: cleaned; relative if it is below the workspace
+	glob  string // of the files that a search below path reads; empty for path alone
+	moved bool   // the working directory of a command may be another one than the workspace
 	host  string // of a URL
 	// unclear says why it cannot be judged; empty if it can. Then only tool is set.
 	unclear string
@@ -175,7 +218,7 @@ func (p *Policy) judge(a action) Decision {
 		return Decision{Effect: Allow, Reason: "it is harmless"}
 	}
 	for _, r := range p.allow {
-		if r.allows(a) {
+		if r.allows(a, p.place) {
 			return Decision{Effect: Allow, Rule: r.text, Reason: "the rule allow: " + r.text}
 		}
 	}
@@ -183,6 +226,23 @@ func (p *Policy) judge(a action) Decision {
 		return Decision{Effect: Ask, Reason: a.unclear}
 	}
 	return p.byMode(a)
+}
+
+// ofServer reports whether a rule that names a server is about a tool of that server: mcp__a__* is not
+// about the tools of the server a__b.
+func (r Rule) ofServer(tool string, at Place) bool {
+	name, isTool := strings.CutPrefix(tool, "mcp__")
+	server := ""
+	for _, s := range at.Servers {
+		if strings.HasPrefix(name, s+"__") && len(s) > len(server) {
+			server = s
+		}
+	}
+	literal, _, _ := strings.Cut(strings.TrimPrefix(r.tool, "mcp__"), "*")
+	if !isTool || server == "" || !strings.Contains(literal, "__") {
+		return true
+	}
+	return strings.HasPrefix(literal, server+"__")
 }
 
 // byMode decides about an action that no rule matches.
@@ -212,6 +272,8 @@ func (r Rule) restricts(a action, at Place) certainty {
 		return restrictsCommand(r.arg, a.words)
 	case r.tool == Fetch && matchHost(r.arg, a.host), r.tool != Fetch && matchPath(r.arg, a.path):
 		return yes
+	case r.tool != Fetch && a.glob != "" && overlaps(r.arg, a.glob):
+		return maybe
 	case r.tool != Fetch && matchPath(strings.ToLower(r.arg), strings.ToLower(a.path)): // the same file for some file systems
 		return maybe
 	}
@@ -229,6 +291,8 @@ func (r Rule) mentioned(a action, at Place) certainty {
 		return maybe
 	case r.arg == "":
 		return no
+	case r.tool != Fetch && r.mayName(a, at):
+		return maybe
 	}
 	for _, w := range a.words {
 		for _, token := range w.tokens() {
@@ -249,9 +313,9 @@ func (r Rule) mentioned(a action, at Place) certainty {
 
 // allows reports whether an allow rule certainly matches an action. Without an argument it allows
 // also what cannot be judged, unless a rule denies or asks; see Policy.judge.
-func (r Rule) allows(a action) bool {
+func (r Rule) allows(a action, at Place) bool {
 	switch {
-	case !r.covers(a.tool):
+	case !r.covers(a.tool), !r.ofServer(a.tool, at):
 		return false
 	case r.arg == "":
 		return true

@@ -115,6 +115,11 @@ func TestAKeyIsThatOfTheSameCall(t *testing.T) {
 		{call("Bash", "", `{"command":"a","description":"x"}`), call("Bash", "", `{"command":"a","description":"y"}`), true},
 		{call("Bash", "", `{"command":"a $X"}`), call("Bash", "", `{"command":"a $Y"}`), false},
 		{call("Bash", "", `{"command":"a"}`), call("Bash", "", `{"command":"a","cwd":"/tmp"}`), false},
+		{call("Bash", "", `{"command":"a"}`), call("Bash", "", `{"command":"a","dangerouslyDisableSandbox":true}`), false},
+		{call("shell", "", `{"command":["a"]}`), call("shell", "", `{"command":["a"],"with_escalated_permissions":true}`), false},
+		{call("Bash", "", `{"command":"a","timeout":1}`), call("Bash", "", `{"timeout":2,"command":"a"}`), true},
+		{call("Grep", "", `{"pattern":"a"}`), call("Grep", "", `{"pattern":"b"}`), true},
+		{call("Grep", "", `{"pattern":"a"}`), call("Grep", "", `{"pattern":"a","glob":".env"}`), false},
 		{call("Write", "", `{"file_path":"a","content":"1"}`), call("Edit", "", `{"file_path":"/work/ws/a","content":"2"}`), true},
 		{call("Write", "", `{"file_path":"a"}`), call("Write", "", `{"file_path":"b"}`), false},
 		{call("Write", "", `{"file_path":"~a"}`), call("Write", "", `{"file_path":"~b"}`), false},
@@ -303,3 +308,60 @@ func FuzzADeniedCommandIsNeverAllowed(f *testing.F) {
 
 // quotes reports whether a text may put what follows in quotes or a here document.
 func quotes(before string) bool { return strings.ContainsAny(before, "'\"`\\<${(#[") }
+
+// Of two sets of rules the stricter decision counts. Rules without a mode and allow say nothing about other calls.
+func TestRulesThatNarrow(t *testing.T) {
+	for _, row := range []struct {
+		name          string
+		first, narrow Rules
+		want          map[string]Effect
+	}{
+		{
+			"deny and ask alone",
+			Rules{Allow: []string{"Bash(git *)"}},
+			Rules{Deny: []string{"Bash(git push *)"}, Ask: []string{"Bash(git commit *)"}},
+			map[string]Effect{"git push": Deny, "git commit": Ask, "git log": Allow, "make": Ask},
+		},
+		{
+			"with allow",
+			Rules{Allow: []string{"Bash(git *)"}},
+			Rules{Allow: []string{"Bash(git log *)", "Bash(make *)"}},
+			map[string]Effect{"git log": Allow, "git push": Ask, "make": Ask},
+		},
+		{"with a mode", Rules{Mode: ModeAuto}, Rules{Mode: ModeAsk}, map[string]Effect{"make": Ask}},
+		{"a wider mode", Rules{Deny: []string{"Bash(make *)"}}, Rules{Mode: ModeAuto, Allow: []string{"*"}}, map[string]Effect{"make": Deny, "git log": Ask}},
+		{"what cannot be judged", Rules{Mode: ModeAuto}, Rules{Deny: []string{"Bash(git push *)"}}, map[string]Effect{"$X": Ask, "make": Allow}},
+		{"none", Rules{Allow: []string{"Bash(make *)"}}, Rules{}, map[string]Effect{"make": Allow}},
+	} {
+		p, err := New(row.first, Place{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		last, err := p.Narrow(Rules{Deny: []string{"Bash(never *)"}})
+		if err == nil {
+			last, err = last.Narrow(row.narrow)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for command, want := range row.want {
+			call := call("Bash", "", `{"command":"`+command+`"}`)
+			if d := last.Decide(Call{Name: "Bash", Input: json.RawMessage(`{"command":"never"}`)}); d.Effect != Deny {
+				t.Errorf("%s: the second of three: %+v", row.name, d)
+			}
+			narrowed, err := p.Narrow(row.narrow)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := narrowed.Decide(call); d.Effect != want {
+				t.Errorf("%s: %s: %+v, want %s", row.name, command, d, want)
+			}
+			if d := p.Decide(Call{Name: "Bash", Input: json.RawMessage(`{"command":"never"}`)}); d.Effect == Deny {
+				t.Errorf("%s: the first policy has changed: %+v", row.name, d)
+			}
+		}
+	}
+	if _, err := (&Policy{}).Narrow(Rules{Deny: []string{"Bash("}}); err == nil {
+		t.Error("a malformed rule is accepted")
+	}
+}

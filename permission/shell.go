@@ -58,6 +58,7 @@ func (s *script) unclear(why string) {
 func (s *script) innocent(tool string) { s.add(action{tool: tool, innocent: true}) }
 
 func (s *script) add(a action) {
+	a.moved = s.moved || s.dir != ""
 	if len(s.actions) > maxCommands {
 		return // the last action is unclear
 	}
@@ -253,7 +254,9 @@ func (s *script) inner(text string) {
 func wordsOf(list []*syntax.Word) []word {
 	all := make([]word, len(list))
 	for i, w := range list {
-		all[i] = wordOf(w)
+		if all[i] = wordOf(w); !all[i].known {
+			all[i].glob = globOf(w)
+		}
 	}
 	return all
 }

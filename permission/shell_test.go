@@ -79,8 +79,8 @@ func TestCommandsAreJudgedByWhatTheyRun(t *testing.T) {
 		{"cat <<EOF\nhello\nEOF", Allow},
 		{"cat <<< 'hello'", Allow},
 		{"find . -name x", Allow},
-		{"find . -exec cat {} +", Allow},
-		{"git ls-files | xargs cat", Allow},
+		{"find . -exec cat {} +", Ask},
+		{"git ls-files | xargs cat", Ask},
 		{"printf x > src/a", Allow},
 		{"", Ask},
 		{"# nothing", Allow},
@@ -277,6 +277,51 @@ func TestAFolderChoosesTheProgram(t *testing.T) {
 	} {
 		if d := p.Decide(call("Bash", "", c.input)); d.Effect != c.want {
 			t.Errorf("%s: %s, not %s (%s)", c.input, d.Effect, c.want, d.Reason)
+		}
+	}
+}
+
+// What a rule denies may be behind a pattern or a variable, and in the script of another shell.
+func TestFilesAndScriptsThatACommandHides(t *testing.T) {
+	p := newPolicy(t, Rules{
+		Mode: ModeAuto, Deny: []string{"Read(.env)", "Read(secret/**)", "Write(keys/*.pem)", "Bash(git push *)"},
+	})
+	for script, want := range map[string]Effect{
+		"cat .en?":                      Ask,
+		"cat .e*":                       Ask,
+		"cat ./.[e]nv":                  Ask,
+		"cat *":                         Ask,
+		`cat "$F"`:                      Ask,
+		"cat $(ls)":                     Ask,
+		"cat sec*/a":                    Ask,
+		"cat secret/*":                  Ask,
+		"cp x k*/a.pem":                 Ask,
+		"cat .en{v,w}":                  Ask,
+		"cd src && cat ../.env":         Ask,
+		"cd src && cat ../secret/a":     Ask,
+		"cd a && cat b/.env":            Allow,
+		"ls | xargs cat":                Ask,
+		"find . -name x -exec cat {} +": Ask,
+		"cat *.go":                      Allow,
+		"cat src/*":                     Allow,
+		"ls k*/*.go":                    Allow,
+		`echo "$F" *`:                   Allow,
+		"make":                          Allow,
+		"su -c 'git push'":              Deny,
+		"su root -c 'git push'":         Deny,
+		"su - bob --command='git push'": Deny,
+		"runuser -u bob -- git push":    Deny,
+		"fish -c 'git push'":            Deny,
+		"csh -c 'git push'":             Deny,
+		"tcsh -fc 'git push'":           Deny,
+		"script -qc 'git push' f":       Deny,
+		"su -c make":                    Ask,
+		"fish -c make":                  Ask,
+		"su":                            Ask,
+		"fish run.fish":                 Ask,
+	} {
+		if d := p.Decide(bash(t, script)); d.Effect != want {
+			t.Errorf("%s: %s, not %s (%s)", script, d.Effect, want, d.Reason)
 		}
 	}
 }

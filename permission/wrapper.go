@@ -9,6 +9,9 @@ import (
 // shells are programs that run a script.
 var shells = setOf("sh", "bash", "dash", "zsh", "ksh", "ash", "mksh", "rbash")
 
+// foreign are programs that run the script of the option -c in another shell, or as another user.
+var foreign = setOf("fish", "csh", "tcsh", "su", "runuser", "script", "nu", "elvish", "xonsh", "pwsh")
+
 // opaque are commands of the shell that run, or change, what the script does not show.
 var opaque = setOf("source", ".", "trap", "alias", "unalias", "shopt", "set", "enable", "hash", "complete", "compgen", "bind", "mapfile",
 	"readarray", "read", "unset", "let", "getopts", "fc", "history", "ulimit", "umask", "pushd", "popd")
@@ -95,6 +98,9 @@ func (s *script) command(cmd []word) {
 	case shells[name]:
 		s.add(action{tool: Bash, words: cmd, innocent: standard(cmd[0].text)}) // rules about itself can restrict it
 		s.shell(cmd[1:])
+	case foreign[name]:
+		s.add(action{tool: Bash, words: cmd})
+		s.foreign(cmd[1:])
 	case cmd[0].text == "eval":
 		s.add(action{tool: Bash, words: cmd, innocent: true})
 		s.eval(cmd[1:])
@@ -152,6 +158,26 @@ func (s *script) shell(args []word) {
 	s.unclear("a shell runs a script that is not shown")
 }
 
+// foreign judges what may be the script of a program of foreign, as if Bash ran it: this finds what a rule
+// denies. The rest is unclear.
+func (s *script) foreign(args []word) {
+	for i, a := range args {
+		text, long := strings.CutPrefix(a.text, "--command=")
+		switch {
+		case !a.known:
+		case long, strings.HasPrefix(a.text, "--session-command="):
+			s.inner(strings.TrimPrefix(text, "--session-command="))
+		case a.text == "--" && i+1 < len(args):
+			s.command(args[i+1:])
+		case i+1 < len(args) && args[i+1].known && (a.text == "--command" || a.text == "--session-command" || shortOption.MatchString(a.text)):
+			s.inner(args[i+1].text)
+		}
+	}
+	s.unclear("its script cannot be judged")
+}
+
+var shortOption = regexp.MustCompile(`^-[A-Za-z]*c$`)
+
 func (s *script) eval(args []word) {
 	texts := make([]string, len(args))
 	for i, a := range args {
@@ -198,7 +224,7 @@ func (s *script) unwrap(name string, w wrapper, args []word) {
 	}
 	args = args[w.skip:]
 	if name == "xargs" {
-		args = append(args[:len(args):len(args)], word{}) // what it reads
+		args = append(args[:len(args):len(args)], word{})
 	}
 	if len(args) > 0 {
 		s.command(args)

@@ -243,8 +243,11 @@ type PermissionResolved struct {
 	Reason string         `json:"reason,omitempty"` // such as ReasonAnswered
 	// Rule is the rule that decided, as in the configuration; empty if none did.
 	Rule string `json:"rule,omitempty"`
-	// Scope says for how long the answer holds, if the host keeps it: ScopeOnce or ScopeSession.
+	// Scope says for how long the answer holds, if the host keeps it: ScopeOnce, ScopeSession or
+	// ScopeAlways.
 	Scope string `json:"scope,omitempty"`
+	// By is the PermissionDecision.By of the answer.
+	By string `json:"by,omitempty"`
 }
 
 // Why a permission request ended.
@@ -253,6 +256,7 @@ const (
 	ReasonRule      = "rule"      // a rule of the configuration decided, which Rule names
 	ReasonMode      = "mode"      // no rule matched, and the mode of the configuration decided
 	ReasonSession   = "session"   // an earlier answer decided, which holds for the session
+	ReasonAlways    = "always"    // an earlier answer decided, which holds always
 	ReasonTimeout   = "timeout"   // it was rejected because no answer came in time
 	ReasonCancelled = "cancelled" // it was withdrawn, or its query ended
 )
@@ -261,6 +265,7 @@ const (
 const (
 	ScopeOnce    = "once"
 	ScopeSession = "session"
+	ScopeAlways  = "always" // in later sessions of the user with the same project and agent
 )
 
 // QueryStarted reports that the agent works on a prompt or, with TypeQueryQueued, that the session

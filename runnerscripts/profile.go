@@ -27,6 +27,9 @@ type Profile struct {
 	// syntax, such as "Bash(git log *)".
 	AllowedTools []string `json:"allowed_tools,omitempty"`
 	DeniedTools  []string `json:"denied_tools,omitempty"`
+	// Permissions are rules for the host, as those of a configuration. If that has some too, the
+	// stricter decision counts. The agent does not see them.
+	Permissions ProfilePermissions `json:"permissions,omitzero"`
 
 	Rules      []Rule         `json:"rules,omitempty"`
 	Skills     []Skill        `json:"skills,omitempty"`
@@ -37,6 +40,19 @@ type Profile struct {
 	Plugins    []Plugin       `json:"plugins,omitempty"`
 	// Files are written into the workspace unless it already has them.
 	Files []WorkspaceFile `json:"files,omitempty"`
+}
+
+// ProfilePermissions are the fields of permission.Rules.
+type ProfilePermissions struct {
+	Mode  string   `json:"mode,omitempty"`
+	Allow []string `json:"allow,omitempty"`
+	Ask   []string `json:"ask,omitempty"`
+	Deny  []string `json:"deny,omitempty"`
+}
+
+// IsZero reports whether nothing is set.
+func (p ProfilePermissions) IsZero() bool {
+	return p.Mode == "" && len(p.Allow)+len(p.Ask)+len(p.Deny) == 0
 }
 
 // Rule is an instruction that the agent always sees, like the text of a CLAUDE.md or AGENTS.md.

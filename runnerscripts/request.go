@@ -31,6 +31,13 @@ type Session struct {
 	Gateway *Gateway `json:"gateway,omitempty"`
 	// Launch is how an agent of the ACP registry starts; nil for other agents.
 	Launch *Launch `json:"launch,omitempty"`
+	// Judged means that the host decides about tool calls by rules: a call must mean the same whatever
+	// came before, such as a change of the working directory.
+	Judged bool `json:"judged,omitempty"`
+	// Asks are the portable tools, AsksBash and AsksRead, about which the host's rules deny or ask
+	// something: the agent must ask about each call, also if it would run without a question. An agent
+	// that cannot do that ignores it.
+	Asks []string `json:"asks,omitempty"`
 }
 
 // ExecutorSession returns the ID that executors know the session by: the one at the coordinator, if
@@ -41,6 +48,12 @@ func (s Session) ExecutorSession() string {
 	}
 	return s.SessionID
 }
+
+// The values of Session.Asks. They are names of package permission.
+const (
+	AsksBash = "Bash"
+	AsksRead = "Read"
+)
 
 // RegistryPrefix begins the names of agents of the ACP registry, as in "acp:goose".
 const RegistryPrefix = "acp:"
@@ -327,6 +340,12 @@ type PermissionDecision struct {
 	UpdatedInput json.RawMessage `json:"updated_input,omitempty"`
 	// Interrupt stops the query after a rejection.
 	Interrupt bool `json:"interrupt,omitempty"`
+	// Scope is ScopeAlways if the answer holds in later sessions too, or empty: then Kind says for how
+	// long it holds.
+	Scope string `json:"scope,omitempty"`
+	// By names the person who decided, for PermissionResolved and the audit log. It is not part of
+	// the JSON: a server names its caller.
+	By string `json:"-"`
 }
 
 // Result is the last line that a script prints.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -52,6 +53,9 @@ type Caller struct {
 	Name string
 	Role Role
 }
+
+// String returns the name, or the role of a caller without one.
+func (c Caller) String() string { return cmp.Or(c.Name, string(c.Role)) }
 
 // ownerKey is the key of a session's metadata with the name of its owner.
 const ownerKey = "owner"

@@ -128,7 +128,7 @@ func (s *Server) acpConnection(r *http.Request) (func(context.Context, acpserver
 	caller := callerOf(r.Context())
 	cfg := acpserver.Config{
 		Name: "agentenv", Title: "agentenv", Version: strings.Trim(sessionapi.Prefix, "/v"),
-		Host: s.cfg.Host, Logger: s.log.Named("acp"), Modes: s.cfg.Modes,
+		Host: s.cfg.Host, Logger: s.log.Named("acp"), Modes: s.cfg.Modes, User: caller.String(),
 		Admit:        func() error { return s.limit(caller) },
 		AdmitServers: func(n int) error { return admitServers(caller, n) },
 		Describe: func(err error) apierror.Error {

@@ -2,12 +2,15 @@ package server_test
 
 import (
 	"bufio"
+	"encoding/json"
 	"net/http"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/internal/sessionapi"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/server"
 )
 
 // follow opens the stream of a session's events and returns its lines.
@@ -93,4 +96,61 @@ func TestAStreamWithoutEventsHasHeartbeats(t *testing.T) {
 	for range 3 {
 		until(t, lines, ":")
 	}
+}
+
+// A resolution names the caller who answered, over each interface, and no client can choose the name.
+func TestAResolutionNamesTheCaller(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	s := newServer(t, func(cfg *server.Config) { cfg.Authenticate = byName })
+	url, _ := listen(t, s)
+	id := create(t, s, `[{"steps":[{"ask":{"run":["true"]}}]}]`, as(server.RoleRunner, "alice")...)
+	lines := follow(t, url, id, as(server.RoleRunner, "alice")...)
+	prompt := func() (request string) {
+		if status, answer := ask(t, s, "POST", sessionapi.SessionPath(id, "prompts"), `{"text":"go"}`); status != http.StatusOK {
+			t.Fatalf("prompt: %d %s", status, answer)
+		}
+		for lines.Scan() {
+			var ev runnerscripts.Event
+			data, ok := strings.CutPrefix(lines.Text(), "data: ")
+			if !ok || json.Unmarshal([]byte(data), &ev) != nil {
+				continue
+			}
+			if v, ok := ev.Value().(*runnerscripts.PermissionRequest); ok {
+				return v.ID
+			}
+		}
+		t.Fatal(lines.Err())
+		return ""
+	}
+	resolved := func(by string) {
+		t.Helper()
+		seen := until(t, lines, "data: {\"seq\":")
+		for !strings.Contains(seen[len(seen)-1], `"permission_resolved"`) {
+			seen = until(t, lines, "data: {\"seq\":")
+		}
+		if last := seen[len(seen)-1]; !strings.Contains(last, `"by":"`+by+`"`) {
+			t.Errorf("it is not by %s: %s", by, last)
+		}
+	}
+	path := sessionapi.SessionPath(id, "permissions") + "/"
+	request := prompt()
+	status, answer := ask(t, s, "POST", path+request, `{"kind":"allow_once","by":"bob"}`, as(server.RoleRunner, "alice")...)
+	fails(t, "a name of the client", status, answer, "invalid", "by")
+	for _, caller := range [][]string{as(server.RoleRunner, "alice"), {"Authorization", "Bearer " + token}} {
+		if status, answer := ask(t, s, "POST", path+request, `{"kind":"allow_once"}`, caller...); status != http.StatusNoContent {
+			t.Fatalf("answer: %d %s", status, answer)
+		}
+		if strings.Contains(caller[1], "alice") {
+			resolved("alice")
+		} else {
+			resolved("admin")
+		}
+		request = prompt()
+	}
+	client := connectACP(t, "ws"+strings.TrimPrefix(url, "http")+"/acp", as(server.RoleRunner, "alice")...)
+	client.call(acpInitialize)
+	client.send(acpCall("session/load", `{"sessionId":"`+id+`","cwd":"/p","mcpServers":[]}`))
+	asked := client.next(func(a acpAnswer, _ string) bool { return a.Method == "session/request_permission" })
+	client.send(`{"jsonrpc":"2.0","id":` + string(asked.ID) + `,"result":{"outcome":{"outcome":"selected","optionId":"allow_once"}}}`)
+	resolved("alice")
 }

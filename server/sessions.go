@@ -86,6 +86,7 @@ func (s *Server) configure(ctx context.Context, in sessionapi.NewSession, server
 		CheckpointInterval: in.CheckpointInterval.Span(), KeepPeriodic: in.KeepPeriodic,
 		WatchWorkspace: (*environment.FilesOptions)(in.WatchWorkspace),
 	}
+	cfg.Environment.User = callerOf(ctx).Name
 	cfg.Environment.PermissionTimeout = in.PermissionTimeout.Span()
 	cfg.Environment.Profile.MCPServers = slices.Concat(cfg.Environment.Profile.MCPServers, servers)
 	if err := s.admitSession(ctx, callerOf(ctx), in, &cfg); err != nil {
@@ -165,6 +166,7 @@ func (s *Server) respond(c *call, in runnerscripts.PermissionDecision) (none, er
 	if err != nil {
 		return none{}, err
 	}
+	in.By = callerOf(c.Context()).String()
 	return none{}, open.Respond(c.Context(), c.PathValue("request"), in)
 }
 

@@ -16,7 +16,7 @@ import (
 type HostConfig struct {
 	Store store.Store
 	// Session has the settings of opened sessions that their records cannot hold; see [Open].
-	// It must not name an agent.
+	// It must not name an agent. Its Environment.PermissionLimits also hold for new sessions.
 	Session Config
 	// Idle closes a session that has had no reader and no query for this long. The session
 	// stays in the store, and Open opens it again. Zero means never.
@@ -58,6 +58,9 @@ func NewHost(cfg HostConfig) (*Host, error) {
 // Create starts a new session in the host's store.
 func (h *Host) Create(ctx context.Context, cfg Config) (*AgentSession, error) {
 	cfg.Store, cfg.ID, cfg.forked = h.cfg.Store, "", h.adopt
+	if limits := h.cfg.Session.Environment.PermissionLimits; !limits.IsZero() {
+		cfg.Environment.PermissionLimits = limits
+	}
 	s, err := Open(ctx, cfg)
 	if err != nil {
 		return nil, err

@@ -34,7 +34,9 @@ const (
 type storedConfig struct {
 	Environment environment.Config `json:"environment"`
 	// Variables are the names of Agent.Env.
-	Variables         []string                  `json:"variables,omitempty"`
+	Variables []string `json:"variables,omitempty"`
+	// User is Environment.User.
+	User              string                    `json:"user,omitempty"`
 	PermissionTimeout time.Duration             `json:"permission_timeout,omitempty"`
 	RejectBusy        bool                      `json:"reject_busy,omitempty"`
 	MaxQueue          int                       `json:"max_queue,omitempty"`
@@ -71,7 +73,7 @@ func (c Config) stored() (json.RawMessage, error) {
 		}
 	}
 	data, err := json.Marshal(storedConfig{
-		Environment: env, Variables: variables, PermissionTimeout: env.PermissionTimeout,
+		Environment: env, Variables: variables, User: env.User, PermissionTimeout: env.PermissionTimeout,
 		RejectBusy: c.RejectBusy, MaxQueue: c.MaxQueue, HealthInterval: c.HealthInterval, IdleTimeout: c.IdleTimeout,
 		NoFiles: c.NoFiles, WatchWorkspace: c.WatchWorkspace,
 		MaxQuerySize: c.MaxQuerySize, MaxSessionSize: c.MaxSessionSize,
@@ -92,7 +94,7 @@ func (c Config) recalled(data json.RawMessage) (Config, error) {
 	}
 	given := c.Environment
 	env := from.Environment
-	env.Agent.Env = given.Agent.Env
+	env.Agent.Env, env.User = given.Agent.Env, from.User
 	if primitives.NewProvider(env.Sandbox.Type) == nil { // the record has the settings of the others
 		env.Sandbox.Provider = given.Sandbox.Provider
 	}
@@ -100,7 +102,7 @@ func (c Config) recalled(data json.RawMessage) (Config, error) {
 	if given.PermissionTimeout != 0 {
 		env.PermissionTimeout = given.PermissionTimeout
 	}
-	env.Progress, env.Logger, env.Trust = given.Progress, given.Logger, given.Trust
+	env.Progress, env.Logger, env.Trust, env.PermissionLimits = given.Progress, given.Logger, given.Trust, given.PermissionLimits
 	env.AgentTools, env.CountTo, env.From = given.AgentTools, given.CountTo, given.From
 	if given.Runner != "" {
 		env.Runner = given.Runner

@@ -29,3 +29,14 @@ func TestARecordHasTheSettingsOfItsTypeAlone(t *testing.T) {
 		t.Errorf("recalled: %+v", again.Environment.Sandbox.Provider)
 	}
 }
+
+// The user stays that of the session, also if another one opens it.
+func TestTheUserIsInTheRecord(t *testing.T) {
+	data, err := Config{Environment: environment.Config{User: "alice"}}.stored()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := (Config{Environment: environment.Config{User: "bob"}}).recalled(data); err != nil || again.Environment.User != "alice" {
+		t.Errorf("it is %q, %v", again.Environment.User, err)
+	}
+}

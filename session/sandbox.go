@@ -278,7 +278,7 @@ func (s *AgentSession) environmentConfig(from *beginning) environment.Config {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	cfg.From, cfg.KeepPath = cmp.Or(s.state.Environment.Isolation, cfg.From), s.state.Environment.Workspace
-	cfg.Used.Usage = s.state.Usage
+	cfg.Used.Usage, cfg.Sources = s.state.Usage, s.cfg.Environment.Workspace
 	switch {
 	case from.workspace != nil:
 		cfg.Workspace = []environment.Source{{Tar: &environment.Tar{Reader: from.workspace, Root: from.checkpoint.Path, Whole: true}}}

@@ -11,14 +11,13 @@ import (
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/input"
-	"github.com/agentenv-dev/agentenv/permission"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
 // agentFlags are the flags that choose and configure the agent of a new sandbox.
 type agentFlags struct {
 	agent, model, mode, profile, scenario string
-	allow, deny                           []string
+	ruleFlags
 	delegateFlags
 }
 
@@ -27,8 +26,7 @@ func (f *agentFlags) flags(cmd *cobra.Command) {
 	fl.StringVarP(&f.agent, "agent", "a", "", "agent: "+strings.Join(ownAgents(), ", ")+`, or acp:NAME (default "script"); see 'envctl agents'`)
 	fl.StringVarP(&f.model, "model", "m", "", "model, as the agent names it")
 	fl.StringVar(&f.mode, "mode", "", "the agent's permission mode, for claude: default, acceptEdits, plan")
-	fl.StringArrayVar(&f.allow, "allow", nil, "what the agent may do without asking, as 'Bash(go test *)'; may be repeated")
-	fl.StringArrayVar(&f.deny, "deny", nil, "what the agent may not do, as 'Bash(git push *)'; may be repeated")
+	f.ruleFlags.flags(cmd)
 	f.delegateFlags.flags(cmd)
 	fl.StringVar(&f.profile, "profile", "", "what makes the agent a particular one: a name of 'envctl profiles', or the path of a file (YAML or JSON) or of a folder as Claude Code has it, as in ./reviewer")
 	fl.StringVar(&f.scenario, "scenario", "", "scenario file (JSON) of the script agent; its format: go doc github.com/agentenv-dev/agentenv/runnerscripts.Scenario")
@@ -96,23 +94,6 @@ func ownModes(config json.RawMessage) []string {
 	return names
 }
 
-// applyRules adds the rules of the flags to those of the configuration.
-func (f *agentFlags) applyRules(to *permission.Rules) error {
-	for _, list := range []struct {
-		flag  string
-		texts []string
-		to    *[]string
-	}{{"allow", f.allow, &to.Allow}, {"deny", f.deny, &to.Deny}} {
-		for _, text := range list.texts {
-			if _, err := permission.ParseRule(text); err != nil {
-				return usagef("--%s: %w", list.flag, err)
-			}
-		}
-		*list.to = slices.Concat(*list.to, list.texts)
-	}
-	return nil
-}
-
 // apply overrides the configuration with the flags. file is the path of the configuration file,
 // beside which profiles are found; it may be empty.
 func (f *agentFlags) apply(ctx context.Context, file string, cfg *environment.Config) error {
@@ -130,7 +111,7 @@ func (f *agentFlags) apply(ctx context.Context, file string, cfg *environment.Co
 	if !slices.Contains(agentNames(), cfg.Agent.Name) {
 		return noAgent(cfg.Agent.Name)
 	}
-	if err := errors.Join(f.applyRules(&cfg.Permissions), f.delegateFlags.apply(&cfg.Delegation)); err != nil {
+	if err := errors.Join(f.addTo(&cfg.Permissions), f.delegateFlags.apply(&cfg.Delegation)); err != nil {
 		return err
 	}
 	if f.profile != "" {

@@ -46,7 +46,8 @@ in one; the program that runs it may be another one, or have died. In a sandbox 
 kept only its own program can answer.
 
 ANSWER is allow, reject, the number or the ID of an option, or words: the reason of a rejection. If
-the agent asks for words, give one ANSWER for each of its questions.
+the agent asks for words, give one ANSWER for each of its questions. With a server it may be
+always or never: that holds in later sessions too, see 'envctl permissions'.
 
 Of several questions it answers the oldest, or that of --request. The first answer counts. The
 exit status is 1 if no question waits, or another answer came first.`,
@@ -119,6 +120,9 @@ func (f *answerFlags) run(ctx context.Context, id string, answer []string) (err 
 	asked = waiting[0]
 	if decision, err = answerTo(*asked.Request, answer); err != nil {
 		return &exitError{code: exitUsage, err: err}
+	}
+	if decision.Scope != "" && !env.KeepsAnswers() {
+		return usagef("%q works in the program that runs the query, and with a server; answer %s, or %s", answer[0], answerAllow, answerReject)
 	}
 	bounded, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -225,7 +229,7 @@ func (f *answerFlags) show(waiting []environment.Waiting, id, workspace string) 
 		return printLines(f.app, list)
 	}
 	for _, w := range waiting {
-		prompts := []prompt{permissionPrompt(*w.Request, workspace)}
+		prompts := []prompt{permissionPrompt(*w.Request, workspace, false)}
 		if asked, ok := form.Of(*w.Request); ok {
 			prompts = prompts[:0]
 			for i := range asked.Questions {

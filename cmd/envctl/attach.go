@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/permission"
 	"github.com/agentenv-dev/agentenv/session"
 	"github.com/agentenv-dev/agentenv/session/store"
 )
@@ -17,6 +18,7 @@ type attachFlags struct {
 	target
 	budgetFlags
 	attachmentFlags
+	ruleFlags
 	permission string
 	asJSON     bool
 	// configure completes the configuration of the agent; it may be nil.
@@ -36,7 +38,8 @@ ID is that of a sandbox, or of a session of 'envctl sessions ls'. With prompts, 
 with its conversation: in the sandbox if that is there, else in a new one that has the
 files and the conversation of the last checkpoint. A sandbox that is not kept ends
 afterwards. A query whose end was not shown yet comes first. Ctrl-C interrupts. Variables
-that --env gave are stored nowhere: give them again. A sandbox of 'envctl create' takes its
+that --env gave are stored nowhere: give them again. --allow and --deny add to the rules of the
+session, which keeps them. A sandbox of 'envctl create' takes its
 agent from the first --agent, and remembers it. Another --agent continues what the last one
 has begun, with its files: it gets the conversation as well as it can take it, which is said.
 
@@ -61,6 +64,7 @@ failed, also one that another program began, 2 if its configuration makes no sen
 	f.agentFlag(cmd)
 	f.budgetFlags.flags(cmd)
 	f.attachmentFlags.flags(cmd)
+	f.ruleFlags.flags(cmd)
 	cmd.ValidArgsFunction = f.completeIDs(1)
 	fl := cmd.Flags()
 	fl.StringVarP(&f.permission, "permission", "p", "", "what to answer when the agent asks: ask, allow or deny (default ask on a terminal)")
@@ -90,7 +94,7 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if err := f.apply(&cfg); err != nil {
+	if err := errors.Join(f.apply(&cfg), f.addTo(new(permission.Rules))); err != nil {
 		return err
 	}
 	if f.configure != nil {
@@ -109,7 +113,7 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 		sandbox = nil
 	}
 	resumed, err := withStoredSession(ctx, id, sandbox, func(st store.Store, state session.State, stored session.Config) error {
-		if err := f.overrideStored(&stored.Environment, cfg); err != nil {
+		if err := errors.Join(f.overrideStored(&stored.Environment, cfg), f.addTo(&stored.Environment.Permissions)); err != nil {
 			return err
 		}
 		if name := stored.Environment.Name; name != "" && sandbox == nil {
@@ -151,6 +155,9 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 func (f *attachFlags) follow(ctx context.Context, v *view, cfg environment.Config, found location, prompts []string) (err error) {
 	answer := v.answer
 	cfg.Sandbox = found.sandbox
+	if err := f.addTo(&cfg.Permissions); err != nil {
+		return err
+	}
 	endDelegates, err := v.delegateStored(ctx, &cfg)
 	if err != nil {
 		return err

@@ -78,7 +78,7 @@ func TestFloodOfTextFromAToolIsCutWhereItBegins(t *testing.T) {
 			}
 			out.Reset()
 			testmemory.AtMost(t, 128<<20, func() {
-				p.question(permissionPrompt(runnerscripts.PermissionRequest{ID: "1", ToolCall: call}, ""))
+				p.question(permissionPrompt(runnerscripts.PermissionRequest{ID: "1", ToolCall: call}, "", false))
 			})
 			if rows := strings.Count(out.String(), "\n"); rows > 2*mostRows || !strings.Contains(out.String(), "are not shown") {
 				t.Errorf("%d rows of the question: %.200q", rows, out.String())

@@ -37,6 +37,8 @@ type answerer struct {
 	printer printer
 	// workspace is the path of the agent's workspace. Paths in it are shown relative to it.
 	workspace atomic.Pointer[string]
+	// always means that answers may hold for later sessions.
+	always atomic.Bool
 
 	asking   sync.Mutex // one question at a time
 	terminal *os.File   // on which the user types answers; nil if the input is no terminal
@@ -70,6 +72,7 @@ func (a *app) newAnswerer(policy string) (*answerer, error) {
 func (a *answerer) inside(env *environment.Environment) {
 	workspace := env.Primitive().Paths().Workspace
 	a.workspace.Store(&workspace)
+	a.always.Store(env.KeepsAnswers())
 }
 
 // timeout returns how long a request may wait for an answer. A user at a terminal gets more
@@ -108,8 +111,11 @@ func (a *answerer) ask(ctx context.Context, req runnerscripts.PermissionRequest)
 		workspace = *at
 	}
 	var decided runnerscripts.PermissionDecision
-	left, ok := a.put(ctx, req, permissionPrompt(req, workspace), func(line string) (err error) {
+	left, ok := a.put(ctx, req, permissionPrompt(req, workspace, a.always.Load()), func(line string) (err error) {
 		decided, err = choose(req.Options, line)
+		if decided.Scope != "" && !a.always.Load() {
+			err = fmt.Errorf("%q needs permissions in the configuration, and a folder or repository as the workspace", line)
+		}
 		return err
 	})
 	if !ok {
@@ -256,7 +262,13 @@ func rejection(options []runnerscripts.PermissionOption) int {
 	return -1
 }
 
-// choose parses an answer: the number of an option, y or n, nothing for a rejection, or a longer
+// The answers that hold in later sessions too.
+const (
+	answerAlways = "always"
+	answerNever  = "never"
+)
+
+// choose parses an answer: the number of an option, y or n, always or never, nothing for a rejection, or a longer
 // text as the reason for a rejection. Only the kinds of the options decide what y and n mean.
 func choose(options []runnerscripts.PermissionOption, line string) (runnerscripts.PermissionDecision, error) {
 	switch strings.ToLower(line) {
@@ -269,6 +281,14 @@ func choose(options []runnerscripts.PermissionOption, line string) (runnerscript
 		return only(options, runnerscripts.AllowOnce, line)
 	case "n", "no":
 		return only(options, runnerscripts.RejectOnce, line)
+	case answerAlways, answerNever:
+		kind := runnerscripts.AllowOnce
+		if strings.EqualFold(line, answerNever) {
+			kind = runnerscripts.RejectOnce
+		}
+		d, err := only(options, kind, line)
+		d.Scope = runnerscripts.ScopeAlways
+		return d, err
 	}
 	for i, o := range options[:min(len(options), mostOptions)] {
 		switch {

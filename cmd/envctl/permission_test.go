@@ -202,7 +202,7 @@ func TestADenialWithoutAnAnswerSaysSo(t *testing.T) {
 	var errOut bytes.Buffer
 	show := newApp(nil, io.Discard, &errOut).newPrinter(false)
 	req := runnerscripts.PermissionRequest{ID: "1", ToolCall: runnerscripts.ToolCall{Title: "go test ./..."}}
-	show.question(permissionPrompt(req, ""))
+	show.question(permissionPrompt(req, "", false))
 	show.answered()
 	for _, ev := range []struct {
 		typ     runnerscripts.EventType

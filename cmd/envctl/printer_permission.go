@@ -29,6 +29,8 @@ func (p *textPrinter) permission(ev runnerscripts.Event) error {
 		hint = "; the mode of the permissions denies it"
 	case p.denying:
 		hint = "; --permission allow would have allowed it"
+	case done.By != "":
+		hint = "; " + done.By + " denies it"
 	case done.Reason == runnerscripts.ReasonTimeout:
 		hint = "; there was no answer in time"
 	}

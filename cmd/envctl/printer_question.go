@@ -96,14 +96,18 @@ func (p *textPrinter) ask() {
 }
 
 // permissionPrompt returns the prompt that asks whether a tool may be called. Paths in the
-// workspace are shown relative to it.
-func permissionPrompt(req runnerscripts.PermissionRequest, workspace string) prompt {
+// workspace are shown relative to it. always offers the answers that hold in later sessions.
+func permissionPrompt(req runnerscripts.PermissionRequest, workspace string, always bool) prompt {
 	most := mostRows
 	if req.ToolCall.Kind == runnerscripts.ToolExecute {
 		most = mostCommandRows
 	}
+	words := "number, y, n, "
+	if always {
+		words += answerAlways + ", " + answerNever + ", "
+	}
 	return prompt{
-		most: most, title: "Allow?", line: "number, y, n, Enter = " + onEnter(req.Options) + ", or what the agent should do instead: ",
+		most: most, title: "Allow?", line: words + "Enter = " + onEnter(req.Options) + ", or what the agent should do instead: ",
 		rows: func(q *questionText) {
 			q.call(req.ToolCall, workspace)
 			q.options(req.Options)

@@ -114,7 +114,7 @@ func TestTheNameOfAnOptionCannotImitateAnotherOne(t *testing.T) {
 		show.question(permissionPrompt(runnerscripts.PermissionRequest{
 			ToolCall: runnerscripts.ToolCall{Title: "t"},
 			Options:  []runnerscripts.PermissionOption{{OptionID: "a", Name: name, Kind: runnerscripts.AllowOnce}},
-		}, ""))
+		}, "", false))
 		show.answered()
 		rows := onScreen(errOut.String(), 80) // the width of an output that is no terminal
 		for i, row := range rows {
@@ -293,7 +293,7 @@ func TestNothingIsShownBelowAQuestion(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	show.question(permissionPrompt(runnerscripts.PermissionRequest{ToolCall: runnerscripts.ToolCall{Title: "rm -rf /"}, Options: allowOrReject()}, ""))
+	show.question(permissionPrompt(runnerscripts.PermissionRequest{ToolCall: runnerscripts.ToolCall{Title: "rm -rf /"}, Options: allowOrReject()}, "", false))
 	say("Allow?\n  │ ls\n")
 	if out.Len() > 0 {
 		t.Errorf("below the question:\n%s", &out)
@@ -304,7 +304,7 @@ func TestNothingIsShownBelowAQuestion(t *testing.T) {
 	}
 	// If too many events are held back, they are printed, and the question is shown again.
 	errOut.Reset()
-	show.question(permissionPrompt(runnerscripts.PermissionRequest{ToolCall: runnerscripts.ToolCall{Title: "rm -rf /"}}, ""))
+	show.question(permissionPrompt(runnerscripts.PermissionRequest{ToolCall: runnerscripts.ToolCall{Title: "rm -rf /"}}, "", false))
 	for range mostHeld {
 		say("x")
 	}

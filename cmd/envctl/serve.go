@@ -18,6 +18,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/servertoken"
 	"github.com/agentenv-dev/agentenv/internal/sessionstore"
 	"github.com/agentenv-dev/agentenv/internal/statedir"
+	"github.com/agentenv-dev/agentenv/permission"
 	"github.com/agentenv-dev/agentenv/server"
 	"github.com/agentenv-dev/agentenv/session"
 	"github.com/agentenv-dev/agentenv/session/store"
@@ -27,6 +28,7 @@ import (
 // serveFlags are the flags of serve.
 type serveFlags struct {
 	target
+	ruleFlags
 	listen, tokenFile, cert, key string
 	database, advertise, agents  string
 	idle                         time.Duration
@@ -46,7 +48,9 @@ token is in the file of --token-file. Without that flag each start makes a new t
 same user on this machine finds it by the address, and elsewhere AGENTENV_TOKEN gives it. For
 others 'envctl serve token add' makes tokens that may do less.
 
-A session has the settings of --config and --sandbox where its client gives none. API keys in the
+A session has the settings of --config and --sandbox where its client gives none. The rules of
+--allow and --deny hold for all sessions beside those of the session: the stricter one counts, and
+no client can lift them. API keys in the
 environment of serve stay here, outside the sandboxes. At the end clients reconnect later, sessions
 are closed and sandboxes that are not kept end.
 
@@ -57,14 +61,15 @@ Servers with the same --database, of PostgreSQL, share their sessions: each answ
 the sessions of one that dies go on at another. They need the same --token-file. Keep the password
 out of the URL, which other users of this machine can read: PGPASSWORD or ~/.pgpass may have it.`,
 		Example: `  envctl serve
-  envctl serve --sandbox docker --config agents.yaml
+  envctl serve --sandbox docker --config agents.yaml --deny 'Bash(git push *)'
   envctl serve --listen 10.0.0.5:8377 --token-file token --tls-cert cert.pem --tls-key key.pem
   envctl serve --database postgres://agentenv@db/agentenv --token-file token --listen 10.0.0.5:8377
   envctl --server http://127.0.0.1:8377 run --agent claude "Explain this"`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context()) },
 	}
-	f.flags(cmd)
+	f.target.flags(cmd)
+	f.ruleFlags.flags(cmd)
 	cmd.AddCommand(a.newServeTokenCmd())
 	fl := cmd.Flags()
 	fl.StringVar(&f.listen, "listen", "127.0.0.1:8377", "address to listen on, HOST:PORT; port 0 takes a free one")
@@ -86,6 +91,10 @@ func (f *serveFlags) run(ctx context.Context) (err error) {
 	log := cfg.Logger
 	cfg.Logger = nil
 	cfg.Sandbox.Type = firstOf(cfg.Sandbox.Type, defaultType)
+	var limits permission.Rules
+	if err := f.addTo(&limits); err != nil {
+		return err
+	}
 	if f.idle < 0 {
 		return usagef("--idle: %s is negative; give a positive time, or 0 for never", f.idle)
 	}
@@ -115,6 +124,7 @@ func (f *serveFlags) run(ctx context.Context) (err error) {
 	reopened.Environment.Agent.Env = cfg.Agent.Env // which no session stores
 	tools := f.app.delegates(environment.Config{Logger: log}, nil)
 	reopened.Environment.AgentTools = tools.Tools
+	reopened.Environment.PermissionLimits = limits
 	host, err := session.NewHost(session.HostConfig{Store: st, Session: reopened, Idle: f.idle})
 	if err != nil {
 		return errors.Join(err, l.Close())

@@ -256,7 +256,7 @@ func (f *runFlags) createServed(
 // runServed follows a session of the server, and goes on with it.
 func (f *attachFlags) runServed(cmd *cobra.Command, id string, prompts []string) (err error) {
 	ctx := cmd.Context()
-	for _, flag := range []string{"sandbox", "config", "env", "agent"} {
+	for _, flag := range []string{"sandbox", "config", "env", "agent", "allow", "deny"} {
 		if cmd.Flags().Changed(flag) {
 			return usagef("--%s is for sessions of this machine; the server has the configuration of the session", flag)
 		}

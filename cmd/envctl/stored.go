@@ -91,6 +91,9 @@ func (t *target) overrideStored(stored *environment.Config, given environment.Co
 		}
 	}
 	stored.Agent.Env, stored.Budget.Ask = given.Agent.Env, given.Budget.Ask
+	if !given.Permissions.IsZero() {
+		stored.Permissions = given.Permissions
+	}
 	stored.OnPermission, stored.PermissionTimeout = given.OnPermission, given.PermissionTimeout
 	stored.Logger, stored.Raw = given.Logger, given.Raw
 	stored.Record, stored.Replay = given.Record, given.Replay

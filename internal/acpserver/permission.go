@@ -76,6 +76,7 @@ func (c *conversation) ask(ctx context.Context, req runnerscripts.PermissionRequ
 			return
 		}
 		answer := put(ctx)
+		answer.By = s.cfg.User
 		agent := s.cfg.Host.Opened(string(c.id))
 		if ctx.Err() != nil || agent == nil {
 			return // withdrawn, answered otherwise, or asked again when the session is opened

@@ -35,6 +35,8 @@ type Config struct {
 	Name, Title, Version string
 	// Host has the sessions.
 	Host *session.Host
+	// User is the name of the client's user, for the permission requests that they answer.
+	User string
 	// EndHost shuts Host down when the connection ends. Otherwise queries go on without the client.
 	EndHost bool
 	// Metadata are the keys and values that sessions must have. Others do not exist for the client.

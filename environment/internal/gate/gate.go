@@ -4,6 +4,7 @@ package gate
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -18,6 +19,7 @@ import (
 	"github.com/agentenv-dev/agentenv/environment/internal/configfile"
 	"github.com/agentenv-dev/agentenv/environment/internal/secrets"
 	"github.com/agentenv-dev/agentenv/gateway"
+	"github.com/agentenv-dev/agentenv/internal/audit"
 	"github.com/agentenv-dev/agentenv/internal/input"
 	"github.com/agentenv-dev/agentenv/internal/patience"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -52,7 +54,11 @@ type Config struct {
 	// runs knows no other.
 	Before *runnerscripts.Gateway
 	// Wait makes agents wait for the gateway of the next program.
-	Wait   bool
+	Wait bool
+	// Audit gets each use of a key and each refused connection.
+	Audit *audit.Log
+	// Hold judges the tool calls in the answers of models; nil for none.
+	Hold   func(ctx context.Context, tool string, input json.RawMessage) (refusal string)
 	Logger hclog.Logger // may be nil
 }
 
@@ -69,6 +75,7 @@ type Gate struct {
 	At *runnerscripts.Gateway
 
 	refusals chan string // of the proxy; nil for no proxy
+	audit    *audit.Log
 	server   *gateway.Gateway
 	tools    Tools // nil for none
 	secrets  secrets.Found
@@ -79,7 +86,7 @@ type Gate struct {
 // Open serves the gateway in the sandbox, if that needs one, until Close. ctx covers the opening only. Errors of the
 // configuration are configfile.ErrInvalid.
 func Open(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config) (_ *Gate, err error) {
-	g := &Gate{tools: cfg.Tools}
+	g := &Gate{tools: cfg.Tools, audit: cfg.Audit}
 	if len(cfg.Credentials) == 0 && cfg.Replay == "" && cfg.AllowHosts == nil && cfg.Coordinator.IsZero() && cfg.Tools == nil {
 		return g, nil
 	}
@@ -89,7 +96,10 @@ func Open(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config) (_
 		}
 	}()
 	to := gateway.Config{
-		Upstreams: map[string]gateway.Upstream{}, Models: cfg.Models, Meter: cfg.Meter, AllowHosts: cfg.AllowHosts, Logger: cfg.Logger,
+		Upstreams: map[string]gateway.Upstream{}, Models: cfg.Models, Meter: cfg.Meter, AllowHosts: cfg.AllowHosts, Hold: cfg.Hold, Logger: cfg.Logger,
+		OnKey: func(name, method, path string) {
+			g.audit.Add(audit.Entry{Event: audit.Credential, Credential: name, Request: method + " " + path})
+		},
 	}
 	if cfg.Tools != nil {
 		to.Tools = cfg.Tools
@@ -214,10 +224,11 @@ func (g *Gate) Renew() {
 // Refusals delivers what the proxy has refused, for the running query; nil if there is no proxy.
 func (g *Gate) Refusals() <-chan string { return g.refusals }
 
-// refused queues a refusal, or drops it if the queue is full.
-func (g *Gate) refused(message string) {
+// refused notes a refusal in the audit log and queues it, or drops it if the queue is full.
+func (g *Gate) refused(host, reason string) {
+	g.audit.Add(audit.Entry{Event: audit.Refused, Host: host, Reason: reason})
 	select {
-	case g.refusals <- message:
+	case g.refusals <- fmt.Sprintf("the sandbox may not reach %s: %s", host, reason):
 	default:
 	}
 }

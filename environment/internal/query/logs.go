@@ -196,6 +196,9 @@ func answerText(done runnerscripts.PermissionResolved) string {
 	if done.Reason != "" && done.Reason != runnerscripts.ReasonAnswered {
 		text += " (" + done.Reason + ")"
 	}
+	if done.By != "" {
+		text += " by " + done.By
+	}
 	return "the question was answered: " + text
 }
 

@@ -2,6 +2,7 @@ package query
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/agentenv-dev/agentenv/environment/internal/script"
+	"github.com/agentenv-dev/agentenv/internal/audit"
 	"github.com/agentenv-dev/agentenv/internal/eventlog"
 	"github.com/agentenv-dev/agentenv/internal/permission"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -39,6 +41,9 @@ type openRequest struct {
 	// key identifies the tool call for answers that hold for the session; empty if there are no rules,
 	// or the call does not say what it does.
 	key string
+	// name and kind are those of the tool, and entry is what the audit log has of the call.
+	name, kind string
+	entry      audit.Entry
 	// answer is this program's answer; nil while the request is pending.
 	answer *runnerscripts.PermissionResolved
 }
@@ -50,8 +55,9 @@ type taker func(ctx context.Context, id string, d runnerscripts.PermissionDecisi
 type openRequests map[string]*openRequest
 
 var (
-	errAsked   = errors.New("it waits for an answer already")
-	errTooMany = fmt.Errorf("%w: up to %d requests and %d MiB of them wait for an answer at once", primitives.ErrLimit, maxOpen, MaxOpenBytes>>20)
+	errAsked    = errors.New("it waits for an answer already")
+	errUnstored = errors.New("the answer cannot be stored")
+	errTooMany  = fmt.Errorf("%w: up to %d requests and %d MiB of them wait for an answer at once", primitives.ErrLimit, maxOpen, MaxOpenBytes>>20)
 )
 
 // add adds a request if there is room for it.
@@ -70,9 +76,10 @@ func (o openRequests) add(r *openRequest) error {
 	return nil
 }
 
-// answerLocked records the answer to a request, and returns the taker that must get the returned
-// decision. done says why the request ends. Only the first answer counts. The caller holds Queries.mu.
-func (q *Queries) answerLocked(id string, d runnerscripts.PermissionDecision, done runnerscripts.PermissionResolved) (taker, runnerscripts.PermissionDecision, error) {
+// answerLocked records the answer to a request, and returns the request, whose taker must get the
+// returned decision. done says why the request ends. Only the first answer counts. The caller holds
+// Queries.mu.
+func (q *Queries) answerLocked(id string, d runnerscripts.PermissionDecision, done runnerscripts.PermissionResolved) (*openRequest, runnerscripts.PermissionDecision, error) {
 	if q.query == nil {
 		return nil, d, ErrNone
 	}
@@ -82,17 +89,25 @@ func (q *Queries) answerLocked(id string, d runnerscripts.PermissionDecision, do
 	}
 	req := runnerscripts.PermissionRequest{ID: id, Options: r.Options}
 	kind, err := permission.Check(req, d)
+	if err == nil {
+		err = errors.Join(q.checkUpdate(r, d), q.checkAlways(r, d))
+	}
+	if err == nil && d.Scope != "" {
+		if serr := q.store(r, kind, d.By); serr != nil {
+			err = fmt.Errorf("%w: %w", errUnstored, serr)
+		}
+	}
 	if err != nil {
 		return nil, d, err
 	}
 	r.cancel()
-	done.ID, done.Kind = id, kind
+	done.ID, done.Kind, done.By = id, kind, cmp.Or(d.By, done.By)
 	if q.Rules != nil {
 		d, done.Scope = q.rememberLocked(r.key, req, kind, d, done.Scope)
 	}
 	r.answer = &done
 	r.size = len(id)
-	return r.take, d, nil
+	return r, d, nil
 }
 
 // Respond answers a permission request of the running query by its ID, as environment.Respond describes.
@@ -116,12 +131,13 @@ func (q *Queries) respond(ctx context.Context, id string, d runnerscripts.Permis
 		return script.ErrClosed
 	}
 	q.mu.Lock()
-	take, d, err := q.answerLocked(id, d, done)
+	open, d, err := q.answerLocked(id, d, done)
 	q.mu.Unlock()
 	if err != nil {
 		return err
 	}
-	return take(ctx, id, d)
+	q.auditAnswer(open, d, *open.answer)
+	return open.take(ctx, id, d)
 }
 
 func (q *Queries) answer(ctx context.Context, id string, d runnerscripts.PermissionDecision) error {
@@ -214,8 +230,15 @@ func (r *run) callBack(ctx, waiting context.Context, policy permission.Policy, r
 			r.warn(fmt.Sprintf("a permission request was rejected, because the decision of OnPermission is invalid: %v", invalid))
 		})
 	}
-	if ok {
-		r.decide(ctx, req, d, answered)
+	if !ok {
+		return
+	}
+	err = r.q.respond(ctx, req.ID, d, answered)
+	if errors.Is(err, fs.ErrInvalid) || errors.Is(err, errUnstored) {
+		r.callInReporter(ctx, func() {
+			r.warn(fmt.Sprintf("a permission request was rejected, because the decision of OnPermission cannot be used: %v", err))
+		})
+		r.decide(ctx, req, req.Reject("This program's decision was invalid."), answered)
 	}
 }
 

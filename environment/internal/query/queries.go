@@ -9,6 +9,7 @@ package query
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,6 +20,8 @@ import (
 	"github.com/agentenv-dev/agentenv/environment/internal/kept"
 	"github.com/agentenv-dev/agentenv/environment/internal/script"
 	"github.com/agentenv-dev/agentenv/gateway"
+	"github.com/agentenv-dev/agentenv/internal/answers"
+	"github.com/agentenv-dev/agentenv/internal/audit"
 	"github.com/agentenv-dev/agentenv/internal/permission"
 	rules "github.com/agentenv-dev/agentenv/permission"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -46,11 +49,15 @@ type Config struct {
 	Raw     bool
 	// Permissions answers requests; without On they are rejected.
 	Permissions permission.Policy
-	// Rules decide about requests before Permissions; nil for none.
-	Rules *rules.Policy
-	Meter *gateway.Meter
-	Gate  *gate.Gate
-	Kept  *kept.Log
+	// Rules decide about requests before Permissions; nil for none. Names has no rules, and names tools for Audit, which gets
+	// the decisions.
+	Rules, Names *rules.Policy
+	Audit        *audit.Log
+	// Answers is where answers of the scope always hold; without a Project none do.
+	Answers answers.Place
+	Meter   *gateway.Meter
+	Gate    *gate.Gate
+	Kept    *kept.Log
 	// Prepare prepares the session for the query with an ID, and returns how well a conversation was restored.
 	Prepare func(ctx context.Context, id string) (runnerscripts.SetupData, error)
 	// CheckAwake returns an error if the sandbox is paused.
@@ -97,6 +104,7 @@ type active struct {
 	proc     *script.Process // the process that has the prompt; nil before
 	stop     chan struct{}   // closed when it is interrupted
 	requests openRequests
+	hold     func(ctx context.Context, tool string, input json.RawMessage) (refusal string) // see Queries.Hold
 }
 
 // New returns the queries of an environment. The caller ends them with Close.

@@ -1,6 +1,12 @@
 package query
 
 import (
+	"fmt"
+	"io/fs"
+
+	"github.com/agentenv-dev/agentenv/internal/answers"
+	"github.com/agentenv-dev/agentenv/internal/audit"
+	"github.com/agentenv-dev/agentenv/internal/eventlog"
 	rules "github.com/agentenv-dev/agentenv/permission"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -24,16 +30,18 @@ func (v *verdict) answer(req runnerscripts.PermissionRequest) runnerscripts.Perm
 }
 
 // judge decides about a request by the rules. It returns nil if the request must be asked, and sets
-// the key of open.
+// the call and the key of open.
 func (q *Queries) judge(ev runnerscripts.Event, open *openRequest) *verdict {
-	if q.Rules == nil {
-		return nil
-	}
 	req, err := runnerscripts.Payload[runnerscripts.PermissionRequest](ev)
 	if err != nil {
 		return nil // asking reports it
 	}
 	call := callOf(req.ToolCall)
+	open.name, open.kind = call.Name, call.Kind
+	open.entry = audit.Entry{Event: audit.Permission, Query: ev.QueryID, Tool: q.Names.Tool(call), Call: audit.Cut(q.Names.Subject(call))}
+	if q.Rules == nil {
+		return nil
+	}
 	d := q.Rules.Decide(call)
 	open.key = q.Rules.Key(call)
 	v := &verdict{effect: d.Effect, message: "Denied: " + d.Reason + "."}
@@ -43,14 +51,70 @@ func (q *Queries) judge(ev runnerscripts.Event, open *openRequest) *verdict {
 		v.Reason, v.Rule = runnerscripts.ReasonRule, d.Rule
 	case d.Effect != rules.Ask:
 		v.Reason = runnerscripts.ReasonMode
+	case d.Question || open.key == "":
+		open.key = ""
+		return nil
 	default:
-		effect, known := q.remembered(open.key)
-		if !known || d.Question {
-			return nil
-		}
-		v.effect, v.message, v.Reason, v.Scope = effect, "Denied for this session.", runnerscripts.ReasonSession, runnerscripts.ScopeSession
+		open.key += " " + d.Rule // another rule that asks later is about something else
+		return q.earlier(open.key)
 	}
 	return v
+}
+
+// earlier returns the verdict of an earlier answer; nil if there is none.
+func (q *Queries) earlier(key string) *verdict {
+	v := &verdict{}
+	if effect, known := q.remembered(key); known {
+		v.effect, v.message, v.Reason, v.Scope = effect, "Denied for this session.", runnerscripts.ReasonSession, runnerscripts.ScopeSession
+		return v
+	}
+	if q.Answers.Project == "" {
+		return nil
+	}
+	a, known, err := answers.Find(q.Answers, key)
+	if err != nil {
+		q.events.Log.Warn("a permission request is asked, although it may have been answered for always", eventlog.Error, err)
+	}
+	if !known {
+		return nil
+	}
+	v.effect, v.message, v.Reason, v.Scope, v.By = rules.Deny, "Denied always.", runnerscripts.ReasonAlways, runnerscripts.ScopeAlways, a.By
+	if a.Allow {
+		v.effect = rules.Allow
+	}
+	return v
+}
+
+// KeepsAnswers is as environment.KeepsAnswers describes.
+func (q *Queries) KeepsAnswers() bool { return q.Rules != nil && q.Answers.Project != "" }
+
+// checkAlways returns an error for an answer of the scope always that cannot be stored.
+func (q *Queries) checkAlways(open *openRequest, d runnerscripts.PermissionDecision) error {
+	var why string
+	switch {
+	case d.Scope == "":
+		return nil
+	case d.Scope != runnerscripts.ScopeAlways:
+		why = fmt.Sprintf("there is no %q; leave it out or use %s", d.Scope, runnerscripts.ScopeAlways)
+	case q.Rules == nil:
+		why = "answers are kept with permissions only; add permissions to the configuration"
+	case q.Answers.Project == "":
+		why = "the workspace has no folder or repository for which the answer could hold"
+	case open.key == "":
+		why = "the call is not one that can be answered for another time"
+	case len(d.UpdatedInput) > 0:
+		why = "an answer with updated_input holds once"
+	default:
+		return nil
+	}
+	return fmt.Errorf("%w: scope: %s", fs.ErrInvalid, why)
+}
+
+// store stores an answer of the scope always.
+func (q *Queries) store(open *openRequest, kind runnerscripts.PermissionKind, by string) error {
+	return answers.Add(answers.Answer{
+		Place: q.Answers, Key: open.key, Tool: open.entry.Tool, Call: open.entry.Call, Allow: kind.Allows(), By: by,
+	})
 }
 
 // callOf returns a tool call as the rules know it.
@@ -67,6 +131,32 @@ func callOf(t runnerscripts.ToolCall) rules.Call {
 	return call
 }
 
+// checkUpdate returns fs.ErrInvalid for an answer that changes the input of a call to what a rule or the
+// mode denies.
+func (q *Queries) checkUpdate(open *openRequest, d runnerscripts.PermissionDecision) error {
+	if q.Rules == nil || len(d.UpdatedInput) == 0 {
+		return nil
+	}
+	by := q.Rules.Decide(rules.Call{Name: open.name, Kind: open.kind, Input: d.UpdatedInput})
+	if by.Effect == rules.Deny {
+		return fmt.Errorf("%w: updated_input is denied: %s", fs.ErrInvalid, by.Reason)
+	}
+	return nil
+}
+
+// auditAnswer adds an answer to the audit log.
+func (q *Queries) auditAnswer(open *openRequest, d runnerscripts.PermissionDecision, done runnerscripts.PermissionResolved) {
+	e := open.entry
+	if len(d.UpdatedInput) > 0 {
+		e.Call = q.Names.Subject(rules.Call{Name: open.name, Kind: open.kind, Input: d.UpdatedInput})
+	}
+	e.Decision, e.Reason, e.Rule, e.Scope, e.By = string(rules.Deny), done.Reason, done.Rule, done.Scope, done.By
+	if done.Kind.Allows() {
+		e.Decision = string(rules.Allow)
+	}
+	q.Audit.Add(e)
+}
+
 func (q *Queries) remembered(key string) (effect rules.Effect, known bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -81,7 +171,8 @@ func (q *Queries) rememberLocked(key string, req runnerscripts.PermissionRequest
 	if scope != "" { // the rules have decided
 		return d, scope
 	}
-	if kind != runnerscripts.AllowAlways && kind != runnerscripts.RejectAlways {
+	always := d.Scope == runnerscripts.ScopeAlways
+	if kind != runnerscripts.AllowAlways && kind != runnerscripts.RejectAlways && !always {
 		return d, runnerscripts.ScopeOnce
 	}
 	once := req.Reject(d.Message)
@@ -89,6 +180,9 @@ func (q *Queries) rememberLocked(key string, req runnerscripts.PermissionRequest
 		once = req.Allow()
 	}
 	once.Message, once.UpdatedInput, once.Interrupt = d.Message, d.UpdatedInput, d.Interrupt
+	if always {
+		return once, runnerscripts.ScopeAlways
+	}
 	if key == "" || len(q.answers) >= maxRemembered || len(d.UpdatedInput) > 0 {
 		return once, runnerscripts.ScopeOnce
 	}

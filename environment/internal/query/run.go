@@ -78,6 +78,7 @@ func (r *run) run(ctx context.Context) error {
 	ctx, withdraw := context.WithCancelCause(ctx)
 	r.used = r.q.Meter.Query(withdraw, func(limit *gateway.BudgetError) bool { return r.askForMore(ctx, limit) })
 	defer r.used()
+	defer r.holdUntil(ctx)()
 	err = r.ask(ctx)
 	goesOn := !r.isOver() && r.detaches(ctx)
 	withdraw(nil)

@@ -126,6 +126,9 @@ func environment(s runnerscripts.Session) []string {
 		"DISABLE_AUTOUPDATER":                      "1",
 		"CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS":    "1",
 	}
+	if s.Judged {
+		vars["CLAUDE_BASH_MAINTAIN_PROJECT_WORKING_DIR"] = "1" // a command does not say where it runs
+	}
 	if s.Agent.PermissionMode == bypassMode && os.Geteuid() == 0 {
 		vars["IS_SANDBOX"] = "1" // otherwise the program refuses this mode for root
 	}

@@ -83,8 +83,8 @@ func profileFiles(s runnerscripts.Session, p runnerscripts.Profile) ([]runnerscr
 	for _, plugin := range p.Plugins {
 		files = append(files, agent.Below(path.Join(pluginsDir, plugin.Name), plugin.Files)...)
 	}
-	if hasSettings(p) {
-		f, err := jsonFile(settingsFile, profileSettings(p))
+	if hasSettings(s, p) {
+		f, err := jsonFile(settingsFile, profileSettings(s, p))
 		if err != nil {
 			return nil, err
 		}
@@ -119,6 +119,7 @@ type settings struct {
 
 type permissions struct {
 	Allow []string `json:"allow,omitempty"`
+	Ask   []string `json:"ask,omitempty"`
 	Deny  []string `json:"deny,omitempty"`
 }
 
@@ -134,13 +135,22 @@ type hook struct {
 	Timeout int    `json:"timeout,omitempty"` // in seconds
 }
 
-// hasSettings reports whether a profile needs a file of settings.
-func hasSettings(p runnerscripts.Profile) bool {
-	return len(p.AllowedTools)+len(p.DeniedTools)+len(p.Hooks)+len(p.Skills)+len(p.Plugins) > 0
+// asked are the program's tools that make calls of a portable tool, some without a question.
+var asked = map[string][]string{
+	runnerscripts.AsksBash: {"Bash"},
+	runnerscripts.AsksRead: {"Read", "Grep", "Glob"},
 }
 
-func profileSettings(p runnerscripts.Profile) settings {
+// hasSettings reports whether a session needs a file of settings.
+func hasSettings(s runnerscripts.Session, p runnerscripts.Profile) bool {
+	return len(s.Asks) > 0 || len(p.AllowedTools)+len(p.DeniedTools)+len(p.Hooks)+len(p.Skills)+len(p.Plugins) > 0
+}
+
+func profileSettings(session runnerscripts.Session, p runnerscripts.Profile) settings {
 	s := settings{Permissions: permissions{Allow: slices.Clone(p.AllowedTools), Deny: p.DeniedTools}}
+	for _, tool := range session.Asks {
+		s.Permissions.Ask = append(s.Permissions.Ask, asked[tool]...)
+	}
 	for _, dir := range readable(p) {
 		if !path.IsAbs(dir) {
 			// The program asks before it reads files outside of the workspace, including the
@@ -214,7 +224,7 @@ func profileFlags(s runnerscripts.Session, p runnerscripts.Profile) []string {
 			flags = append(flags, "--strict-mcp-config")
 		}
 	}
-	if hasSettings(p) {
+	if hasSettings(s, p) {
 		flags = append(flags, "--settings", below(settingsFile))
 	}
 	if len(p.MCPServers) > 0 {

@@ -2,6 +2,7 @@ package gemini
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -12,6 +13,7 @@ import (
 // a rule with priority 950 for what the user allows for the session.
 const (
 	denyPriority  = 999
+	askPriority   = 960
 	allowPriority = 900
 )
 
@@ -23,11 +25,18 @@ const shellTool = "run_shell_command"
 var toolPattern = agent.Pattern{Expr: `^([A-Za-z0-9_*.-]+)(?:\((.+)\))?$`}
 
 // policy returns the TOML file of rules for the allowed and denied tools and the subagents of a
-// profile, or "" if there are none. The program does not offer denied tools to the model. The allow
+// profile, and for the tools about which the session must ask, or "" if there are none. The program does not offer denied tools to the model. The allow
 // rules do not apply in plan mode, which keeps its own rules. The rules allow the subagents,
 // because the driven program cannot ask about them and would deny them.
-func policy(p runnerscripts.Profile) (string, error) {
+func policy(s runnerscripts.Session, p runnerscripts.Profile) (string, error) {
 	var b strings.Builder
+	for _, tool := range s.Asks {
+		// With argsPattern the program does not take a command for harmless.
+		fmt.Fprintf(&b, "[[rule]]\ntoolName = %s\nargsPattern = \".\"\ndecision = \"ask_user\"\npriority = %d\n", asked[tool], askPriority)
+		for _, name := range slices.Concat(ownSubagents, names(p.Subagents)) {
+			fmt.Fprintf(&b, subagentDenied, name, asked[tool], askPriority+1)
+		}
+	}
 	for i, word := range p.DeniedTools {
 		deny := fmt.Sprintf("decision = \"deny\"\npriority = %d\n", denyPriority)
 		if err := addRule(&b, fmt.Sprintf("denied_tools[%d]", i), word, deny); err != nil {
@@ -74,6 +83,32 @@ denyMessage = "A subagent cannot ask for the permission that this needs. Report 
 priority = 10
 modes = ["default", "autoEdit", "plan"]
 `
+
+// ownSubagents are those that the program has by itself.
+var ownSubagents = []string{"codebase_investigator", "cli_help", "generalist"}
+
+// subagentDenied is the rule for what a subagent would have to ask for.
+const subagentDenied = `[[rule]]
+subagent = %q
+toolName = %s
+decision = "deny"
+denyMessage = "A subagent cannot ask for the permission that this needs. Report that the main agent has to do it."
+priority = %d
+`
+
+func names(list []runnerscripts.Subagent) []string {
+	all := make([]string, len(list))
+	for i, s := range list {
+		all[i] = s.Name
+	}
+	return all
+}
+
+// asked are the program's tools that make calls of a portable tool, some without a question.
+var asked = map[string]string{
+	runnerscripts.AsksBash: `["` + shellTool + `"]`,
+	runnerscripts.AsksRead: `["glob", "grep_search", "search_file_content", "list_directory", "read_file", "read_many_files"]`,
+}
 
 func addRule(b *strings.Builder, field, word, rest string) error {
 	m := toolPattern.Get().FindStringSubmatch(word)

@@ -72,7 +72,7 @@ func checkProfile(s runnerscripts.Session, p runnerscripts.Profile) error {
 	if err := errors.Join(checkPlugins(p.Plugins), checkServers(p.MCPServers)); err != nil {
 		return err
 	}
-	if _, err := policy(p); err != nil {
+	if _, err := policy(s, p); err != nil {
 		return err
 	}
 	return checkTrust(s, p)
@@ -179,7 +179,7 @@ func profileFiles(s runnerscripts.Session, p runnerscripts.Profile) ([]runnerscr
 	for _, p := range p.Plugins {
 		files = append(files, agent.Below(path.Join(extensionPath, p.Name), p.Files)...)
 	}
-	rules, err := policy(p)
+	rules, err := policy(s, p)
 	if err != nil {
 		return nil, err
 	}

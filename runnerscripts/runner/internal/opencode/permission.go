@@ -149,6 +149,9 @@ func (c *conversation) answered(ctx context.Context, q question) bool {
 	c.mu.Lock()
 	allowed := allowedBy(c.mode, q.kind) || slices.Contains(fileTools(), q.kind) && c.rules.allow(q.kind, q.targets)
 	c.mu.Unlock()
+	if slices.Contains(c.session.Asks, runnerscripts.AsksRead) && q.kind != "edit" && slices.Contains(fileTools(), q.kind) {
+		allowed = false // the host decides
+	}
 	var body replyBody
 	reason, refused := c.guard.Refuses(q.call)
 	switch {

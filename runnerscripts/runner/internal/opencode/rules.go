@@ -149,9 +149,9 @@ func fits(text, pattern string) bool {
 func fileTools() []string { return []string{"read", "glob", "grep", "list", "edit"} }
 
 // forProgram returns the rules for the program. The program must ask about all file accesses that
-// the workspace guard decides, because the program does not resolve symbolic links.
+// the workspace guard or the host's rules decide, because the program does not resolve symbolic links.
 func (rs ruleset) forProgram(s runnerscripts.Session) ruleset {
-	if s.Agent.AllowOutside {
+	if s.Agent.AllowOutside && !slices.Contains(s.Asks, runnerscripts.AsksRead) {
 		return rs
 	}
 	for _, permission := range fileTools() {

@@ -1,0 +1,84 @@
+package main
+
+import (
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
+	"github.com/agentenv-dev/agentenv/internal/answers"
+	"github.com/agentenv-dev/agentenv/internal/visible"
+)
+
+func (a *app) newPermissionsCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "permissions",
+		Short: "List and remove the answers that hold always",
+		Long: `List and remove the answers to permission requests that were given with always or never. One
+holds for one call, in later sessions of the same user with the same folders or repositories, the
+same agent, and a sandbox that is isolated as much. A deny rule wins over it. Those of the users
+of a server are on the server's machine.`,
+		Example: `  envctl permissions ls
+  envctl permissions rm 3f2a9c01d77e`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := knownCommand(cmd, args); err != nil {
+				return err
+			}
+			return cmd.Help()
+		},
+	}
+	cmd.AddCommand(a.newPermissionsListCmd(), a.newPermissionsRemoveCmd())
+	return cmd
+}
+
+func (a *app) newPermissionsListCmd() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:     "ls [flags]",
+		Short:   "List the stored answers",
+		Example: "  envctl permissions ls --json | jq -r .call",
+		Args:    cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			list, err := answers.List()
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printLines(a, list)
+			}
+			rows := [][]term.Span{term.Plains("ID", "ANSWER", "CALL", "PROJECT", "AGENT", "USER", "SINCE")}
+			for _, s := range list {
+				answer := answerNever
+				if s.Allow {
+					answer = answerAlways
+				}
+				rows = append(rows, term.Plains(s.ID, answer, visible.Line(s.Tool+" "+s.Call), s.Project, s.Agent, firstOf(s.User, "-"), s.Time.Local().Format(time.DateTime)))
+			}
+			return a.out.Table(rows...)
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object a line")
+	return cmd
+}
+
+func (a *app) newPermissionsRemoveCmd() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "rm ID...",
+		Short:   "Remove stored answers, so that the agent asks again",
+		Example: "  envctl permissions rm 3f2a9c01d77e",
+		Args:    cobra.MinimumNArgs(1),
+		RunE:    func(_ *cobra.Command, ids []string) error { return answers.Remove(ids...) },
+	}
+	cmd.ValidArgsFunction = func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		var ids []cobra.Completion
+		list, _ := answers.List() // without it there is nothing to complete
+		for _, s := range list {
+			if !slices.Contains(args, s.ID) {
+				ids = append(ids, cobra.CompletionWithDesc(s.ID, visible.Line(s.Tool+" "+s.Call)))
+			}
+		}
+		return ids, cobra.ShellCompDirectiveNoFileComp
+	}
+	return cmd
+}

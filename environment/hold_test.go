@@ -1,0 +1,61 @@
+package environment
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/internal/audit"
+	"github.com/agentenv-dev/agentenv/permission"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// An agent without a way to ask is held: the calls in the model's answers are decided about before it gets them.
+func TestAnAgentThatAsksNothingIsHeld(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	cfg := otherAgents()[1].local(t, keyedModel(t))
+	cfg.Permissions = permission.Rules{Allow: []string{"Write(a.txt)"}, Deny: []string{"Write(denied.txt)"}}
+	cfg.OnPermission = func(_ context.Context, req PermissionRequest) PermissionDecision {
+		switch {
+		case strings.Contains(string(req.ToolCall.RawInput), "always.txt"):
+			return PermissionDecision{Kind: runnerscripts.AllowAlways}
+		case strings.Contains(string(req.ToolCall.RawInput), "no.txt"):
+			return req.Reject("Use another name.")
+		case strings.Contains(string(req.ToolCall.RawInput), "changed.txt"):
+			return PermissionDecision{Kind: runnerscripts.AllowOnce, UpdatedInput: []byte(`{"file_path":"other.txt"}`)}
+		}
+		return PermissionDecision{Kind: runnerscripts.AllowOnce, By: "ann"}
+	}
+	env := create(t, cfg)
+	for _, row := range []struct{ file, end, says string }{
+		{"a.txt", "allow_once rule once Write(a.txt)", "The file is written."},
+		{"denied.txt", "reject_once rule once Write(denied.txt)", "The call of Write was refused. Denied: the rule deny: Write(denied.txt)."},
+		{"asked.txt", "allow_once answered once", "The file is written."},
+		{"no.txt", "reject_once answered once", "refused. Use another name."},
+		{"changed.txt", "allow_once answered once", "cannot be changed"},
+		{"always.txt", "allow_always answered session", "The file is written."},
+		{"always.txt", "allow_once session session", "The file is written."},
+	} {
+		events, err := collect(t.Context(), env, Query{Prompt: "please write-file `" + row.file + "`"})
+		if err != nil {
+			t.Fatalf("%s: %v", row.file, err)
+		}
+		if got := ends(t, events); !slices.Equal(got, []string{row.end}) {
+			t.Errorf("%s: it ended as %q, want %q", row.file, got, row.end)
+		}
+		if said := conversation(t, events); !strings.Contains(said, row.says) {
+			t.Errorf("%s: the agent says %s", row.file, said)
+		}
+	}
+	names := keysOf(workspaceOf(t, env))
+	slices.Sort(names)
+	if want := []string{"a.txt", "always.txt", "asked.txt", "executor.mjs"}; !slices.Equal(names, want) {
+		t.Errorf("the workspace has %q, want %q", names, want)
+	}
+	_, all := audited(t)
+	all = slices.DeleteFunc(all, func(e audit.Entry) bool { return e.Event != audit.Permission })
+	if len(all) != 7 || all[1].Decision != "deny" || all[1].Call != "denied.txt" || all[2].By != "ann" {
+		t.Errorf("the audit log has %+v", all)
+	}
+}

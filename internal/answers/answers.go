@@ -1,0 +1,163 @@
+// Package answers stores the answers to permission requests that hold always, in a file of this user's state folder. An
+// answer holds for one call: in the same project, for the same agent and user, in a sandbox that is isolated as much.
+package answers
+
+import (
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/internal/flock"
+	"github.com/agentenv-dev/agentenv/internal/statedir"
+)
+
+const (
+	folder     = "permissions"
+	bookFile   = "answers.json"
+	lockFile   = "answers.lock"
+	version    = 1
+	maxAnswers = 4096
+	// maxBook limits the file, in bytes, and maxCall the text of a call in it.
+	maxBook, maxCall = 16 << 20, 1 << 10
+	// lockPatience is how long a change waits for another one.
+	lockPatience = 5 * time.Second
+)
+
+// Place is where an answer holds.
+type Place struct {
+	// User is the name of a server's user; empty for the user of this machine.
+	User string `json:"user,omitempty"`
+	// Project names the folders and repositories with which the workspace begins.
+	Project   string `json:"project"`
+	Agent     string `json:"agent"`
+	Isolation string `json:"isolation"`
+}
+
+// Answer is a stored answer.
+type Answer struct {
+	// ID is short: the first digits of a digest of what the answer is about.
+	ID string `json:"id"`
+	Place
+	// Tool and Call describe the call, for users. Key identifies it, with what asked about it.
+	Tool string `json:"tool"`
+	Call string `json:"call"`
+	Key  string `json:"key"`
+	// Allow says whether the call is allowed.
+	Allow bool      `json:"allow"`
+	By    string    `json:"by,omitempty"`
+	Time  time.Time `json:"time"`
+}
+
+// book is the file.
+type book struct {
+	Version int      `json:"version"`
+	Answers []Answer `json:"answers"`
+}
+
+// List returns the stored answers, the oldest first.
+func List() ([]Answer, error) {
+	state, err := statedir.Path()
+	if err != nil {
+		return nil, err
+	}
+	data, err := statedir.ReadPrivate(filepath.Join(state, folder, bookFile), maxBook)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var b book
+	if err == nil {
+		err = json.Unmarshal(data, &b)
+	}
+	if err == nil && b.Version != version {
+		err = fmt.Errorf("%w: it has the version %d, and this program knows %d", errors.ErrUnsupported, b.Version, version)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the stored answers to permission requests: %w", err)
+	}
+	return b.Answers, nil
+}
+
+// Find returns the answer to a call; ok is false if there is none.
+func Find(at Place, key string) (found Answer, ok bool, err error) {
+	list, err := List()
+	if err != nil {
+		return Answer{}, false, err
+	}
+	i := slices.IndexFunc(list, func(a Answer) bool { return a.Place == at && a.Key == key })
+	if i < 0 {
+		return Answer{}, false, nil
+	}
+	return list[i], true, nil
+}
+
+// Add stores an answer in place of an earlier one to the same call, and sets its ID and Time.
+func Add(a Answer) error {
+	sum := sha256.Sum256([]byte(strings.Join([]string{a.User, a.Project, a.Agent, a.Isolation, a.Key}, "\x00")))
+	a.ID, a.Time = fmt.Sprintf("%x", sum[:6]), time.Now().UTC().Truncate(time.Second)
+	if len(a.Call) > maxCall {
+		a.Call = strings.ToValidUTF8(a.Call[:maxCall], "") + "..."
+	}
+	return change(func(list []Answer) ([]Answer, error) {
+		list = slices.DeleteFunc(list, func(old Answer) bool { return old.ID == a.ID })
+		if len(list) >= maxAnswers {
+			return nil, fmt.Errorf("%d answers to permission requests are stored, and no more can be; remove some with 'envctl permissions rm'", maxAnswers)
+		}
+		return append(list, a), nil
+	})
+}
+
+// Remove removes the answers with the IDs, or none. An unknown ID is fs.ErrNotExist. Running sessions ask again too.
+func Remove(ids ...string) error {
+	return change(func(list []Answer) ([]Answer, error) {
+		for _, id := range ids {
+			i := slices.IndexFunc(list, func(a Answer) bool { return a.ID == id })
+			if i < 0 {
+				return nil, fmt.Errorf("%w: no stored answer %q", fs.ErrNotExist, id)
+			}
+			list = slices.Delete(list, i, i+1)
+		}
+		return list, nil
+	})
+}
+
+// change replaces the list, atomically and one change at a time.
+func change(do func([]Answer) ([]Answer, error)) (err error) {
+	root, err := statedir.Open(folder)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, root.Close()) }()
+	unlock, err := flock.LockWithin(filepath.Join(root.Name(), lockFile), lockPatience)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	list, err := List()
+	if err != nil {
+		return err
+	}
+	if list, err = do(list); err != nil {
+		return err
+	}
+	data, err := json.MarshalIndent(book{version, list}, "", "  ")
+	if err != nil {
+		return err
+	}
+	temporary := bookFile + ".new"
+	f, err := root.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(data, '\n'))
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return root.Rename(temporary, bookFile)
+}

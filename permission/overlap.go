@@ -1,0 +1,111 @@
+package permission
+
+import (
+	"strings"
+
+	"github.com/bmatcuk/doublestar/v4"
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// globChars are the characters of patterns of file names.
+const globChars = "*?[]{}"
+
+// overlaps reports whether a file may match both the pattern of a rule and another pattern. In doubt it
+// is true.
+func overlaps(rule, pattern string) bool {
+	rule, pattern = strings.ToLower(rule), strings.ToLower(pattern)
+	switch {
+	case !doublestar.ValidatePattern(pattern):
+		return true
+	case !strings.ContainsAny(pattern, globChars):
+		return matchPath(rule, pattern)
+	case !strings.ContainsAny(rule, globChars):
+		return matchPath(pattern, rule)
+	case strings.HasPrefix(rule, "/") != strings.HasPrefix(pattern, "/"):
+		return false
+	}
+	if !endsOverlap(rule, pattern) {
+		return false
+	}
+	if strings.ContainsAny(rule+pattern, "{}") { // in which there may be folders
+		return true
+	}
+	a, b := strings.Split(rule, "/"), strings.Split(pattern, "/")
+	for {
+		switch {
+		case len(a) > 0 && a[0] == "**", len(b) > 0 && b[0] == "**":
+			return true
+		case len(a) == 0, len(b) == 0:
+			return len(a) == len(b)
+		case !endsOverlap(a[0], b[0]):
+			return false
+		}
+		a, b = a[1:], b[1:]
+	}
+}
+
+// endsOverlap reports whether what two patterns begin and end with may be the same.
+func endsOverlap(a, b string) bool {
+	switch {
+	case !strings.ContainsAny(a, globChars):
+		ok, err := doublestar.Match(b, a)
+		return ok || err != nil
+	case !strings.ContainsAny(b, globChars):
+		return endsOverlap(b, a)
+	}
+	begin := func(p string) string { return p[:strings.IndexAny(p, globChars)] }
+	end := func(p string) string { return p[strings.LastIndexAny(p, globChars)+1:] }
+	return (strings.HasPrefix(begin(a), begin(b)) || strings.HasPrefix(begin(b), begin(a))) &&
+		(strings.HasSuffix(end(a), end(b)) || strings.HasSuffix(end(b), end(a)))
+}
+
+// globOf returns the pattern that a word is, empty for a word that the shell makes otherwise.
+func globOf(w *syntax.Word) string {
+	var b strings.Builder
+	for _, part := range w.Parts {
+		var text string
+		switch part := part.(type) {
+		case *syntax.Lit:
+			b.WriteString(part.Value)
+			continue
+		case *syntax.SglQuoted:
+			text = part.Value
+		case *syntax.DblQuoted:
+			var ok bool
+			if text, ok = doubleQuoted(part); !ok {
+				return ""
+			}
+		default:
+			return ""
+		}
+		if strings.ContainsAny(text, globChars) {
+			return ""
+		}
+		b.WriteString(text)
+	}
+	return b.String()
+}
+
+// mayName reports whether words of a command that the shell makes, or that count from another folder,
+// may name a file of a Read or Write rule.
+func (r Rule) mayName(a action, at Place) bool {
+	for _, w := range a.words {
+		switch {
+		case w.known && a.moved:
+			if tail := strings.TrimLeft(w.text, "./"); tail != "" && !strings.HasPrefix(w.text, "/") && !strings.HasPrefix(w.text, "-") &&
+				(strings.HasPrefix(w.text, "../") || !strings.ContainsAny(r.arg, globChars)) &&
+				overlaps("/"+strings.TrimPrefix(r.arg, "/"), "/**/"+tail) {
+				return true
+			}
+		case w.known, a.innocent: // echo and the like open no file
+		case w.glob == "":
+			return true
+		default:
+			p, ok := at.clean("", w.glob)
+			if !ok || overlaps(r.arg, p) || a.moved && overlaps("/"+r.arg, "/**/"+w.glob) {
+				return true
+			}
+		}
+	}
+	return false
+}

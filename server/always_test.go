@@ -1,0 +1,64 @@
+package server_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/internal/answers"
+	"github.com/agentenv-dev/agentenv/internal/sessionapi"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/server"
+)
+
+// An answer of the scope always holds in later sessions of the caller, and for no other one.
+func TestAnAnswerForAlwaysHoldsForItsCaller(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	s := newServer(t, func(cfg *server.Config) { cfg.Authenticate = byName })
+	url, _ := listen(t, s)
+	config := fmt.Sprintf(`{"config":{"agent":{"name":"script","config":{"turns":[{"steps":[{"ask":{"run":["touch","x"]}}]}]}},"sandbox":"local",
+		"permissions":{"mode":"ask"},"workspace":[{"folder":%q}]}}`, t.TempDir())
+	run := func(name string) *runnerscripts.PermissionResolved {
+		t.Helper()
+		caller := as(server.RoleRunner, name)
+		status, answer := ask(t, s, "POST", "/v1/sessions", config, caller...)
+		var made sessionapi.Created
+		if err := json.Unmarshal([]byte(answer), &made); err != nil || status != http.StatusOK {
+			t.Fatalf("create: %d %s", status, answer)
+		}
+		lines := follow(t, url, made.ID, caller...)
+		if status, answer := ask(t, s, "POST", sessionapi.SessionPath(made.ID, "prompts"), `{"text":"go"}`, caller...); status != http.StatusOK {
+			t.Fatalf("prompt: %d %s", status, answer)
+		}
+		var asked string
+		for lines.Scan() {
+			var ev runnerscripts.Event
+			data, ok := strings.CutPrefix(lines.Text(), "data: ")
+			if !ok || json.Unmarshal([]byte(data), &ev) != nil {
+				continue
+			}
+			switch v := ev.Value().(type) {
+			case *runnerscripts.PermissionRequest:
+				asked = v.ID
+				// If an earlier answer decides, this one comes too late.
+				_, _ = ask(t, s, "POST", sessionapi.SessionPath(made.ID, "permissions")+"/"+asked, `{"kind":"allow_once","scope":"always"}`, caller...)
+			case *runnerscripts.PermissionResolved:
+				return v
+			}
+		}
+		t.Fatal(lines.Err())
+		return nil
+	}
+	for _, row := range []struct{ name, reason string }{
+		{"alice", runnerscripts.ReasonAnswered}, {"alice", runnerscripts.ReasonAlways}, {"bob", runnerscripts.ReasonAnswered}, {"alice", runnerscripts.ReasonAlways},
+	} {
+		if v := run(row.name); v.Reason != row.reason || v.Scope != runnerscripts.ScopeAlways || v.By != row.name {
+			t.Errorf("for %s it is resolved as %+v, want %s", row.name, v, row.reason)
+		}
+	}
+	if list, err := answers.List(); err != nil || len(list) != 2 || list[0].User != "alice" || list[1].User != "bob" {
+		t.Errorf("stored: %+v, %v", list, err)
+	}
+}
