@@ -311,6 +311,25 @@ type ScriptFailure struct { //nolint:errname // on the wire it is data; ScriptEr
 	Message string      `json:"message"` // for people; starts with advice
 	// HTTPStatus is the status that the model's API returned; with FailAPI.
 	HTTPStatus int `json:"http_status,omitempty"`
+	// Detail has what a program can use of the failure; nil for nothing.
+	Detail *FailureDetail `json:"detail,omitempty"`
+}
+
+// FailureDetail is what programs can use of a failure.
+type FailureDetail struct {
+	// Violations say what does not match its schema; with FailParameters and FailOutput.
+	Violations []Violation `json:"validation_errors,omitempty"`
+	// ResultData is what a procedural executor that failed has printed: return_code, stdout and
+	// stderr; or the result that does not match its schema.
+	ResultData json.RawMessage `json:"result_data,omitempty"`
+}
+
+// Violation says where JSON does not match a schema.
+type Violation struct {
+	Path    string `json:"path"` // "$" is the whole, "$.name[0]" a part
+	Message string `json:"message"`
+	// SchemaPath is the keyword of the schema, such as "properties/name/type".
+	SchemaPath string `json:"schema_path,omitempty"`
 }
 
 // Error returns the message.
@@ -332,6 +351,8 @@ const (
 	FailTimeout         FailureCode = "timeout"         // a time limit has passed
 	FailLimit           FailureCode = "limit"           // what is stored of it reached a limit
 	FailQuery           FailureCode = "query"           // the agent reported an error and keeps running
+	FailParameters      FailureCode = "parameter_validation_failed" // nothing was started
+	FailOutput          FailureCode = "output_validation_failed"
 	FailSessionNotFound FailureCode = "session_not_found"
 	FailUnsupported     FailureCode = "unsupported" // the agent or sandbox does not support it
 	// FailUnavailable: the sandbox or its backend does not answer or is gone. Scripts never report
