@@ -321,6 +321,9 @@ func parseConfig(data []byte, file, dir string) (Config, error) {
 			return Config{}, err
 		}
 	}
+	if err := cfg.resolveExecutor(file, dir); err != nil {
+		return Config{}, err
+	}
 	if err := cfg.checkValues(); err != nil {
 		return Config{}, err
 	}

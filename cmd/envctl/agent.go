@@ -22,7 +22,7 @@ type agentFlags struct {
 
 func (f *agentFlags) flags(cmd *cobra.Command) {
 	fl := cmd.Flags()
-	fl.StringVarP(&f.agent, "agent", "a", "", "agent: "+strings.Join(ownAgents(), ", ")+`, or acp:NAME (default "script"); see 'envctl agents'`)
+	fl.StringVarP(&f.agent, "agent", "a", "", "agent: "+strings.Join(ownAgents(), ", ")+`, acp:NAME or executor:NAME (default "script"); see 'envctl agents' and 'envctl executors'`)
 	fl.StringVarP(&f.model, "model", "m", "", "model, as the agent names it")
 	fl.StringVar(&f.mode, "mode", "", "the agent's permission mode, for claude: default, acceptEdits, plan")
 	fl.StringArrayVar(&f.allow, "allow", nil, "what the agent may do without asking, as 'Bash(go test *)'; may be repeated")
@@ -123,6 +123,13 @@ func (f *agentFlags) apply(ctx context.Context, file string, cfg *environment.Co
 	set(&cfg.Agent.PermissionMode, f.mode)
 	if cfg.Agent.Name == "" {
 		cfg.Agent.Name = "script"
+	}
+	if name, ok := strings.CutPrefix(cfg.Agent.Name, environment.ExecutorPrefix); ok {
+		found, err := environment.FindExecutor(name, file)
+		if err != nil {
+			return &exitError{code: exitUsage, err: err}
+		}
+		cfg.Agent.Name, cfg.Agent.Command, cfg.Agent.Config = found.Name, nil, found.Config
 	}
 	if !slices.Contains(agentNames(), cfg.Agent.Name) {
 		return noAgent(cfg.Agent.Name)
