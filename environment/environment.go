@@ -102,7 +102,10 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 		return nil, err
 	}
 	meter := gateway.NewMeter(cfg.Budget, cfg.Used.Add(from.used))
-	opened, err := gate.Open(ctx, p, cfg.gateConfig(from, meter))
+	served := cfg.gateConfig(from, meter)
+	var host *executorHost
+	host, served.Executor = cfg.hostOf()
+	opened, err := gate.Open(ctx, p, served)
 	if err != nil {
 		return nil, err
 	}
@@ -128,6 +131,7 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 		Prepare:     e.prepareFor, CheckAwake: e.checkNotPaused, OutOfMemory: e.outOfMemory,
 		Grace: runnerscripts.DefaultInterruptGrace, Margin: query.KillMargin,
 	})
+	host.queries.Store(e.queries)
 	if from.placed {
 		e.base.read = func(ctx context.Context) error { return e.base.readFrom(ctx, p, from) }
 		return e, nil

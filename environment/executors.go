@@ -51,6 +51,7 @@ type executorFile struct {
 	ParametersSchema json.RawMessage    `json:"parameters_schema"`
 	OutputSchema     json.RawMessage    `json:"output_schema"`
 	TimeoutSeconds   int                `json:"timeout_seconds"`
+	RPC              bool               `json:"rpc"`
 }
 
 // Executors lists the executor profiles that a configuration can name, sorted by name, from the
@@ -138,7 +139,7 @@ func loadExecutor(name string) (f executorFile, p executor.Profile, err error) {
 	}
 	p = executor.Profile{
 		Type: f.Type, Command: f.Command, Config: f.Config, Lifecycle: f.Lifecycle,
-		ParametersSchema: f.ParametersSchema, OutputSchema: f.OutputSchema, TimeoutSeconds: f.TimeoutSeconds,
+		ParametersSchema: f.ParametersSchema, OutputSchema: f.OutputSchema, TimeoutSeconds: f.TimeoutSeconds, RPC: f.RPC,
 	}
 	if p.Files, err = executorFiles(filepath.Dir(name), f.Files); err == nil {
 		err = p.Check()

@@ -48,7 +48,7 @@ func (c Config) checkGateway() error {
 			return fmt.Errorf("%w: %w", ErrConfig, err)
 		}
 	}
-	return nil
+	return c.checkDeliver()
 }
 
 // checkCounted returns an error for settings that count or record at the gateway, if the agent
@@ -83,7 +83,7 @@ func checkRules(hosts []string) error {
 
 // gateConfig says what the gateway of a sandbox serves. An agent with its own keys does not use it.
 func (c Config) gateConfig(from origin, meter *gateway.Meter) gate.Config {
-	g := gate.Config{Models: c.modelPolicy(), Meter: meter, AllowHosts: c.Sandbox.AllowHosts, Before: from.gateway, Wait: from.kept, Logger: c.Logger}
+	g := gate.Config{Models: c.modelPolicy(), Meter: meter, AllowHosts: c.Sandbox.AllowHosts, Deliver: c.Deliver, Before: from.gateway, Wait: from.kept, Logger: c.Logger}
 	if c.Agent.Name != "" {
 		g.Credentials, g.Record, g.Replay = c.Credentials, c.Record, c.Replay
 	}

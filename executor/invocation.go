@@ -50,6 +50,13 @@ type MCPServer struct {
 	Headers map[string]string `json:"headers,omitempty"`
 }
 
+// The variables of an executor that uses the JSON-RPC of its host; see package executor/rpc.
+const (
+	EnvSocket = "AGENTENV_EXECUTOR_SOCKET" // the path of the Unix socket to connect to, of a pool
+	EnvURL    = "AGENTENV_EXECUTOR_URL"    // the address of the HTTP endpoint, in a sandbox
+	EnvToken  = "AGENTENV_SESSION_TOKEN"
+)
+
 // The types of the lines after the invocation.
 const (
 	TypeTurn         = "turn"          // to a persistent executor: a further prompt

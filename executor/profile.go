@@ -67,6 +67,9 @@ type Profile struct {
 	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
 	// TimeoutSeconds ends a procedural executor; zero means [DefaultTimeout].
 	TimeoutSeconds int `json:"timeout_seconds,omitempty"`
+	// RPC lets the executor use the JSON-RPC of its host, at the address in AGENTENV_EXECUTOR_URL with
+	// the token in AGENTENV_SESSION_TOKEN; see package executor/rpc.
+	RPC bool `json:"rpc,omitempty"`
 }
 
 // Check returns what is wrong with a profile. Errors are fs.ErrInvalid and name the field.

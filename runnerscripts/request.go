@@ -68,10 +68,16 @@ type Gateway struct {
 	APIs map[ModelAPI]string `json:"apis"`
 	// Proxy says that the gateway is also an HTTP proxy for the hosts that the sandbox may reach.
 	Proxy bool `json:"proxy,omitempty"`
+	// Executor is the token with which an executor reaches the host's JSON-RPC, at [ExecutorPath]
+	// below URL; empty if the gateway does not serve that.
+	Executor string `json:"executor,omitempty"`
 	// Wait says that the program that serves the gateway may end while the agent continues.
 	// Requests then wait until another program serves it.
 	Wait bool `json:"wait,omitempty"`
 }
+
+// ExecutorPath is the path of the JSON-RPC of executors at a gateway.
+const ExecutorPath = "/executor"
 
 // Address returns the host and port of the URL.
 func (g *Gateway) Address() string { return strings.TrimPrefix(g.URL, "http://") }
@@ -340,17 +346,17 @@ type FailureCode string
 
 // The failures.
 const (
-	FailInvalidRequest  FailureCode = "invalid_request" // not JSON, an unknown field or name, a bad value
-	FailProtocol        FailureCode = "protocol"        // another protocol version
-	FailUnknownAgent    FailureCode = "unknown_agent"   // no such agent in this runner
-	FailAgentMissing    FailureCode = "agent_missing"   // the program is not installed
-	FailAgentOld        FailureCode = "agent_old"       // the program is older than Recipe.Minimum
-	FailAgent           FailureCode = "agent"           // the agent crashed, or broke its protocol
-	FailAPI             FailureCode = "api"             // the model's API refused or failed
-	FailBudget          FailureCode = "budget"          // tokens, money or requests reached a limit
-	FailTimeout         FailureCode = "timeout"         // a time limit has passed
-	FailLimit           FailureCode = "limit"           // what is stored of it reached a limit
-	FailQuery           FailureCode = "query"           // the agent reported an error and keeps running
+	FailInvalidRequest  FailureCode = "invalid_request"             // not JSON, an unknown field or name, a bad value
+	FailProtocol        FailureCode = "protocol"                    // another protocol version
+	FailUnknownAgent    FailureCode = "unknown_agent"               // no such agent in this runner
+	FailAgentMissing    FailureCode = "agent_missing"               // the program is not installed
+	FailAgentOld        FailureCode = "agent_old"                   // the program is older than Recipe.Minimum
+	FailAgent           FailureCode = "agent"                       // the agent crashed, or broke its protocol
+	FailAPI             FailureCode = "api"                         // the model's API refused or failed
+	FailBudget          FailureCode = "budget"                      // tokens, money or requests reached a limit
+	FailTimeout         FailureCode = "timeout"                     // a time limit has passed
+	FailLimit           FailureCode = "limit"                       // what is stored of it reached a limit
+	FailQuery           FailureCode = "query"                       // the agent reported an error and keeps running
 	FailParameters      FailureCode = "parameter_validation_failed" // nothing was started
 	FailOutput          FailureCode = "output_validation_failed"
 	FailSessionNotFound FailureCode = "session_not_found"

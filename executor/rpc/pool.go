@@ -12,15 +12,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/executor"
 	"github.com/agentenv-dev/agentenv/internal/tail"
 	"github.com/agentenv-dev/agentenv/primitives"
-)
-
-// The variables of an executor's process.
-const (
-	EnvSocket = "AGENTENV_EXECUTOR_SOCKET" // the path of the Unix socket to connect to
-	EnvURL    = "AGENTENV_EXECUTOR_URL"    // the address of the HTTP endpoint, in a sandbox
-	EnvToken  = "AGENTENV_SESSION_TOKEN"   //nolint:gosec // the name of a variable
 )
 
 const (
@@ -70,7 +64,7 @@ func NewPool(cfg PoolConfig) (*Pool, error) {
 
 // Spec says what to start.
 type Spec struct {
-	// Command is the program and its arguments. It connects to the socket in [EnvSocket].
+	// Command is the program and its arguments. It connects to the socket in [executor.EnvSocket].
 	Command []string
 	Dir     string   // the working directory; empty means the workspace of the sandbox
 	Env     []string // in addition to that of the sandbox
@@ -132,7 +126,7 @@ func (p *Pool) Spawn(ctx context.Context, spec Spec) (_ *Process, err error) {
 	e.Token = p.cfg.Service.Tokens.Issue(spec.Grant)
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	e.stop = stop
-	env := slices.Concat(spec.Env, []string{EnvSocket + "=" + listener.Addr().String(), EnvToken + "=" + e.Token, "AGENT_SESSION_ID=" + e.session})
+	env := slices.Concat(spec.Env, []string{executor.EnvSocket + "=" + listener.Addr().String(), executor.EnvToken + "=" + e.Token, "AGENT_SESSION_ID=" + e.session})
 	e.process, err = p.cfg.Sandbox.Exec(life, primitives.Command{Args: spec.Command, Dir: spec.Dir, Env: env, User: as.name})
 	if err != nil {
 		return nil, err

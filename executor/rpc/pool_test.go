@@ -42,7 +42,7 @@ func newPool(t *testing.T, change func(*rpc.PoolConfig)) *pool {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	code, err := os.ReadFile("../../examples/executor-rpc/executor.py")
+	code, err := os.ReadFile("../../examples/executor-rpc/profiles/demo/executor.py")
 	p := &pool{example: filepath.Join(dir, "executor.py")}
 	if err = errors.Join(err, os.Chmod(dir, 0o755), os.WriteFile(p.example, code, 0o644)); err != nil {
 		t.Fatal(err)

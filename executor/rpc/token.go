@@ -28,6 +28,9 @@ type Grant struct {
 	Credentials []string
 	// Life is the lifetime; zero means [TokenLife].
 	Life time.Duration
+	// Token is the token of an earlier program, which a running executor still has. Empty means a new
+	// one.
+	Token string
 	// MaxUses is how many requests may carry the token; zero means no limit.
 	MaxUses int
 }
@@ -55,15 +58,19 @@ func (t *Tokens) time() time.Time {
 	return time.Now()
 }
 
-// Issue returns a new token.
+// Issue returns a token for a grant.
 func (t *Tokens) Issue(g Grant) string {
 	if g.Life == 0 {
 		g.Life = TokenLife
 	}
 	g.Credentials = slices.Clone(g.Credentials)
-	secret := make([]byte, 32)
-	_, _ = rand.Read(secret) // it never fails
-	token := hex.EncodeToString(secret)
+	token := g.Token
+	g.Token = ""
+	if token == "" {
+		secret := make([]byte, 32)
+		_, _ = rand.Read(secret) // it never fails
+		token = hex.EncodeToString(secret)
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.time()

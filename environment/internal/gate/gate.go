@@ -16,6 +16,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/environment/internal/configfile"
 	"github.com/agentenv-dev/agentenv/environment/internal/secrets"
+	"github.com/agentenv-dev/agentenv/executor/rpc"
 	"github.com/agentenv-dev/agentenv/gateway"
 	"github.com/agentenv-dev/agentenv/internal/input"
 	"github.com/agentenv-dev/agentenv/internal/patience"
@@ -42,6 +43,10 @@ type Config struct {
 	Meter          *gateway.Meter
 	// AllowHosts are the hosts that processes in the sandbox reach through the proxy; nil means no proxy.
 	AllowHosts []string
+	// Executor is the host of an executor that uses its JSON-RPC; nil for none. Deliver are the names
+	// of the Credentials that the executor may get.
+	Executor *rpc.Config
+	Deliver  []string
 	// Before is the gateway of an earlier program; nil for none. Its address is used again, because an agent that still
 	// runs knows no other.
 	Before *runnerscripts.Gateway
@@ -57,16 +62,18 @@ type Gate struct {
 
 	refusals chan string // of the proxy; nil for no proxy
 	server   *gateway.Gateway
-	secrets  secrets.Found
-	file     *os.File // of the recording; nil for none
-	serving  sync.WaitGroup
+	// executors is the host of an executor; nil for none.
+	executors *rpc.Service
+	secrets   secrets.Found
+	file      *os.File // of the recording; nil for none
+	serving   sync.WaitGroup
 }
 
 // Open serves the gateway in the sandbox, if that needs one, until Close. ctx covers the opening only. Errors of the
 // configuration are configfile.ErrInvalid.
 func Open(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config) (_ *Gate, err error) {
 	g := &Gate{}
-	if len(cfg.Credentials) == 0 && cfg.Replay == "" && cfg.AllowHosts == nil {
+	if len(cfg.Credentials) == 0 && cfg.Replay == "" && cfg.AllowHosts == nil && cfg.Executor == nil {
 		return g, nil
 	}
 	defer func() {
@@ -96,6 +103,7 @@ func Open(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config) (_
 		g.secrets.Hide(up.Key)
 	}
 	address := "127.0.0.1:0"
+	token := g.host(cfg, &to)
 	if cfg.Before != nil {
 		to.Token, address = cfg.Before.Token, cfg.Before.Address()
 	}
@@ -107,8 +115,44 @@ func Open(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config) (_
 		return nil, fmt.Errorf("open the gateway in the sandbox: %w", err)
 	}
 	g.serve(l, cfg.Logger)
+	g.At.Executor = token
 	g.At.Wait = cfg.Wait
 	return g, nil
+}
+
+// session is the name of the one session of a gate.
+const session = "session"
+
+// host serves the JSON-RPC of an executor, if there is one, and returns its token.
+func (g *Gate) host(cfg Config, to *gateway.Config) (token string) {
+	if cfg.Executor == nil {
+		return ""
+	}
+	keys := to.Upstreams
+	cfg.Executor.Credential = func(_ context.Context, name string) (string, error) {
+		up, ok := keys[name]
+		if !ok {
+			return "", errors.New("a replayed session has no keys")
+		}
+		return up.Key, nil
+	}
+	g.executors = rpc.NewService(*cfg.Executor)
+	to.Executors = g.executors
+	grant := rpc.Grant{Session: session, Credentials: cfg.Deliver}
+	if cfg.Before != nil {
+		grant.Token = cfg.Before.Executor
+	}
+	token = g.executors.Tokens.Issue(grant)
+	g.secrets.Hide(token)
+	return token
+}
+
+// Executor returns the executor that uses the JSON-RPC of the gate; nil if none may.
+func (g *Gate) Executor() *rpc.Remote {
+	if g.executors == nil {
+		return nil
+	}
+	return g.executors.Remote(session)
 }
 
 // listen listens in the sandbox on the address of a dead program, or on another one if a living program serves that.
@@ -156,6 +200,9 @@ func (g *Gate) serve(l net.Listener, log hclog.Logger) {
 // Close revokes the token and returns when the server has ended.
 func (g *Gate) Close() error {
 	var err error
+	if g.executors != nil {
+		g.executors.End(session)
+	}
 	if g.server != nil {
 		err = g.server.Close()
 		g.serving.Wait()

@@ -96,6 +96,10 @@ type active struct {
 	proc     *script.Process // the process that has the prompt; nil before
 	stop     chan struct{}   // closed when it is interrupted
 	requests openRequests
+	// call calls a function in the goroutine that reports events, with the run. It returns false if
+	// the query, or ctx, ends before.
+	call func(ctx context.Context, f func(r *run)) bool
+	life context.Context //nolint:containedctx // it ends with the query, for requests that come from elsewhere
 }
 
 // New returns the queries of an environment. The caller ends them with Close.

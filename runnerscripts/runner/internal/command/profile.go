@@ -32,7 +32,7 @@ func check(s runnerscripts.Session) (profile, error) {
 		dec := json.NewDecoder(bytes.NewReader(a.Config))
 		dec.DisallowUnknownFields()
 		if err := dec.Decode(&p); err != nil {
-			return p, agent.Invalid("agent.config of an executor: %v; it may have type, command, config, lifecycle, files, parameters_schema, output_schema, timeout_seconds", err)
+			return p, agent.Invalid("agent.config of an executor: %v; it may have type, command, config, lifecycle, files, parameters_schema, output_schema, timeout_seconds, rpc", err)
 		}
 	}
 	p.Type = cmp.Or(strings.TrimSpace(p.Type), name)
@@ -83,7 +83,17 @@ func environment(s runnerscripts.Session) []string {
 	return child.Environ(map[string]string{
 		"HOME":             s.Paths.Home,
 		"AGENT_SESSION_ID": s.SessionID,
-	}, agent.GatewayVariables(s), s.Agent.Env)
+	}, agent.GatewayVariables(s), rpcVariables(s), s.Agent.Env)
+}
+
+// rpcVariables returns the variables with which an executor reaches the JSON-RPC of its host.
+func rpcVariables(s runnerscripts.Session) map[string]string {
+	if s.Gateway == nil || s.Gateway.Executor == "" {
+		return nil
+	}
+	return map[string]string{
+		executor.EnvURL: s.Gateway.URL + runnerscripts.ExecutorPath, executor.EnvToken: s.Gateway.Executor,
+	}
 }
 
 // filesPath is where the files of an executor are, below the session's home.

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """An executor that speaks JSON-RPC with agentenv, over a Unix socket or HTTP, in plain Python.
 
-It answers ping, execute_prompt and shutdown. While it works on a prompt it asks for a key
-just in time, asks for permission, and reports what happens.
+It answers ping, execute_prompt and shutdown. In a sandbox it also gets prompts from standard
+input, as every persistent executor does. While it works on a prompt it asks for a key just in
+time, asks for permission, and reports what happens.
 """
 import json
 import os
@@ -134,8 +135,8 @@ def answer(host, message):
     host.send({"id": message["id"], **reply})
 
 
-def main():
-    host = SocketHost(SOCKET) if SOCKET else HTTPHost(URL)
+def serve(host):
+    """Answer the requests of the host, until it asks to shut down."""
     for message in host.messages():
         if "id" not in message:
             continue
@@ -143,6 +144,20 @@ def main():
             answer(host, message)
             break
         threading.Thread(target=answer, args=(host, message), daemon=True).start()
+
+
+def main():
+    if SOCKET:
+        serve(SocketHost(SOCKET))
+        return
+    host = HTTPHost(URL)
+    threading.Thread(target=serve, args=(host,), daemon=True).start()
+    for line in sys.stdin:
+        message = json.loads(line)
+        if message.get("type") == "shutdown":
+            break
+        result = execute_prompt(host, message["parameters"])
+        print(json.dumps({"type": "turn_complete", "result": result}), flush=True)
 
 
 if __name__ == "__main__":
