@@ -101,6 +101,10 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 	if err != nil {
 		return nil, err
 	}
+	schemas, err := cfg.schemas()
+	if err != nil {
+		return nil, err
+	}
 	meter := gateway.NewMeter(cfg.Budget, cfg.Used.Add(from.used))
 	served := cfg.gateConfig(from, meter)
 	var host *executorHost
@@ -128,6 +132,7 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 		},
 		Permissions: permission.Policy{On: cfg.OnPermission, Timeout: cfg.PermissionTimeout},
 		Rules:       policy,
+		CheckPrompt: schemas.checkPrompt, CheckResult: schemas.checkResult,
 		Prepare:     e.prepareFor, CheckAwake: e.checkNotPaused, OutOfMemory: e.outOfMemory,
 		Grace: runnerscripts.DefaultInterruptGrace, Margin: query.KillMargin,
 	})

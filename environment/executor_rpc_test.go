@@ -63,7 +63,7 @@ func TestAnExecutorReachesItsHostFromTheSandbox(t *testing.T) {
 						said = append(said, string(v.Data))
 					}
 				case *runnerscripts.PermissionResolved:
-					resolved = append(resolved, string(v.Kind)+" "+string(v.Reason)+" "+v.Rule)
+					resolved = append(resolved, string(v.Kind)+" "+v.Reason+" "+v.Rule)
 				}
 			}
 			if want := []string{`{"text":"hello"}`, `{"key":"anthropic","length":17}`, `{"refused":"key:openai","code":-32002}`, `{"ran":"make"}`, `{"refused":"run:rm","code":-32003}`}; !slices.Equal(said, want) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/environment/internal/configfile"
 	"github.com/agentenv-dev/agentenv/executor"
+	"github.com/agentenv-dev/agentenv/executor/schema"
 	"github.com/agentenv-dev/agentenv/internal/closest"
 	"github.com/agentenv-dev/agentenv/internal/input"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -143,6 +144,13 @@ func loadExecutor(name string) (f executorFile, p executor.Profile, err error) {
 	}
 	if p.Files, err = executorFiles(filepath.Dir(name), f.Files); err == nil {
 		err = p.Check()
+	}
+	for field, text := range map[string]json.RawMessage{"parameters_schema": p.ParametersSchema, "output_schema": p.OutputSchema} {
+		if err == nil && len(text) > 0 {
+			if _, err = schema.Parse(text); err != nil {
+				err = fmt.Errorf("%s: %w", field, err)
+			}
+		}
 	}
 	if err != nil {
 		return f, p, fmt.Errorf("%s: %w: %w", name, ErrConfig, err)

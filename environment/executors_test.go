@@ -12,6 +12,7 @@ import (
 	"github.com/agentenv-dev/agentenv/executor"
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 	"github.com/agentenv-dev/agentenv/primitives"
+	rs "github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
 func TestAnExecutorProfileBecomesAnAgent(t *testing.T) {
@@ -105,5 +106,56 @@ func TestAWrongExecutorProfileSaysFileAndField(t *testing.T) {
 	cfg := environment.Config{Agent: environment.Agent{Name: "executor:echo"}, Sandbox: environment.Sandbox{Type: "local"}}
 	if err := cfg.Check(t.Context()); !errors.Is(err, environment.ErrConfig) || !strings.Contains(err.Error(), "FindExecutor") {
 		t.Errorf("a name in Go: %v", err)
+	}
+}
+
+const personSchema = `{"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}`
+
+func TestTheSchemasOfAnExecutorAreChecked(t *testing.T) {
+	t.Parallel()
+	config, err := json.Marshal(executor.Profile{
+		Type: executor.Procedural, Command: []string{"/bin/sh", "-c", `echo started >> started; if [ "$2" = bad ]; then echo '{"name":5}'; else echo '{"name":"x"}'; fi`, "sh"},
+		ParametersSchema: json.RawMessage(personSchema), OutputSchema: json.RawMessage(personSchema),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	env, err := environment.Create(t.Context(), environment.Config{Agent: environment.Agent{Name: "command", Config: config}, Sandbox: environment.Sandbox{Type: "local"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := env.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for prompt, want := range map[string]struct {
+		code rs.FailureCode
+		path string
+	}{
+		`{"name": 1}`: {rs.FailParameters, "$.name"}, `{}`: {rs.FailParameters, "$"}, `hello`: {rs.FailParameters, "$"}, `{"name": "bad"}`: {rs.FailOutput, "$.name"},
+	} {
+		var last rs.Event
+		var failed *environment.QueryError
+		for ev, err := range env.ExecuteQuery(t.Context(), environment.Query{Prompt: prompt}) {
+			if err == nil {
+				last = ev
+				continue
+			}
+			if f, ok := errors.AsType[*rs.ScriptFailure](err); !ok && !errors.As(err, &failed) || ok && f.Code != want.code {
+				t.Errorf("%s: %v", prompt, err)
+			}
+		}
+		got, err := rs.Payload[rs.QueryFailed](last)
+		if err != nil || last.Type != rs.TypeQueryFailed || got.Code != want.code || got.Detail == nil || len(got.Detail.Violations) != 1 || got.Detail.Violations[0].Path != want.path {
+			t.Errorf("%s: %s %s, %v", prompt, last.Type, last.Payload, err)
+		}
+	}
+	done, err := env.Run(t.Context(), `{"name": "good"}`)
+	if err != nil || string(done.ResultData) != `{"name":"x"}` {
+		t.Errorf("result %s, %v", done.ResultData, err)
+	}
+	if said, err := env.Exec(t.Context(), "cat", "started"); err != nil || said != "started\nstarted\n" {
+		t.Errorf("it was started: %q, %v", said, err)
 	}
 }

@@ -2,8 +2,8 @@
 // program of the user, in any language. A [Profile] describes it, and the agent "command" runs it
 // in a sandbox of any type. docs/executors.md is the guide.
 //
-// profile.go has the profile; invocation.go what an executor reads and prints, as types and as a
-// JSON schema; parameters.go the parameters of a procedural executor; schema.go checks JSON against
-// a JSON schema and says what does not match. Package executor/host is the host's side of the
-// JSON-RPC of executors.
+// profile.go has the profile; invocation.go what an executor reads and prints; parameters.go the
+// parameters of a procedural executor; violation.go the error for JSON that does not match its schema.
+// Package executor/schema checks that, and package executor/rpc is the host's side of the JSON-RPC of
+// executors.
 package executor

@@ -1,10 +1,6 @@
 package executor
 
-import (
-	"encoding/json"
-
-	"github.com/google/jsonschema-go/jsonschema"
-)
+import "encoding/json"
 
 // SchemaVersion is the version of the format of [Invocation].
 const SchemaVersion = "2.2"
@@ -79,25 +75,4 @@ type Shutdown struct {
 func Parameters(prompt string) json.RawMessage {
 	data, _ := json.Marshal(map[string]string{"prompt": prompt}) // a map of strings has no error
 	return data
-}
-
-// InvocationSchema returns the JSON schema of [Invocation], indented.
-func InvocationSchema() ([]byte, error) {
-	s, err := jsonschema.For[Invocation](nil)
-	if err != nil {
-		return nil, err
-	}
-	s.Schema, s.Title = "https://json-schema.org/draft/2020-12/schema", "Executor invocation "+SchemaVersion
-	s.Description = "The first line of the standard input of an executor. A field that is not listed is ignored with a warning."
-	s.AdditionalProperties = nil
-	var version any = SchemaVersion
-	s.Properties["schema_version"].Const = &version
-	s.Properties["mode"].Enum = []any{string(Start), string(Resume)}
-	s.Properties["parameters"] = &jsonschema.Schema{
-		Type: "object", Description: `{"prompt": TEXT}, or what the parameters_schema of the profile describes`,
-	}
-	for _, name := range []string{"executor_config", "metadata"} {
-		s.Properties[name].Type, s.Properties[name].Types, s.Properties[name].Items = "object", nil, nil
-	}
-	return json.MarshalIndent(s, "", "  ")
 }

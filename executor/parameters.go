@@ -13,8 +13,8 @@ import (
 // Structured reports whether a prompt is a JSON object with the parameters.
 func (p Profile) Structured() bool { return p.Type == Procedural || len(p.ParametersSchema) > 0 }
 
-// ParametersOf returns the parameters of a prompt. Parameters that do not match the schema of the
-// profile are a [*SchemaError].
+// ParametersOf returns the parameters of a prompt. It does not check them against the schema of the
+// profile; a prompt that is no JSON object is a [*SchemaError].
 func (p Profile) ParametersOf(prompt string) (json.RawMessage, error) {
 	if !p.Structured() {
 		return Parameters(prompt), nil
@@ -24,15 +24,6 @@ func (p Profile) ParametersOf(prompt string) (json.RawMessage, error) {
 		return nil, &SchemaError{What: "parameters", Violations: []Violation{{
 			Path: "$", Message: `the prompt is no JSON object; give the parameters as one, such as {"name": "value"}`, SchemaPath: "type",
 		}}}
-	}
-	if len(p.ParametersSchema) > 0 {
-		s, err := ParseSchema(p.ParametersSchema)
-		if err == nil {
-			err = s.Check("parameters", []byte(prompt))
-		}
-		if err != nil {
-			return nil, err
-		}
 	}
 	var compact bytes.Buffer
 	if err := json.Compact(&compact, []byte(prompt)); err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/executor"
+	schemas "github.com/agentenv-dev/agentenv/executor/schema"
 )
 
 func (a *app) newExecutorsCmd() *cobra.Command {
@@ -27,7 +28,7 @@ With --schema print the JSON schema of what an executor reads.`,
 		Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if schema {
-				text, err := executor.InvocationSchema()
+				text, err := schemas.Invocation()
 				if err != nil {
 					return err
 				}

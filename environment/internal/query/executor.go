@@ -52,7 +52,9 @@ func (q *Queries) Ask(ctx context.Context, req runnerscripts.PermissionRequest) 
 		d = req.Reject("The query has ended, or the executor has withdrawn the request.")
 		done.Reason = runnerscripts.ReasonCancelled
 	}
-	a.call(a.life, func(r *run) { r.resolved(q.events.New(runnerscripts.TypePermissionResolved, a.id, done)) })
+	a.call(a.life, func(r *run) { //nolint:contextcheck // it must be reported although ctx is done
+		r.resolved(q.events.New(runnerscripts.TypePermissionResolved, a.id, done))
+	})
 	return d
 }
 

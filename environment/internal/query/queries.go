@@ -7,6 +7,7 @@
 package query
 
 import (
+	"encoding/json"
 	"cmp"
 	"context"
 	"errors"
@@ -53,6 +54,10 @@ type Config struct {
 	Kept  *kept.Log
 	// Prepare prepares the session for the query with an ID, and returns how well a conversation was restored.
 	Prepare func(ctx context.Context, id string) (runnerscripts.SetupData, error)
+	// CheckPrompt returns why no agent may get a prompt, and CheckResult why a result fails its query,
+	// each as a *runnerscripts.ScriptFailure. Nil checks nothing.
+	CheckPrompt func(prompt string) error
+	CheckResult func(result json.RawMessage) error
 	// CheckAwake returns an error if the sandbox is paused.
 	CheckAwake func(ctx context.Context) error
 	// OutOfMemory reports whether memory ran out in the sandbox after a time.

@@ -77,7 +77,7 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 	})
 	parameters, err := c.profile.ParametersOf(text)
 	if err != nil {
-		return runnerscripts.QueryCompleted{}, mismatch(runnerscripts.FailParameters, err, nil)
+		return runnerscripts.QueryCompleted{}, mismatch(err)
 	}
 	run := c.converse
 	if c.profile.Type == executor.Procedural {
@@ -86,7 +86,7 @@ func (c *conversation) Prompt(ctx context.Context, _, text string) (runnerscript
 	err = run(ctx, q, parameters)
 	reason := c.stopReason(q)
 	if err == nil && reason != runnerscripts.StopCancelled {
-		err = c.checkResult(q)
+		c.setResult(q)
 	}
 	return runnerscripts.QueryCompleted{StopReason: reason, ResultData: q.result}, err
 }

@@ -38,7 +38,7 @@ type output struct {
 func (c *conversation) call(ctx context.Context, q *query, parameters json.RawMessage) error {
 	args, err := executor.Arguments(parameters)
 	if err != nil {
-		return mismatch(runnerscripts.FailParameters, err, nil)
+		return mismatch(err)
 	}
 	cmd, err := launch(c.session, c.profile)
 	if err != nil {
@@ -127,38 +127,24 @@ func (c *conversation) start(cmd child.Command) (*child.Process, error) {
 	return p, nil
 }
 
-// checkResult checks the result against the output schema. If the executor gave only text, the text
-// must be JSON.
-func (c *conversation) checkResult(q *query) error {
-	if len(c.profile.OutputSchema) == 0 {
-		return nil
+// setResult sets the result of an executor with an output schema that gave only text: the text is the
+// result if it is JSON. The host checks it against the schema.
+func (c *conversation) setResult(q *query) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if answer := bytes.TrimSpace(q.answer); q.result == nil && json.Valid(answer) {
+		q.result = answer
 	}
-	schema, err := executor.ParseSchema(c.profile.OutputSchema)
-	if err != nil {
-		return err
-	}
-	if q.result == nil {
-		c.mu.Lock()
-		q.result = bytes.TrimSpace(q.answer)
-		c.mu.Unlock()
-	}
-	if err := schema.Check("result", q.result); err != nil {
-		wrong := q.result
-		q.result = nil
-		return mismatch(runnerscripts.FailOutput, err, wrong)
-	}
-	return nil
 }
 
-// mismatch returns the failure for JSON that does not match its schema.
-func mismatch(code runnerscripts.FailureCode, err error, result json.RawMessage) error {
+// mismatch returns the failure for parameters that cannot be used.
+func mismatch(err error) error {
 	wrong, ok := errors.AsType[*executor.SchemaError](err)
 	if !ok {
 		return err
 	}
-	detail := &runnerscripts.FailureDetail{Violations: wrong.Violations}
-	if json.Valid(result) {
-		detail.ResultData = result
+	return &runnerscripts.ScriptFailure{
+		Code: runnerscripts.FailParameters, Message: "correct the parameters: " + wrong.Error(),
+		Detail: &runnerscripts.FailureDetail{Violations: wrong.Violations},
 	}
-	return &runnerscripts.ScriptFailure{Code: code, Message: "correct the " + wrong.What + ": " + wrong.Error(), Detail: detail}
 }

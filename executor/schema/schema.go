@@ -1,4 +1,6 @@
-package executor
+// Package schema checks JSON against JSON schemas, and says all that does not match. It is for hosts:
+// the runner in a sandbox does without the library.
+package schema
 
 import (
 	"encoding/json"
@@ -11,30 +13,11 @@ import (
 
 	"github.com/google/jsonschema-go/jsonschema"
 
-	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/executor"
 )
-
-// Violation says where JSON does not match a schema, and why.
-type Violation = runnerscripts.Violation
 
 // maxViolations bounds the list of violations.
 const maxViolations = 20
-
-// SchemaError means that JSON does not match its schema.
-type SchemaError struct {
-	// What names the JSON: "parameters" or "result".
-	What       string
-	Violations []Violation // at least one
-}
-
-// Error lists the violations.
-func (e *SchemaError) Error() string {
-	var all []string
-	for _, v := range e.Violations {
-		all = append(all, v.Path+": "+v.Message)
-	}
-	return "the " + e.What + " does not match its schema: " + strings.Join(all, "; ")
-}
 
 // Schema is a JSON schema, of draft 2020-12 or draft 7.
 type Schema struct {
@@ -42,9 +25,9 @@ type Schema struct {
 	resolved *jsonschema.Resolved
 }
 
-// ParseSchema parses a JSON schema. It loads nothing: a schema that refers to another file is
+// Parse parses a JSON schema. It loads nothing: a schema that refers to another file is
 // fs.ErrInvalid, as are other errors.
-func ParseSchema(data []byte) (*Schema, error) {
+func Parse(data []byte) (*Schema, error) {
 	s := new(Schema)
 	if err := json.Unmarshal(data, &s.root); err != nil {
 		return nil, fmt.Errorf("%w: it is no JSON schema: %w", fs.ErrInvalid, err)
@@ -59,11 +42,11 @@ func ParseSchema(data []byte) (*Schema, error) {
 	return s, nil
 }
 
-// Check returns a [*SchemaError] if data does not match the schema. what names the data.
+// Check returns a [*executor.SchemaError] if data does not match the schema. what names the data.
 func (s *Schema) Check(what string, data []byte) error {
 	var value any
 	if err := json.Unmarshal(data, &value); err != nil {
-		return &SchemaError{What: what, Violations: []Violation{{Path: "$", Message: "it is no JSON: " + err.Error()}}}
+		return &executor.SchemaError{What: what, Violations: []executor.Violation{{Path: "$", Message: "it is no JSON: " + err.Error()}}}
 	}
 	err := s.resolved.Validate(value)
 	if err == nil {
@@ -74,18 +57,18 @@ func (s *Schema) Check(what string, data []byte) error {
 	if len(c.found) == 0 { // the parts match, the whole does not
 		c.add("$", "", cause(err))
 	}
-	return &SchemaError{What: what, Violations: c.found}
+	return &executor.SchemaError{What: what, Violations: c.found}
 }
 
 // checker finds all parts of a value that do not match: the library stops at the first.
 type checker struct {
 	root  *jsonschema.Schema
-	found []Violation
+	found []executor.Violation
 }
 
 func (c *checker) add(at, schemaAt, message string) {
 	if len(c.found) < maxViolations {
-		c.found = append(c.found, Violation{Path: at, Message: message, SchemaPath: strings.TrimPrefix(schemaAt, "/")})
+		c.found = append(c.found, executor.Violation{Path: at, Message: message, SchemaPath: strings.TrimPrefix(schemaAt, "/")})
 	}
 }
 
