@@ -133,7 +133,7 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 		Permissions: permission.Policy{On: cfg.OnPermission, Timeout: cfg.PermissionTimeout},
 		Rules:       policy,
 		CheckPrompt: schemas.checkPrompt, CheckResult: schemas.checkResult,
-		Prepare:     e.prepareFor, CheckAwake: e.checkNotPaused, OutOfMemory: e.outOfMemory,
+		Prepare: e.prepareFor, CheckAwake: e.checkNotPaused, OutOfMemory: e.outOfMemory,
 		Grace: runnerscripts.DefaultInterruptGrace, Margin: query.KillMargin,
 	})
 	host.queries.Store(e.queries)

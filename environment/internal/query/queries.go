@@ -7,9 +7,9 @@
 package query
 
 import (
-	"encoding/json"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"

@@ -81,9 +81,7 @@ func (r *run) run(ctx context.Context) error {
 	}
 	r.q.Kept.Note(func(k *kept.Record) { k.Began, k.Ended, k.By, k.Waiting = r.began, time.Time{}, owner.Self(), nil })
 	ctx, withdraw := context.WithCancelCause(ctx)
-	r.q.mu.Lock()
-	r.active.life, r.active.call = ctx, r.callFromElsewhere
-	r.q.mu.Unlock()
+	r.admitExecutors(ctx)
 	r.used = r.q.Meter.Query(withdraw, func(limit *gateway.BudgetError) bool { return r.askForMore(ctx, limit) })
 	defer r.used()
 	err = r.ask(ctx)
@@ -369,9 +367,14 @@ func (r *run) callInReporter(ctx context.Context, report func()) (called bool) {
 	}
 }
 
-// callFromElsewhere is callInReporter for a caller that does not know the run.
-func (r *run) callFromElsewhere(ctx context.Context, f func(*run)) bool {
-	return r.callInReporter(ctx, func() { f(r) })
+// admitExecutors lets executors ask and report until ctx ends, with the query; see [Queries.Ask].
+func (r *run) admitExecutors(ctx context.Context) {
+	r.q.mu.Lock()
+	defer r.q.mu.Unlock()
+	r.active.life = ctx
+	r.active.call = func(ctx context.Context, f func(*run)) bool {
+		return r.callInReporter(ctx, func() { f(r) })
+	}
 }
 
 // report yields an event to the caller, unless the caller has left or has the event already.
