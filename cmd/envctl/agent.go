@@ -110,6 +110,21 @@ func (f *agentFlags) applyRules(to *permission.Rules) error {
 	return nil
 }
 
+// resolveExecutor replaces the name of an executor profile by its agent. file is the configuration
+// file; it may be empty.
+func resolveExecutor(file string, cfg *environment.Config) error {
+	name, ok := strings.CutPrefix(cfg.Agent.Name, environment.ExecutorPrefix)
+	if !ok {
+		return nil
+	}
+	found, err := environment.FindExecutor(name, file)
+	if err != nil {
+		return &exitError{code: exitUsage, err: err}
+	}
+	cfg.Agent.Name, cfg.Agent.Command, cfg.Agent.Config = found.Name, nil, found.Config
+	return nil
+}
+
 // apply overrides the configuration with the flags. file is the path of the configuration file,
 // beside which profiles are found; it may be empty.
 func (f *agentFlags) apply(ctx context.Context, file string, cfg *environment.Config) error {
@@ -124,12 +139,8 @@ func (f *agentFlags) apply(ctx context.Context, file string, cfg *environment.Co
 	if cfg.Agent.Name == "" {
 		cfg.Agent.Name = "script"
 	}
-	if name, ok := strings.CutPrefix(cfg.Agent.Name, environment.ExecutorPrefix); ok {
-		found, err := environment.FindExecutor(name, file)
-		if err != nil {
-			return &exitError{code: exitUsage, err: err}
-		}
-		cfg.Agent.Name, cfg.Agent.Command, cfg.Agent.Config = found.Name, nil, found.Config
+	if err := resolveExecutor(file, cfg); err != nil {
+		return err
 	}
 	if !slices.Contains(agentNames(), cfg.Agent.Name) {
 		return noAgent(cfg.Agent.Name)
