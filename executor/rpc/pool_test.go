@@ -292,8 +292,14 @@ func TestAnExecutorOfAnotherUser(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	failed := make(chan error, 1)
-	go func() { _, err := p.Spawn(ctx, spec); failed <- err }()
-	intruder := exec.Command(python, "-c", `
+	intruding, refused := context.WithCancel(t.Context())
+	defer refused()
+	go func() {
+		_, err := p.Spawn(ctx, spec)
+		failed <- err
+		refused() // an intruder that was accepted would wait
+	}()
+	intruder := exec.CommandContext(intruding, python, "-c", `
 import socket, sys, time
 while not (name := open(sys.argv[1]).read().strip()):
     time.sleep(0.01)
