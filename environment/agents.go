@@ -270,7 +270,9 @@ func unknownAgent(name string, names []string) error {
 	if registered := runnerscripts.RegistryPrefix + name; meant == "" && slices.Contains(RegistryAgents(), registered) {
 		meant = registered
 	}
-	if meant != "" {
+	if strings.HasPrefix(name, ExecutorPrefix) {
+		advice = "FindExecutor returns the agent of an executor profile"
+	} else if meant != "" {
 		advice = "did you mean " + meant + "? " + advice
 	}
 	return fmt.Errorf("%w: agent.name: %w", ErrConfig, &runnerscripts.ScriptFailure{

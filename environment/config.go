@@ -65,6 +65,10 @@ type Config struct {
 	// to the requests. A credential is named anthropic, openai or gemini, or sets its API. A key
 	// in Agent.Env takes precedence over the credential of the same API.
 	Credentials map[string]Credential `json:"credentials,omitempty"`
+	// Deliver names those of Credentials that an executor may get itself, just in time, with get_api_key
+	// of its JSON-RPC; see package executor/rpc. Every delivery is logged. Empty delivers none: a key
+	// stays on this machine.
+	Deliver []string `json:"deliver,omitempty"`
 	// Budget limits what the agent uses. A query that uses more ends with a [*BudgetError]. The
 	// gateway counts everything except the time, so those limits need Credentials.
 	Budget Budget `json:"budget,omitzero"`
@@ -343,6 +347,9 @@ func parseConfig(data []byte, file, dir string) (Config, error) {
 		if cfg.Profile, err = reader.FindProfile(where, profile, catalog(file)); err != nil {
 			return Config{}, err
 		}
+	}
+	if err := cfg.resolveExecutor(file, dir); err != nil {
+		return Config{}, err
 	}
 	if err := cfg.checkValues(); err != nil {
 		return Config{}, err

@@ -107,6 +107,10 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 	if cfg.SessionID == "" {
 		cfg.SessionID = uuid.NewString()
 	}
+	schemas, err := cfg.schemas()
+	if err != nil {
+		return nil, err
+	}
 	log := cfg.logOf(p.ID()).With(eventlog.Session, cfg.SessionID)
 	audited := &audit.Log{
 		Session: cfg.SessionID, Sandbox: p.ID(), Hide: redact.New(secretsOfConfig(cfg)).Text,
@@ -117,13 +121,11 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 	if err != nil {
 		return nil, err
 	}
-	var queries atomic.Pointer[query.Queries]
-	opened, err := gate.Open(ctx, p, cfg.gateConfig(from, meter, tools, audited, func(ctx context.Context, tool string, input json.RawMessage) string {
-		if q := queries.Load(); q != nil {
-			return q.Hold(ctx, tool, input)
-		}
-		return "The environment is not ready."
-	}))
+	served := cfg.gateConfig(from, meter)
+	served.Tools, served.Audit = tools, audited
+	asking := &asking{}
+	asking.serve(cfg, &served)
+	opened, err := gate.Open(ctx, p, served)
 	if err != nil {
 		return nil, err
 	}
@@ -145,10 +147,11 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 		},
 		Permissions: permission.Policy{On: cfg.OnPermission, Timeout: cfg.PermissionTimeout},
 		Rules:       policy, Names: names, Audit: audited, Answers: cfg.answersOf(from, p),
+		CheckPrompt: schemas.checkPrompt, CheckResult: schemas.checkResult,
 		Prepare: e.prepareFor, CheckAwake: e.checkNotPaused, OutOfMemory: e.outOfMemory,
 		Grace: runnerscripts.DefaultInterruptGrace, Margin: query.KillMargin,
 	})
-	queries.Store(e.queries)
+	asking.queries.Store(e.queries)
 	if from.placed {
 		e.base.read = func(ctx context.Context) error { return e.base.readFrom(ctx, p, from) }
 		return e, nil

@@ -57,7 +57,7 @@ func (c Config) checkGateway() error {
 			return fmt.Errorf("%w: %w", ErrConfig, err)
 		}
 	}
-	return nil
+	return c.checkDeliver()
 }
 
 // checkCounted returns an error for settings that count or record at the gateway, if the agent
@@ -99,15 +99,10 @@ func (c Config) holds() bool { return c.Agent.Name == agentCommand && c.hasPermi
 const agentCommand = "command"
 
 // gateConfig says what the gateway of a sandbox serves. An agent with its own keys does not use it.
-func (c Config) gateConfig(
-	from origin, meter *gateway.Meter, tools AgentTools, log *audit.Log, hold func(ctx context.Context, tool string, input json.RawMessage) string,
-) gate.Config {
+func (c Config) gateConfig(from origin, meter *gateway.Meter) gate.Config {
 	g := gate.Config{
 		Models: c.modelPolicy(), Meter: meter, AllowHosts: c.Sandbox.AllowHosts, Coordinator: c.Coordinator, SessionID: c.SessionID,
-		Tools: tools, Before: from.gateway, Wait: from.kept, Audit: log, Logger: c.Logger,
-	}
-	if c.holds() {
-		g.Hold = hold
+		Deliver: c.Deliver, Before: from.gateway, Wait: from.kept, Logger: c.Logger,
 	}
 	if c.Agent.Name != "" {
 		g.Credentials, g.Record, g.Replay = c.Credentials, c.Record, c.Replay

@@ -33,7 +33,7 @@ type keyedAgent struct {
 }
 
 //go:embed testdata/executor.mjs
-var executor string
+var keyedExecutor string
 
 // openCode is a user's configuration that makes OpenCode, as an ACP agent, use the gateway.
 const openCode = `{"model":"anthropic/claude-sonnet-4-5","small_model":"anthropic/claude-sonnet-4-5","share":"disabled",
@@ -65,7 +65,7 @@ func (k keyedAgent) in(t *testing.T, box Sandbox, agents, api string) Config {
 	t.Helper()
 	cfg := Config{Sandbox: box, Agent: k.agent, OnPermission: AllowAll, Credentials: k.credentials(api)}
 	if k.program == nil {
-		cfg.Workspace = []Source{{Files: []File{{Path: "executor.mjs", Content: executor}}}}
+		cfg.Workspace = []Source{{Files: []File{{Path: "executor.mjs", Content: keyedExecutor}}}}
 		return cfg
 	}
 	at := func(program string) string { return strings.Replace(program, testagents.Folder(t), agents, 1) }

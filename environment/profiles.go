@@ -23,7 +23,8 @@ type ProfileInfo struct {
 // user's configuration (os.UserConfigDir). If two have the same name, the first one counts.
 // config is the configuration file; empty for none.
 //
-// A profile is a file, such as reviewer.yaml, or a folder, as for [LoadProfile].
+// A profile is a file, such as reviewer.yaml, or a folder, as for [LoadProfile]. The same folders
+// have the executor profiles, which [Executors] lists.
 func Profiles(config string) ([]ProfileInfo, error) {
 	entries, err := catalog(config).Entries()
 	if err != nil {

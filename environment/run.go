@@ -2,6 +2,7 @@ package environment
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -23,6 +24,9 @@ type Result struct {
 	// Text is what the agent said after its last tool call, or before it if it said nothing
 	// after it.
 	Text string
+	// ResultData is the result as JSON, if the agent ended with one; see
+	// runnerscripts.QueryCompleted.
+	ResultData json.RawMessage
 	// StopReason is why the agent stopped; empty if the query failed.
 	StopReason runnerscripts.StopReason
 	// Usage is what the query used; zero if the agent does not report it.
@@ -105,7 +109,7 @@ func (f *resultFold) add(ev runnerscripts.Event) {
 	case *runnerscripts.ToolCall:
 		f.tool = f.tool || ev.Type == runnerscripts.TypeToolCall
 	case *runnerscripts.QueryCompleted:
-		f.StopReason, f.Usage = v.StopReason, v.Usage
+		f.StopReason, f.Usage, f.ResultData = v.StopReason, v.Usage, v.ResultData
 	case *runnerscripts.QueryFailed:
 		f.Usage = v.Usage
 	default:

@@ -32,6 +32,7 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -115,6 +116,9 @@ type Config struct {
 	// Tools is served at ToolsPath to requests with the token, which it does not see: tools of the
 	// host program for the agent. Its requests must end when their contexts do. Nil serves none.
 	Tools http.Handler
+	// Executors serves the requests of executors to runnerscripts.ExecutorPath. It checks their tokens
+	// itself. Nil refuses them.
+	Executors http.Handler
 	// Places maps paths of the sandbox to placeholders in a recording, so that a sandbox with
 	// other paths can replay it.
 	Places map[string]string
@@ -207,6 +211,9 @@ func New(cfg Config) (*Gateway, error) {
 		}
 		mux[name] = handler
 	}
+	if err := g.addExecutors(mux); err != nil {
+		return nil, err
+	}
 	var err error
 	if g.outward, err = newOutward(g); err != nil {
 		return nil, err
@@ -238,6 +245,30 @@ func New(cfg Config) (*Gateway, error) {
 	}
 	g.revoke = sync.OnceFunc(issued.add(g.digest))
 	return g, nil
+}
+
+// addExecutors adds the route of executors. A request to it has one of the slots for requests.
+func (g *Gateway) addExecutors(to routes) error {
+	if g.cfg.Executors == nil {
+		return nil
+	}
+	name := strings.TrimPrefix(runnerscripts.ExecutorPath, "/")
+	if to[name] != nil {
+		return fmt.Errorf("%w: upstream %q: its path is that of executors; give it another name", ErrConfig, name)
+	}
+	to[name] = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.EscapedPath() != runnerscripts.ExecutorPath {
+			refuse(w, http.StatusNotFound, "not_found_error", "executors use the path "+runnerscripts.ExecutorPath)
+			return
+		}
+		leave, ok := enter(r.Context(), g.slots)
+		if !ok {
+			return // the executor disconnected
+		}
+		defer leave()
+		g.cfg.Executors.ServeHTTP(w, r)
+	})
+	return nil
 }
 
 // Serve serves the connections of l until [Gateway.Close] or an error of l, and closes l.

@@ -283,6 +283,9 @@ type QueryCompleted struct {
 	// Usage is the agent's usage for the query. It includes what the agent used by itself since the
 	// query before: Claude Code, for one, starts working again when a background command ends.
 	Usage Usage `json:"usage"`
+	// ResultData is the result as JSON: of an executor that ended its turn with one, or of an agent
+	// that was asked for output of a schema. Empty means that there is only text.
+	ResultData json.RawMessage `json:"result_data,omitempty"`
 }
 
 // StopReason is why an agent stopped, as in ACP.
@@ -304,6 +307,8 @@ type QueryFailed struct {
 	HTTPStatus int         `json:"http_status,omitempty"` // with FailAPI
 	DurationMS int64       `json:"duration_ms"`
 	Usage      Usage       `json:"usage,omitzero"`
+	// Detail is that of the [ScriptFailure].
+	Detail *FailureDetail `json:"detail,omitempty"`
 }
 
 // EnvironmentInfo describes the sandbox.

@@ -93,10 +93,16 @@ type Gateway struct {
 	// CoordinatorSession is the session's ID at the agent coordinator to which the gateway passes
 	// on what executors send below [CoordinatorPath]; empty for no coordinator.
 	CoordinatorSession string `json:"coordinator_session,omitempty"`
+	// Executor is the token with which an executor reaches the host's JSON-RPC, at [ExecutorPath]
+	// below URL; empty if the gateway does not serve that.
+	Executor string `json:"executor,omitempty"`
 	// Wait says that the program that serves the gateway may end while the agent continues.
 	// Requests then wait until another program serves it.
 	Wait bool `json:"wait,omitempty"`
 }
+
+// ExecutorPath is the path of the JSON-RPC of executors at a gateway.
+const ExecutorPath = "/executor"
 
 // Address returns the host and port of the URL.
 func (g *Gateway) Address() string { return strings.TrimPrefix(g.URL, "http://") }
@@ -362,6 +368,25 @@ type ScriptFailure struct { //nolint:errname // on the wire it is data; ScriptEr
 	Message string      `json:"message"` // for people; starts with advice
 	// HTTPStatus is the status that the model's API returned; with FailAPI.
 	HTTPStatus int `json:"http_status,omitempty"`
+	// Detail has what a program can use of the failure; nil for nothing.
+	Detail *FailureDetail `json:"detail,omitempty"`
+}
+
+// FailureDetail is what programs can use of a failure.
+type FailureDetail struct {
+	// Violations say what does not match its schema; with FailParameters and FailOutput.
+	Violations []Violation `json:"validation_errors,omitempty"`
+	// ResultData is what a procedural executor that failed has printed: return_code, stdout and
+	// stderr; or the result that does not match its schema.
+	ResultData json.RawMessage `json:"result_data,omitempty"`
+}
+
+// Violation says where JSON does not match a schema.
+type Violation struct {
+	Path    string `json:"path"` // "$" is the whole, "$.name[0]" a part
+	Message string `json:"message"`
+	// SchemaPath is the keyword of the schema, such as "properties/name/type".
+	SchemaPath string `json:"schema_path,omitempty"`
 }
 
 // Error returns the message.
@@ -372,17 +397,19 @@ type FailureCode string
 
 // The failures.
 const (
-	FailInvalidRequest  FailureCode = "invalid_request" // not JSON, an unknown field or name, a bad value
-	FailProtocol        FailureCode = "protocol"        // another protocol version
-	FailUnknownAgent    FailureCode = "unknown_agent"   // no such agent in this runner
-	FailAgentMissing    FailureCode = "agent_missing"   // the program is not installed
-	FailAgentOld        FailureCode = "agent_old"       // the program is older than Recipe.Minimum
-	FailAgent           FailureCode = "agent"           // the agent crashed, or broke its protocol
-	FailAPI             FailureCode = "api"             // the model's API refused or failed
-	FailBudget          FailureCode = "budget"          // tokens, money or requests reached a limit
-	FailTimeout         FailureCode = "timeout"         // a time limit has passed
-	FailLimit           FailureCode = "limit"           // what is stored of it reached a limit
-	FailQuery           FailureCode = "query"           // the agent reported an error and keeps running
+	FailInvalidRequest  FailureCode = "invalid_request"             // not JSON, an unknown field or name, a bad value
+	FailProtocol        FailureCode = "protocol"                    // another protocol version
+	FailUnknownAgent    FailureCode = "unknown_agent"               // no such agent in this runner
+	FailAgentMissing    FailureCode = "agent_missing"               // the program is not installed
+	FailAgentOld        FailureCode = "agent_old"                   // the program is older than Recipe.Minimum
+	FailAgent           FailureCode = "agent"                       // the agent crashed, or broke its protocol
+	FailAPI             FailureCode = "api"                         // the model's API refused or failed
+	FailBudget          FailureCode = "budget"                      // tokens, money or requests reached a limit
+	FailTimeout         FailureCode = "timeout"                     // a time limit has passed
+	FailLimit           FailureCode = "limit"                       // what is stored of it reached a limit
+	FailQuery           FailureCode = "query"                       // the agent reported an error and keeps running
+	FailParameters      FailureCode = "parameter_validation_failed" // nothing was started
+	FailOutput          FailureCode = "output_validation_failed"
 	FailSessionNotFound FailureCode = "session_not_found"
 	FailUnsupported     FailureCode = "unsupported" // the agent or sandbox does not support it
 	// FailUnavailable: the sandbox or its backend does not answer or is gone. Scripts never report

@@ -352,7 +352,7 @@ func failure(err error) runnerscripts.QueryFailed {
 		return q.Failure
 	}
 	if f := new(runnerscripts.ScriptFailure); errors.As(err, &f) {
-		return runnerscripts.QueryFailed{Code: f.Code, Message: f.Message}
+		return runnerscripts.QueryFailed{Code: f.Code, Message: f.Message, Detail: f.Detail}
 	}
 	return runnerscripts.QueryFailed{Code: failureCode(err), Message: err.Error()}
 }

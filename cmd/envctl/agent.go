@@ -23,7 +23,7 @@ type agentFlags struct {
 
 func (f *agentFlags) flags(cmd *cobra.Command) {
 	fl := cmd.Flags()
-	fl.StringVarP(&f.agent, "agent", "a", "", "agent: "+strings.Join(ownAgents(), ", ")+`, or acp:NAME (default "script"); see 'envctl agents'`)
+	fl.StringVarP(&f.agent, "agent", "a", "", "agent: "+strings.Join(ownAgents(), ", ")+`, acp:NAME or executor:NAME (default "script"); see 'envctl agents' and 'envctl executors'`)
 	fl.StringVarP(&f.model, "model", "m", "", "model, as the agent names it")
 	fl.StringVar(&f.mode, "mode", "", "the agent's permission mode, for claude: default, acceptEdits, plan")
 	f.ruleFlags.flags(cmd)
@@ -94,6 +94,21 @@ func ownModes(config json.RawMessage) []string {
 	return names
 }
 
+// resolveExecutor replaces the name of an executor profile by its agent. file is the configuration
+// file; it may be empty.
+func resolveExecutor(file string, cfg *environment.Config) error {
+	name, ok := strings.CutPrefix(cfg.Agent.Name, environment.ExecutorPrefix)
+	if !ok {
+		return nil
+	}
+	found, err := environment.FindExecutor(name, file)
+	if err != nil {
+		return &exitError{code: exitUsage, err: err}
+	}
+	cfg.Agent.Name, cfg.Agent.Command, cfg.Agent.Config = found.Name, nil, found.Config
+	return nil
+}
+
 // apply overrides the configuration with the flags. file is the path of the configuration file,
 // beside which profiles are found; it may be empty.
 func (f *agentFlags) apply(ctx context.Context, file string, cfg *environment.Config) error {
@@ -107,6 +122,9 @@ func (f *agentFlags) apply(ctx context.Context, file string, cfg *environment.Co
 	set(&cfg.Agent.PermissionMode, f.mode)
 	if cfg.Agent.Name == "" {
 		cfg.Agent.Name = "script"
+	}
+	if err := resolveExecutor(file, cfg); err != nil {
+		return err
 	}
 	if !slices.Contains(agentNames(), cfg.Agent.Name) {
 		return noAgent(cfg.Agent.Name)

@@ -182,7 +182,7 @@ An ID may be cut short, as long as it fits only one sandbox.`,
 		a.newRunnerCmd(), a.newMCPCmd(),
 		a.newRunCmd(), a.newACPCmd(), a.newAttachCmd(), a.newAnswerCmd(), a.newCreateCmd(), a.newExecCmd(), a.newCopyCmd(), a.newPortCmd(), a.newListCmd(), a.newWatchCmd(),
 		a.newDiffCmd(), a.newFetchCmd(), a.newMoveCmd(), a.newServeCmd(), a.newTranscriptCmd(), a.newLogsCmd(), a.newSessionsCmd(), a.newLogCmd(), a.newRewindCmd(), a.newForkCmd(), a.newCompareCmd(), a.newStatsCmd(), a.newRemoveCmd(), a.newGCCmd(),
-		a.newAgentsCmd(), a.newProfilesCmd(), a.newImageCmd(), a.newCredentialsCmd(), a.newPermissionsCmd(), a.newDoctorCmd(), a.newVersionCmd(),
+		a.newAgentsCmd(), a.newProfilesCmd(), a.newExecutorsCmd(), a.newImageCmd(), a.newCredentialsCmd(), a.newPermissionsCmd(), a.newDoctorCmd(), a.newVersionCmd(),
 	)
 	checkArgs(root.Commands())
 	return root

@@ -261,7 +261,7 @@ func TestTheStatusIsDrawnBesideAFile(t *testing.T) {
 
 // Every command that may take long says what it does.
 func TestCommandsThatTakeLongAreKnown(t *testing.T) {
-	quick := []string{"acp", "agents", "completion", "credentials", "exec", "help", "image", "log", "logs", "mcp", "permissions", "profiles", "sessions", "version", "watch"}
+	quick := []string{"acp", "agents", "completion", "credentials", "exec", "executors", "help", "image", "log", "logs", "mcp", "permissions", "profiles", "sessions", "version", "watch"}
 	for _, cmd := range newApp(nil, io.Discard, io.Discard).newRootCmd().Commands() {
 		if name := cmd.Name(); takesLong("envctl "+name) == "" && !slices.Contains(quick, name) {
 			t.Errorf("nothing says what %s does while it takes long", name)

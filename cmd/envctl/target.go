@@ -85,6 +85,9 @@ func (t *target) read(ctx context.Context) (environment.Config, error) {
 	}
 	if t.named != "" {
 		cfg.Agent.Name = t.named
+		if err := resolveExecutor(t.config, &cfg); err != nil {
+			return cfg, err
+		}
 	}
 	if cfg.Credentials == nil {
 		cfg.Credentials = ownCredentials(cfg.Agent.Env)

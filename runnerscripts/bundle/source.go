@@ -49,7 +49,7 @@ func moduleVersion() string {
 }
 
 // hashed are the parts of the module that the runner is built from.
-var hashed = []string{"go.mod", "go.sum", "internal/ended", "internal/owner", "internal/patience", "internal/relink", "internal/sparse", "internal/tail", "primitives", "runnerscripts"}
+var hashed = []string{"go.mod", "go.sum", "executor", "internal/ended", "internal/owner", "internal/patience", "internal/relink", "internal/sparse", "internal/tail", "primitives", "runnerscripts"}
 
 // sourceDigest returns a digest of everything that the runner is built from: equal digests mean
 // equal binaries.

@@ -240,7 +240,7 @@ func (c *conversation) run(ctx context.Context, p queries.Prompt) error {
 	c.report(ctx, func(q *queries.Queue) []queries.Action {
 		return q.Fail(runnerscripts.QueryFailed{
 			Code: f.Code, Message: f.Message, HTTPStatus: f.HTTPStatus,
-			DurationMS: done.DurationMS, Usage: done.Usage,
+			DurationMS: done.DurationMS, Usage: done.Usage, Detail: f.Detail,
 		})
 	})
 	if f.Code == runnerscripts.FailAgent || f.Code == runnerscripts.FailInternal {

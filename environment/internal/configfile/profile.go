@@ -35,6 +35,9 @@ func (r Reader) loadProfileFile(name string) (runnerscripts.Profile, error) {
 	if err != nil {
 		return runnerscripts.Profile{}, fmt.Errorf("read the profile: %w", err)
 	}
+	if _, is := describesExecutor(data); is {
+		return runnerscripts.Profile{}, fmt.Errorf("%s: %w: it describes an executor; use it as an agent: executor:NAME", name, ErrInvalid)
+	}
 	p, err := r.parseProfile(data)
 	if err != nil {
 		return runnerscripts.Profile{}, fmt.Errorf("%s: %w", name, err)

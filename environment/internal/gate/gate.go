@@ -18,6 +18,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/environment/internal/configfile"
 	"github.com/agentenv-dev/agentenv/environment/internal/secrets"
+	"github.com/agentenv-dev/agentenv/executor/rpc"
 	"github.com/agentenv-dev/agentenv/gateway"
 	"github.com/agentenv-dev/agentenv/internal/audit"
 	"github.com/agentenv-dev/agentenv/internal/input"
@@ -50,6 +51,10 @@ type Config struct {
 	SessionID   string
 	// Tools are served to the agent; nil for none. The gate owns them, also if Open fails.
 	Tools Tools
+	// Executor is the host of an executor that uses its JSON-RPC; nil for none. Deliver are the names
+	// of the Credentials that the executor may get.
+	Executor *rpc.Config
+	Deliver  []string
 	// Before is the gateway of an earlier program; nil for none. Its address is used again, because an agent that still
 	// runs knows no other.
 	Before *runnerscripts.Gateway
@@ -78,16 +83,18 @@ type Gate struct {
 	audit    *audit.Log
 	server   *gateway.Gateway
 	tools    Tools // nil for none
-	secrets  secrets.Found
-	file     *os.File // of the recording; nil for none
-	serving  sync.WaitGroup
+	// executors is the host of an executor; nil for none.
+	executors *rpc.Service
+	secrets   secrets.Found
+	file      *os.File // of the recording; nil for none
+	serving   sync.WaitGroup
 }
 
 // Open serves the gateway in the sandbox, if that needs one, until Close. ctx covers the opening only. Errors of the
 // configuration are configfile.ErrInvalid.
 func Open(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config) (_ *Gate, err error) {
 	g := &Gate{tools: cfg.Tools, audit: cfg.Audit}
-	if len(cfg.Credentials) == 0 && cfg.Replay == "" && cfg.AllowHosts == nil && cfg.Coordinator.IsZero() && cfg.Tools == nil {
+	if len(cfg.Credentials) == 0 && cfg.Replay == "" && cfg.AllowHosts == nil && cfg.Coordinator.IsZero() && cfg.Tools == nil && cfg.Executor == nil {
 		return g, nil
 	}
 	defer func() {
@@ -131,6 +138,7 @@ func Open(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config) (_
 		}
 	}
 	address := "127.0.0.1:0"
+	token := g.host(cfg, &to)
 	if cfg.Before != nil {
 		to.Token, address = cfg.Before.Token, cfg.Before.Address()
 	}
@@ -142,8 +150,44 @@ func Open(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config) (_
 		return nil, fmt.Errorf("open the gateway in the sandbox: %w", err)
 	}
 	g.serve(l, cfg.Logger)
+	g.At.Executor = token
 	g.At.Wait = cfg.Wait
 	return g, nil
+}
+
+// session is the name of the one session of a gate.
+const session = "session"
+
+// host serves the JSON-RPC of an executor, if there is one, and returns its token.
+func (g *Gate) host(cfg Config, to *gateway.Config) (token string) {
+	if cfg.Executor == nil {
+		return ""
+	}
+	keys := to.Upstreams
+	cfg.Executor.Credential = func(_ context.Context, name string) (string, error) {
+		up, ok := keys[name]
+		if !ok {
+			return "", errors.New("a replayed session has no keys")
+		}
+		return up.Key, nil
+	}
+	g.executors = rpc.NewService(*cfg.Executor)
+	to.Executors = g.executors
+	grant := rpc.Grant{Session: session, Credentials: cfg.Deliver}
+	if cfg.Before != nil {
+		grant.Token = cfg.Before.Executor
+	}
+	token = g.executors.Tokens.Issue(grant)
+	g.secrets.Hide(token)
+	return token
+}
+
+// Executor returns the executor that uses the JSON-RPC of the gate; nil if none may.
+func (g *Gate) Executor() *rpc.Remote {
+	if g.executors == nil {
+		return nil
+	}
+	return g.executors.Remote(session)
 }
 
 // listen listens in the sandbox on the address of a dead program, or on another one if a living program serves that.
@@ -198,6 +242,9 @@ func (g *Gate) Interrupt(ctx context.Context) {
 // Close revokes the token and returns when the server, and what the tools have started, have ended.
 func (g *Gate) Close() error {
 	var err error
+	if g.executors != nil {
+		g.executors.End(session)
+	}
 	if g.server != nil {
 		err = g.server.Close()
 		g.serving.Wait()

@@ -92,7 +92,7 @@ func (r *run) endWithError(ctx context.Context, err error) error {
 		failed.Code, failed.Message = codeOf(cause), cause.Error()
 		err = &runnerscripts.QueryError{QueryID: r.query.ID, Failure: failed, Err: errors.Join(cause, err)}
 	} else if failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err); ok {
-		failed.Code, failed.HTTPStatus = failure.Code, failure.HTTPStatus
+		failed.Code, failed.HTTPStatus, failed.Detail = failure.Code, failure.HTTPStatus, failure.Detail
 	} else if errors.Is(err, configfile.ErrInvalid) {
 		failed.Code = runnerscripts.FailInvalidRequest
 	}

@@ -47,6 +47,7 @@ func (r *run) watch(ctx context.Context) error {
 	r.begin()
 	r.continueQuery(last, far)
 	ctx, withdraw := context.WithCancel(ctx)
+	r.admitExecutors(ctx)
 	err = r.read(ctx, p, true)
 	cause := context.Cause(ctx)
 	withdraw()

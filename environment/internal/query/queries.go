@@ -60,6 +60,10 @@ type Config struct {
 	Kept    *kept.Log
 	// Prepare prepares the session for the query with an ID, and returns how well a conversation was restored.
 	Prepare func(ctx context.Context, id string) (runnerscripts.SetupData, error)
+	// CheckPrompt returns why no agent may get a prompt, and CheckResult why a result fails its query,
+	// each as a *runnerscripts.ScriptFailure. Nil checks nothing.
+	CheckPrompt func(prompt string) error
+	CheckResult func(result json.RawMessage) error
 	// CheckAwake returns an error if the sandbox is paused.
 	CheckAwake func(ctx context.Context) error
 	// OutOfMemory reports whether memory ran out in the sandbox after a time.
@@ -104,7 +108,10 @@ type active struct {
 	proc     *script.Process // the process that has the prompt; nil before
 	stop     chan struct{}   // closed when it is interrupted
 	requests openRequests
-	hold     func(ctx context.Context, tool string, input json.RawMessage) (refusal string) // see Queries.Hold
+	// call calls a function in the goroutine that reports events, with the run. It returns false if
+	// the query, or ctx, ends before.
+	call func(ctx context.Context, f func(r *run)) bool
+	life context.Context //nolint:containedctx // it ends with the query, for requests that come from elsewhere
 }
 
 // New returns the queries of an environment. The caller ends them with Close.

@@ -74,11 +74,16 @@ func (r *run) run(ctx context.Context) error {
 	if err := r.q.Scripts.Check(runnerscripts.ExecuteQuery); err != nil {
 		return r.endWithError(ctx, err) // no agent gets the prompt, and lists show no query that has ended
 	}
+	if r.q.CheckPrompt != nil {
+		if err := r.q.CheckPrompt(r.query.Prompt); err != nil {
+			return r.endWithError(ctx, err)
+		}
+	}
 	r.q.Kept.Note(func(k *kept.Record) { k.Began, k.Ended, k.By, k.Waiting = r.began, time.Time{}, owner.Self(), nil })
 	ctx, withdraw := context.WithCancelCause(ctx)
+	r.admitExecutors(ctx)
 	r.used = r.q.Meter.Query(withdraw, func(limit *gateway.BudgetError) bool { return r.askForMore(ctx, limit) })
 	defer r.used()
-	defer r.holdUntil(ctx)()
 	err = r.ask(ctx)
 	goesOn := !r.isOver() && r.detaches(ctx)
 	withdraw(nil)
@@ -239,6 +244,10 @@ func (r *run) handleEvent(ctx context.Context, ev runnerscripts.Event) (over boo
 		if endedBy(ctx) != nil {
 			return true, r.agentFailed(ctx, ev, runnerscripts.QueryFailed{DurationMS: done.DurationMS, Usage: done.Usage})
 		}
+		if failure := r.wrongResult(done); failure != nil {
+			failed := runnerscripts.QueryFailed{Code: failure.Code, Message: failure.Message, Detail: failure.Detail, DurationMS: done.DurationMS, Usage: done.Usage}
+			return true, r.agentFailed(ctx, r.said(runnerscripts.TypeQueryFailed, failed), failed)
+		}
 		if r.measure(&done.Usage) {
 			ev = r.said(ev.Type, done)
 		}
@@ -253,6 +262,21 @@ func (r *run) handleEvent(ctx context.Context, ev runnerscripts.Event) (over boo
 	}
 	r.report(ev)
 	return false, nil
+}
+
+// wrongResult returns the failure of a query whose result does not match its schema; nil for none.
+func (r *run) wrongResult(done runnerscripts.QueryCompleted) *runnerscripts.ScriptFailure {
+	if r.q.CheckResult == nil || done.StopReason == runnerscripts.StopCancelled {
+		return nil
+	}
+	err := r.q.CheckResult(done.ResultData)
+	if err == nil {
+		return nil
+	}
+	if failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err); ok {
+		return failure
+	}
+	return &runnerscripts.ScriptFailure{Code: runnerscripts.FailOutput, Message: err.Error()}
 }
 
 // measure ends the measuring of what the query uses. It fills in what the agent did not report,
@@ -340,6 +364,16 @@ func (r *run) callInReporter(ctx context.Context, report func()) (called bool) {
 		return true
 	case <-ctx.Done():
 		return false
+	}
+}
+
+// admitExecutors lets executors ask and report until ctx ends, with the query; see [Queries.Ask].
+func (r *run) admitExecutors(ctx context.Context) {
+	r.q.mu.Lock()
+	defer r.q.mu.Unlock()
+	r.active.life = ctx
+	r.active.call = func(ctx context.Context, f func(*run)) bool {
+		return r.callInReporter(ctx, func() { f(r) })
 	}
 }
 

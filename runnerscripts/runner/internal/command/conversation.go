@@ -2,12 +2,14 @@ package command
 
 import (
 	"context"
+	"encoding/json"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/executor"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
@@ -31,11 +33,13 @@ type conversation struct {
 	life     agent.Life
 
 	prompts int          // including those of the transcript; used only by Prompt
+	started bool         // an executor has got a prompt of the conversation; used only by Prompt
 	heard   atomic.Int64 // when a prompt or a line of output was last handled, in Unix nanoseconds
 
 	mu      sync.Mutex // not held during a write: the program may never read
 	over    bool       // no process may be started any more
 	process *child.Process
+	stray   bool // process has ended a turn that was not running: its answers may be for other turns
 	query   *query
 }
 
@@ -48,11 +52,13 @@ type query struct {
 	stop      chan struct{} // closed when it is interrupted
 	completed bool          // turn_complete was received
 	done      chan struct{} // closed when it has completed
+	expired   bool          // its time-out has passed
+	result    json.RawMessage
+	answer    []byte // the text of the answer, if there is an output schema
 }
 
 // Prompt runs one query to its end.
 func (c *conversation) Prompt(ctx context.Context, _, text string, _ ...runnerscripts.Attachment) (runnerscripts.QueryCompleted, error) {
-	resumed := c.prompts > 0
 	c.prompts++
 	q := &query{
 		promptID: record.PromptID(c.prompts, text), blocks: 1,
@@ -69,12 +75,44 @@ func (c *conversation) Prompt(ctx context.Context, _, text string, _ ...runnersc
 	c.out.Emit(runnerscripts.MainConversation, runnerscripts.TypeUserMessage, runnerscripts.ContentChunk{
 		BlockID: record.BlockID(q.promptID, 0), Content: runnerscripts.Content{Type: "text", Text: text},
 	})
-	p, message, err := c.choose(resumed, text)
+	parameters, err := c.profile.ParametersOf(text)
 	if err != nil {
-		return runnerscripts.QueryCompleted{}, err
+		return runnerscripts.QueryCompleted{}, mismatch(err)
 	}
-	err = c.await(ctx, p, q, c.send(p, message))
-	return runnerscripts.QueryCompleted{StopReason: c.stopReason(q)}, err
+	run := c.converse
+	if c.profile.Type == executor.Procedural {
+		run = c.call
+	}
+	err = run(ctx, q, parameters)
+	reason := c.stopReason(q)
+	if err == nil && reason != runnerscripts.StopCancelled {
+		c.setResult(q)
+	}
+	return runnerscripts.QueryCompleted{StopReason: reason, ResultData: q.result}, err
+}
+
+// converse sends a prompt to the executor and waits for the end of the turn.
+func (c *conversation) converse(ctx context.Context, q *query, parameters json.RawMessage) error {
+	c.dropStray()
+	resumed := c.started
+	c.started = true
+	p, message, err := c.choose(resumed, parameters)
+	if err != nil {
+		return err
+	}
+	return c.await(ctx, p, q, c.send(p, message))
+}
+
+// dropStray ends a process whose answers can no longer be matched with turns. The next one resumes
+// the conversation.
+func (c *conversation) dropStray() {
+	c.mu.Lock()
+	p, stray := c.process, c.stray
+	c.stray = false
+	c.mu.Unlock()
+	if stray {
+		p.Kill()
+	}
 }
 
 func (c *conversation) stopReason(q *query) runnerscripts.StopReason {
@@ -87,7 +125,7 @@ func (c *conversation) stopReason(q *query) runnerscripts.StopReason {
 }
 
 // choose returns the process and the message to send to it. It starts a process if none is running.
-func (c *conversation) choose(resumed bool, text string) (*child.Process, any, error) {
+func (c *conversation) choose(resumed bool, parameters json.RawMessage) (*child.Process, any, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over {
@@ -95,7 +133,7 @@ func (c *conversation) choose(resumed bool, text string) (*child.Process, any, e
 	}
 	c.heard.Store(time.Now().UnixNano())
 	if p := c.process; p != nil && !ended(p) {
-		return p, turn{Type: "turn", Parameters: parameters{Prompt: text}}, nil
+		return p, executor.Turn{Type: executor.TypeTurn, Parameters: parameters}, nil
 	}
 	cmd, err := launch(c.session, c.profile)
 	if err != nil {
@@ -107,7 +145,7 @@ func (c *conversation) choose(resumed bool, text string) (*child.Process, any, e
 		return nil, nil, agent.Failed("check that the executor's command can run on this platform: %v", err)
 	}
 	c.process = p
-	return p, newInvocation(c.session, c.profile, c.servers, resumed, text), nil
+	return p, newInvocation(c.session, c.profile, c.servers, resumed, parameters), nil
 }
 
 // printed logs a line of standard error, for the author of the executor.
@@ -126,7 +164,7 @@ func (c *conversation) send(p *child.Process, message any) <-chan struct{} {
 	go func() {
 		defer close(sent)
 		_ = p.Send(message) // if the program has ended, Done says so
-		if c.profile.Lifecycle != persistent {
+		if c.profile.Lifecycle != executor.Persistent {
 			p.CloseInput()
 		}
 	}()
@@ -148,12 +186,17 @@ func (c *conversation) await(ctx context.Context, p *child.Process, q *query, se
 	tick := time.NewTicker(max(c.silence/10, time.Millisecond))
 	defer tick.Stop()
 	turn := q.done
-	if c.profile.Lifecycle != persistent {
+	if c.profile.Lifecycle != executor.Persistent {
 		turn = nil // the query ends with the process
 	}
 	written, stop := sent, q.stop
 	var completed <-chan struct{}
-	var late <-chan time.Time
+	var late, expired <-chan time.Time
+	if c.profile.Type == executor.Procedural {
+		limit := time.NewTimer(c.profile.Timeout())
+		defer limit.Stop()
+		expired = limit.C
+	}
 	for {
 		select {
 		case <-written:
@@ -170,12 +213,21 @@ func (c *conversation) await(ctx context.Context, p *child.Process, q *query, se
 			timer := time.NewTimer(stopTime)
 			defer timer.Stop()
 			late = timer.C
+		case <-expired:
+			expired = nil
+			c.mu.Lock()
+			q.expired = true
+			c.mu.Unlock()
+			p.Signal(syscall.SIGTERM)
+			timer := time.NewTimer(stopTime)
+			defer timer.Stop()
+			late = timer.C
 		case <-late:
 			p.Kill()
 			return c.outcome(p, q)
 		case <-tick.C:
 			quiet := time.Since(time.Unix(0, c.heard.Load()))
-			if c.profile.Lifecycle == persistent && quiet > c.silence {
+			if c.profile.Lifecycle == executor.Persistent && quiet > c.silence {
 				p.Kill()
 				return agent.Failed("look at why the executor printed nothing for %v, and send the prompt again, which resumes the session", c.silence)
 			}
@@ -192,11 +244,11 @@ func (c *conversation) outcome(p *child.Process, q *query) error {
 	cancelled, completed := q.cancelled, q.completed
 	c.mu.Unlock()
 	switch {
-	case cancelled:
+	case cancelled, c.profile.Type == executor.Procedural:
 		return nil
 	case p.Err() != nil:
 		return agent.Failed("look at what the executor says, and send the prompt again: %s", p.Crash())
-	case c.profile.Lifecycle == persistent && !completed:
+	case c.profile.Lifecycle == executor.Persistent && !completed:
 		return agent.Failed("let the executor print a turn_complete line at the end of each turn: %s", p.Crash())
 	}
 	return nil
@@ -252,7 +304,7 @@ func (c *conversation) Close() error {
 		if p != nil {
 			if busy {
 				p.Signal(syscall.SIGTERM)
-			} else if c.profile.Lifecycle == persistent {
+			} else if c.profile.Lifecycle == executor.Persistent {
 				c.shutdown(p)
 			}
 			p.Close()
@@ -267,7 +319,7 @@ func (c *conversation) shutdown(p *child.Process) {
 	timer := time.NewTimer(stopTime)
 	defer timer.Stop()
 	select {
-	case <-c.send(p, map[string]string{"type": "shutdown"}):
+	case <-c.send(p, executor.Shutdown{Type: executor.TypeShutdown}):
 	case <-timer.C: // Close also ends the blocked write
 	}
 }

@@ -26,7 +26,9 @@
 //
 //	{"type": "turn_complete", "result": "one, two, three"}
 //
-// The driver logs other text on the standard output of a persistent executor. It kills a
+// A result that is no text is the result_data of query_completed. An executor that ends a turn twice is
+// started again before the next prompt. The driver logs other text on the standard output of a
+// persistent executor. It kills a
 // persistent executor that prints nothing there for 15 minutes during a turn.
 //
 // Both kinds may print events, one per line, with the payloads of package runnerscripts:
@@ -46,6 +48,9 @@
 // mcp_servers by name:
 // {"type": "stdio", "command", "args", "env"} or {"type": "http", "url", "headers"}. The
 // executor starts them and uses their tools.
+//
+// An executor with the type procedural gets its parameters as arguments and its output is the result;
+// see result.go. docs/executors.md has the profile of an executor with all its fields.
 //
 // examples/executor is a persistent executor in Python.
 package command

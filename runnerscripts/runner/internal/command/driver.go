@@ -40,6 +40,9 @@ func (Driver) Setup(ctx context.Context, req runnerscripts.SetupRequest) (runner
 	if err != nil {
 		return runnerscripts.SetupData{}, err
 	}
+	if err := writeFiles(req.Session, p); err != nil {
+		return runnerscripts.SetupData{}, err
+	}
 	cmd, err := launch(req.Session, p)
 	if err != nil {
 		return runnerscripts.SetupData{}, err
@@ -80,7 +83,7 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 	rec := record.New(out, record.File(req.Session))
 	c := &conversation{
 		session: req.Session, profile: p, servers: servers, raw: req.Raw, out: rec, recorder: rec,
-		silence: cmp.Or(d.silence, silenceTime), prompts: prompts,
+		silence: cmp.Or(d.silence, silenceTime), prompts: prompts, started: prompts > 0,
 	}
 	c.life.Watch(ctx, c.kill)
 	out.Emit(runnerscripts.MainConversation, runnerscripts.TypeSessionInitialized, runnerscripts.SessionInitialized{

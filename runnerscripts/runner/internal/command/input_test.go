@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/executor"
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
@@ -135,9 +136,9 @@ func TestExecutorMayPrintALotBeforeItReadsItsPrompt(t *testing.T) {
 			f := newFixture(t, lifecycle, flood+`read -r line; printf '%s\n' "$line" >> got
 `+complete)
 			f.prompt(f.Start(), large)
-			var got invocation
-			if err := json.Unmarshal([]byte(f.file("got")), &got); err != nil || got.Parameters.Prompt != large {
-				t.Errorf("it got a prompt of %d bytes, %v", len(got.Parameters.Prompt), err)
+			var got executor.Invocation
+			if err := json.Unmarshal([]byte(f.file("got")), &got); err != nil || string(got.Parameters) != string(executor.Parameters(large)) {
+				t.Errorf("it got parameters of %d bytes, %v", len(got.Parameters), err)
 			}
 			if !strings.HasSuffix(f.Said(), "done\n") {
 				t.Errorf("it said %d bytes", len(f.Said()))
@@ -184,7 +185,7 @@ func TestExecutorThatReadsNothingAnyMoreIsClosed(t *testing.T) {
 	f := newFixture(t, "persistent", "read -r line\n"+complete+"dd bs=4096 count=1 of=/dev/null 2>/dev/null\n"+complete+hang)
 	c := f.Start()
 	f.prompt(c, "first")
-	empty, err := json.Marshal(turn{Type: "turn"})
+	empty, err := json.Marshal(executor.Turn{Type: "turn", Parameters: executor.Parameters("")})
 	if err != nil {
 		t.Fatal(err)
 	}

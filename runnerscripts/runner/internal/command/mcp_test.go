@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/executor"
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -29,12 +30,12 @@ func serveExecutor() bool {
 	if os.Getenv(executorVariable) == "" {
 		return false
 	}
-	var i invocation
+	var i executor.Invocation
 	if err := json.NewDecoder(os.Stdin).Decode(&i); err != nil {
 		panic(err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(i.AgentBlueprint.MCPServers)) {
-		answer, err := i.AgentBlueprint.MCPServers[name].add()
+		answer, err := mcpServer(i.AgentBlueprint.MCPServers[name]).add()
 		fmt.Printf("%s: %s %v\n", name, answer, err)
 	}
 	return true
@@ -44,6 +45,8 @@ const (
 	helloLine = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-06-18","clientInfo":{"name":"x"}}}`
 	addLine   = `{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"add","arguments":{"a":2,"b":3}}}`
 )
+
+type mcpServer executor.MCPServer
 
 // add calls the tool "add" of the server.
 func (m mcpServer) add() (string, error) {

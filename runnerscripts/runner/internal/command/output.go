@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/agentenv-dev/agentenv/executor"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
@@ -23,9 +24,6 @@ type outputLine struct {
 	Result  json.RawMessage `json:"result"`
 	Payload json.RawMessage `json:"payload"`
 }
-
-// turnComplete is the type of the line that ends a turn.
-const turnComplete = "turn_complete"
 
 // read reads the program's output, line by line. It keeps empty lines, which are part of a one_shot
 // executor's answer.
@@ -63,40 +61,52 @@ func (c *conversation) handle(line []byte) {
 	c.mu.Lock()
 	q := c.query
 	c.mu.Unlock()
-	if q == nil {
-		agent.EmitUnreadable(c.out, "the executor", line, errors.New("no turn is running"))
-		return
-	}
 	var l outputLine
-	switch err := json.Unmarshal(line, &l); {
-	case err == nil && l.Type == turnComplete:
-		c.complete(q, l.Result)
+	err := json.Unmarshal(line, &l)
+	ends := err == nil && l.Type == executor.TypeTurnComplete
+	switch {
+	case q == nil && !ends:
+		agent.EmitUnreadable(c.out, "the executor", line, errors.New("no turn is running"))
+	case ends && !c.complete(q, l.Result):
+		agent.EmitUnreadable(c.out, "the executor", line,
+			errors.New("the turn has ended already; print one turn_complete for each turn: a persistent executor is started again before the next one"))
+	case ends:
 	case err == nil && l.Type != "" && l.Payload != nil:
 		c.event(q, l)
-	case c.profile.Lifecycle == persistent && len(line) == 0:
-	case c.profile.Lifecycle == persistent:
+	case c.profile.Lifecycle == executor.Persistent && len(line) == 0:
+	case c.profile.Lifecycle == executor.Persistent:
 		agent.EmitUnreadable(c.out, "the executor", line, errors.New("it is no event and no end of a turn"))
 	default:
 		c.say(q, strings.ToValidUTF8(string(line), "\uFFFD")+"\n")
 	}
 }
 
-// complete handles the end of a turn. The result is the answer unless it is empty.
-func (c *conversation) complete(q *query, result json.RawMessage) {
+// complete handles the end of a turn. The result is the answer unless it is empty. It returns false
+// if no turn is running.
+func (c *conversation) complete(q *query, result json.RawMessage) bool {
+	c.mu.Lock()
+	if q == nil || q.completed {
+		c.stray = true
+		c.mu.Unlock()
+		return false
+	}
+	c.mu.Unlock()
 	var text string
 	if err := json.Unmarshal(result, &text); err != nil {
-		text = string(result) // an object, say
+		text, q.result = string(result), bytes.Clone(result) // an object, say
 	}
 	if text != "" && text != "null" {
 		q.open = false
+		c.mu.Lock()
+		q.answer = nil // the result alone counts
+		c.mu.Unlock()
 		c.say(q, text)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !q.completed {
-		q.completed = true
-		close(q.done)
-	}
+	q.completed = true
+	close(q.done)
+	return true
 }
 
 // event emits an event of the executor, and assigns IDs to text chunks.
@@ -134,6 +144,13 @@ func (c *conversation) event(q *query, l outputLine) {
 
 // say reports a piece of the answer.
 func (c *conversation) say(q *query, text string) {
+	if len(c.profile.OutputSchema) > 0 {
+		c.mu.Lock()
+		if len(q.answer) <= maxResult {
+			q.answer = append(q.answer, text...)
+		}
+		c.mu.Unlock()
+	}
 	c.chunk(q, runnerscripts.TypeAgentMessage, text)
 }
 

@@ -5,8 +5,10 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"strings"
 
+	"github.com/agentenv-dev/agentenv/executor"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/child"
@@ -17,35 +19,9 @@ const name = "command"
 
 // profile is the configuration of an executor.
 type profile struct {
-	// Type names the kind of executor, for display; empty means "command".
-	Type string `json:"type,omitempty"`
-	// Command is the program: a string without arguments, or a list with arguments.
-	// agent.command may contain it instead.
-	Command argv `json:"command,omitempty"`
-	// Config is passed to the executor unchanged.
-	Config json.RawMessage `json:"config,omitempty"`
-	// Lifecycle is one_shot, the default, or persistent.
-	Lifecycle lifecycle `json:"lifecycle,omitempty"`
+	executor.Profile
 	// AgentsDir is where a host finds agents. It is unsupported: check refuses it.
 	AgentsDir string `json:"agents_dir,omitempty"`
-}
-
-type lifecycle string
-
-const (
-	oneShot    lifecycle = "one_shot"
-	persistent lifecycle = "persistent"
-)
-
-// argv is a program and its arguments. In JSON, a string is a program without arguments.
-type argv []string
-
-func (a *argv) UnmarshalJSON(data []byte) error {
-	if len(data) > 0 && data[0] == '"' {
-		*a = make(argv, 1)
-		return json.Unmarshal(data, &(*a)[0])
-	}
-	return json.Unmarshal(data, (*[]string)(a))
 }
 
 // check decodes the profile, and refuses unsupported settings instead of ignoring them.
@@ -56,7 +32,7 @@ func check(s runnerscripts.Session) (profile, error) {
 		dec := json.NewDecoder(bytes.NewReader(a.Config))
 		dec.DisallowUnknownFields()
 		if err := dec.Decode(&p); err != nil {
-			return p, agent.Invalid("agent.config of an executor: %v; it may have type, command, config, lifecycle", err)
+			return p, agent.Invalid("agent.config of an executor: %v; it may have type, command, config, lifecycle, files, parameters_schema, output_schema, timeout_seconds, rpc", err)
 		}
 	}
 	p.Type = cmp.Or(strings.TrimSpace(p.Type), name)
@@ -75,11 +51,11 @@ func check(s runnerscripts.Session) (profile, error) {
 		{a.MaxTurns != 0, "agent.max_turns"},
 		{p.AgentsDir != "", "agent.config.agents_dir"},
 	}
-	switch {
-	case len(p.Command) == 0 || p.Command[0] == "":
+	if len(p.Command) == 0 || p.Command[0] == "" {
 		return p, agent.Invalid("agent.command is empty: name the executor's program in it, such as [python3, executor.py]")
-	case p.Lifecycle != "" && p.Lifecycle != oneShot && p.Lifecycle != persistent:
-		return p, agent.Invalid("give agent.config.lifecycle as %q or %q, not %q", oneShot, persistent, p.Lifecycle)
+	}
+	if err := p.Check(); err != nil {
+		return p, agent.Invalid("correct agent.config.%v", err)
 	}
 	for _, r := range refused {
 		if r.is {
@@ -92,7 +68,7 @@ func check(s runnerscripts.Session) (profile, error) {
 // launch returns the command that starts the executor.
 func launch(s runnerscripts.Session, p profile) (child.Command, error) {
 	env := environment(s)
-	args, err := child.Find(p.Command, env)
+	args, err := child.Find(p.At(filesFolder(s)), env)
 	if err != nil {
 		return child.Command{}, &runnerscripts.ScriptFailure{
 			Code:    runnerscripts.FailAgentMissing,
@@ -107,68 +83,47 @@ func environment(s runnerscripts.Session) []string {
 	return child.Environ(map[string]string{
 		"HOME":                       s.Paths.Home,
 		runnerscripts.AgentSessionID: s.ExecutorSession(),
-	}, agent.GatewayVariables(s), s.Agent.Env)
+	}, agent.GatewayVariables(s), rpcVariables(s), s.Agent.Env)
 }
 
-// schemaVersion is the version of the format of the invocation.
-const schemaVersion = "2.2"
-
-// invocation is the first line of input for an executor.
-type invocation struct {
-	SchemaVersion  string          `json:"schema_version"`
-	Mode           string          `json:"mode"` // "start" or "resume"
-	SessionID      string          `json:"session_id"`
-	Parameters     parameters      `json:"parameters"`
-	ProjectDir     string          `json:"project_dir,omitempty"`
-	AgentBlueprint *blueprint      `json:"agent_blueprint,omitempty"`
-	ExecutorConfig json.RawMessage `json:"executor_config,omitempty"`
+// rpcVariables returns the variables with which an executor reaches the JSON-RPC of its host.
+func rpcVariables(s runnerscripts.Session) map[string]string {
+	if s.Gateway == nil || s.Gateway.Executor == "" {
+		return nil
+	}
+	return map[string]string{
+		executor.EnvURL: s.Gateway.URL + runnerscripts.ExecutorPath, executor.EnvToken: s.Gateway.Executor,
+	}
 }
 
-type parameters struct {
-	Prompt string `json:"prompt"`
-}
+// filesPath is where the files of an executor are, below the session's home.
+const filesPath = ".config/agentenv/executor"
 
-// blueprint describes the agent to the executor.
-type blueprint struct {
-	Name         string               `json:"name"`
-	SystemPrompt string               `json:"system_prompt,omitempty"`
-	MCPServers   map[string]mcpServer `json:"mcp_servers,omitempty"`
-}
+func filesFolder(s runnerscripts.Session) string { return filepath.Join(s.Paths.Home, filesPath) }
 
-// mcpServer is an MCP server for the executor.
-type mcpServer struct {
-	Type    string            `json:"type"` // "stdio" or "http"
-	Command string            `json:"command,omitempty"`
-	Args    []string          `json:"args,omitempty"`
-	Env     map[string]string `json:"env,omitempty"` // in addition to the executor's own
-	URL     string            `json:"url,omitempty"`
-	Headers map[string]string `json:"headers,omitempty"`
-}
-
-// turn is a further prompt for a persistent executor.
-type turn struct {
-	Type       string     `json:"type"` // "turn"
-	Parameters parameters `json:"parameters"`
+// writeFiles writes the files of an executor, and removes those of an earlier one.
+func writeFiles(s runnerscripts.Session, p profile) error {
+	return agent.WriteProfile(s, agent.Below(filesPath, p.Files))
 }
 
 // newInvocation returns the first line for a process. The values of servers are already expanded,
 // which is safe because the line is not written to a file.
-func newInvocation(s runnerscripts.Session, p profile, servers []runnerscripts.MCPServer, resumed bool, text string) invocation {
-	i := invocation{
-		SchemaVersion: schemaVersion, Mode: "start", SessionID: s.ExecutorSession(),
-		Parameters: parameters{Prompt: text}, ProjectDir: s.Paths.Workspace, ExecutorConfig: p.Config,
+func newInvocation(s runnerscripts.Session, p profile, servers []runnerscripts.MCPServer, resumed bool, parameters json.RawMessage) executor.Invocation {
+	i := executor.Invocation{
+		SchemaVersion: executor.SchemaVersion, Mode: executor.Start, SessionID: s.ExecutorSession(),
+		Parameters: parameters, ProjectDir: s.Paths.Workspace, ExecutorConfig: p.Config,
 	}
 	if resumed {
-		i.Mode = "resume"
+		i.Mode = executor.Resume
 	}
 	if s.Agent.SystemPrompt == "" && len(servers) == 0 {
 		return i
 	}
-	i.AgentBlueprint = &blueprint{Name: p.Type, SystemPrompt: s.Agent.SystemPrompt, MCPServers: map[string]mcpServer{}}
+	i.AgentBlueprint = &executor.Blueprint{Name: p.Type, SystemPrompt: s.Agent.SystemPrompt, MCPServers: map[string]executor.MCPServer{}}
 	for _, m := range servers {
-		server := mcpServer{Type: "http", URL: m.URL, Headers: m.Headers}
+		server := executor.MCPServer{Type: "http", URL: m.URL, Headers: m.Headers}
 		if m.URL == "" {
-			server = mcpServer{Type: "stdio", Command: m.Command[0], Args: m.Command[1:], Env: m.Env}
+			server = executor.MCPServer{Type: "stdio", Command: m.Command[0], Args: m.Command[1:], Env: m.Env}
 		}
 		i.AgentBlueprint.MCPServers[m.Name] = server
 	}

@@ -1,0 +1,93 @@
+package environment
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/agentenv-dev/agentenv/environment/internal/gate"
+	"github.com/agentenv-dev/agentenv/environment/internal/query"
+	"github.com/agentenv-dev/agentenv/executor"
+	"github.com/agentenv-dev/agentenv/executor/rpc"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+// usesRPC reports whether the agent is an executor that uses the JSON-RPC of its host.
+func (c Config) usesRPC() bool {
+	var p executor.Profile
+	return c.Agent.Name == commandAgent && json.Unmarshal(c.Agent.Config, &p) == nil && p.RPC
+}
+
+// checkDeliver returns an error for keys that nothing could deliver.
+func (c Config) checkDeliver() error {
+	if len(c.Deliver) > 0 && c.Agent.Name != "" && !c.usesRPC() {
+		return fmt.Errorf("%w: deliver: keys are delivered to an executor with rpc: true in its profile only; leave it out: other agents use the gateway", ErrConfig)
+	}
+	for _, name := range c.Deliver {
+		if _, ok := c.Credentials[name]; !ok {
+			return fmt.Errorf("%w: deliver: there is no credential %q; name one of credentials", ErrConfig, name)
+		}
+	}
+	return nil
+}
+
+// asking connects what asks from outside of the agent's protocol to the running query: the JSON-RPC of an executor, and the
+// gateway, which holds calls.
+type asking struct {
+	queries atomic.Pointer[query.Queries] // nil before there are any
+}
+
+// serve adds what asks to what the gateway serves.
+func (h *asking) serve(c Config, to *gate.Config) {
+	if c.usesRPC() {
+		to.Executor = &rpc.Config{
+			OnPermission: h.ask, OnMessage: h.report, Logger: c.Logger,
+			PermissionTimeout: -1, // the query limits the time
+		}
+	}
+	if c.holds() {
+		to.Hold = h.hold
+	}
+}
+
+// hold decides about a call in the answer of a model.
+func (h *asking) hold(ctx context.Context, tool string, input json.RawMessage) (refusal string) {
+	if q := h.queries.Load(); q != nil {
+		return q.Hold(ctx, tool, input)
+	}
+	return "The environment is not ready."
+}
+
+func (h *asking) ask(ctx context.Context, p rpc.Permission) PermissionDecision {
+	q := h.queries.Load()
+	if q == nil {
+		return p.Reject("No query runs.")
+	}
+	return q.Ask(ctx, p.PermissionRequest)
+}
+
+// report reports a message as a log event.
+func (h *asking) report(ctx context.Context, m rpc.Message) {
+	q := h.queries.Load()
+	if q == nil {
+		return
+	}
+	event := runnerscripts.Log{Level: "info", Message: "message of the executor", Stream: "executor", Data: m.Body}
+	var text string
+	if json.Unmarshal(m.Body, &text) == nil {
+		event.Message, event.Data = text, nil
+	}
+	q.Report(ctx, runnerscripts.TypeLog, event)
+}
+
+// Executor returns the executor in the sandbox that uses the JSON-RPC of its host, for requests to it:
+// rpc.Ping, rpc.ExecutePrompt. They wait until the executor reads them. The error is
+// errors.ErrUnsupported if the agent is no executor with rpc: true in its profile.
+func (e *Environment) Executor() (rpc.Caller, error) {
+	if r := e.gate.Executor(); r != nil {
+		return r, nil
+	}
+	return nil, fmt.Errorf("executor: %w: the agent is no executor with rpc: true in its profile", errors.ErrUnsupported)
+}

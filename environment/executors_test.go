@@ -1,0 +1,161 @@
+package environment_test
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/executor"
+	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
+	"github.com/agentenv-dev/agentenv/primitives"
+	rs "github.com/agentenv-dev/agentenv/runnerscripts"
+)
+
+func TestAnExecutorProfileBecomesAnAgent(t *testing.T) {
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+	dir := folder(t, map[string]string{
+		"task.yaml":                 "agent: executor:echo\n",
+		"profiles/echo.json":        `{"type":"demo","command":["python3","lib/echo.py"],"config":{"a":1},"files":["lib","echo"],"agents_dir":"agents","lifecycle":"persistent"}`,
+		"profiles/lib/echo.py":      "print(1)",
+		"profiles/lib/deep/x":       "x",
+		"profiles/echo/is/a/helper": "y",
+	})
+	cfg, err := environment.LoadConfig(filepath.Join(dir, "task.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var p executor.Profile
+	if err := json.Unmarshal(cfg.Agent.Config, &p); err != nil {
+		t.Fatal(err)
+	}
+	var files []string
+	for _, f := range p.Files {
+		files = append(files, f.Path)
+	}
+	if got := strings.Join(files, " "); cfg.Agent.Name != "command" || p.Type != "demo" || p.Lifecycle != executor.Persistent ||
+		string(p.Config) != `{"a":1}` || got != "lib/deep/x lib/echo.py echo/is/a/helper" {
+		t.Errorf("the agent %q has %s", cfg.Agent.Name, cfg.Agent.Config)
+	}
+	if got := p.At("/there"); strings.Join(got, " ") != "python3 /there/lib/echo.py" {
+		t.Errorf("its command is %q", got)
+	}
+	// A configuration that is stored or sent needs no file any more.
+	data, err := environment.FormatConfig(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := environment.ParseConfig(data)
+	if err != nil || agenttest.Show(t, again.Agent.Config) != agenttest.Show(t, cfg.Agent.Config) {
+		t.Errorf("formatted and parsed: %s, %v", again.Agent.Config, err)
+	}
+	list, err := environment.Executors(filepath.Join(dir, "task.yaml"))
+	if err != nil || len(list) != 1 || list[0].AgentsDir != filepath.Join(dir, "profiles", "agents") || list[0].Problem != "" {
+		t.Errorf("executors: %+v, %v", list, err)
+	}
+}
+
+func TestAWrongExecutorProfileSaysFileAndField(t *testing.T) {
+	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+	dir := folder(t, map[string]string{
+		"json.json":       `{"type": "x", "command": `,
+		"field.json":      `{"type": "x", "command": "sh", "livecycle": "persistent"}`,
+		"kind.json":       `{"type": "x", "command": 5}`,
+		"no-type.json":    `{"command": "sh"}`,
+		"no-cmd.json":     `{"type": "x"}`,
+		"life.json":       `{"type": "x", "command": "sh", "lifecycle": "for ever"}`,
+		"missing.json":    `{"type": "x", "command": "sh", "files": ["nosuch.py"]}`,
+		"outside.json":    `{"type": "x", "command": "sh", "files": ["../secret"]}`,
+		"link.json":       `{"type": "x", "command": "sh", "files": ["link"]}`,
+		"large.json":      `{"type": "x", "command": "sh", "files": ["large"]}`,
+		"schema.json":     `{"type": "x", "command": "sh", "parameters_schema": {"type": 5}}`,
+		"remote.json":     `{"type": "x", "command": "sh", "output_schema": {"$ref": "https://example.com/schema.json"}}`,
+		"timeout.json":    `{"type": "x", "command": "sh", "timeout_seconds": 5}`,
+		"persistent.json": `{"type": "procedural", "command": "sh", "lifecycle": "persistent"}`,
+		"large":           strings.Repeat("x", 1<<20+1),
+	})
+	if err := os.Symlink("/etc/passwd", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	for name, word := range map[string]string{
+		"json": "json.json", "field": "unknown key livecycle; did you mean lifecycle?", "kind": "command", "no-type": "type: it is missing", "no-cmd": "command: ",
+		"life": "lifecycle: ", "missing": "files[0]: ", "outside": "files[0]: ", "link": "files[0]: ", "large": "1048576 bytes", "schema": "parameters_schema: ", "remote": "output_schema: ",
+		"timeout": "timeout_seconds: ", "persistent": "lifecycle: ",
+	} {
+		file := filepath.Join(dir, name+".json")
+		_, err := environment.FindExecutor(file, "")
+		if !errors.Is(err, environment.ErrConfig) || !strings.Contains(err.Error(), word) || !strings.Contains(err.Error(), file) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if name == "large" && !errors.Is(err, primitives.ErrLimit) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for text, word := range map[string]string{
+		"agent: executor:echo":                            "there are none in",
+		"agent: {name: executor:echo, command: [x]}":      "leave both out",
+		"agent: {name: executor:" + dir + "/nosuch.json}": "nosuch.json",
+	} {
+		if _, err := environment.ParseConfig([]byte(text)); err == nil || !strings.Contains(err.Error(), word) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	cfg := environment.Config{Agent: environment.Agent{Name: "executor:echo"}, Sandbox: environment.Sandbox{Type: "local"}}
+	if err := cfg.Check(t.Context()); !errors.Is(err, environment.ErrConfig) || !strings.Contains(err.Error(), "FindExecutor") {
+		t.Errorf("a name in Go: %v", err)
+	}
+}
+
+const personSchema = `{"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}`
+
+func TestTheSchemasOfAnExecutorAreChecked(t *testing.T) {
+	t.Parallel()
+	config, err := json.Marshal(executor.Profile{
+		Type: executor.Procedural, Command: []string{"/bin/sh", "-c", `echo started >> started; if [ "$2" = bad ]; then echo '{"name":5}'; else echo '{"name":"x"}'; fi`, "sh"},
+		ParametersSchema: json.RawMessage(personSchema), OutputSchema: json.RawMessage(personSchema),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	env, err := environment.Create(t.Context(), environment.Config{Agent: environment.Agent{Name: "command", Config: config}, Sandbox: environment.Sandbox{Type: "local"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := env.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for prompt, want := range map[string]struct {
+		code rs.FailureCode
+		path string
+	}{
+		`{"name": 1}`: {rs.FailParameters, "$.name"}, `{}`: {rs.FailParameters, "$"}, `hello`: {rs.FailParameters, "$"}, `{"name": "bad"}`: {rs.FailOutput, "$.name"},
+	} {
+		var last rs.Event
+		var failed *environment.QueryError
+		for ev, err := range env.ExecuteQuery(t.Context(), environment.Query{Prompt: prompt}) {
+			if err == nil {
+				last = ev
+				continue
+			}
+			if f, ok := errors.AsType[*rs.ScriptFailure](err); !ok && !errors.As(err, &failed) || ok && f.Code != want.code {
+				t.Errorf("%s: %v", prompt, err)
+			}
+		}
+		got, err := rs.Payload[rs.QueryFailed](last)
+		if err != nil || last.Type != rs.TypeQueryFailed || got.Code != want.code || got.Detail == nil || len(got.Detail.Violations) != 1 || got.Detail.Violations[0].Path != want.path {
+			t.Errorf("%s: %s %s, %v", prompt, last.Type, last.Payload, err)
+		}
+	}
+	done, err := env.Run(t.Context(), `{"name": "good"}`)
+	if err != nil || string(done.ResultData) != `{"name":"x"}` {
+		t.Errorf("result %s, %v", done.ResultData, err)
+	}
+	if said, err := env.Exec(t.Context(), "cat", "started"); err != nil || said != "started\nstarted\n" {
+		t.Errorf("it was started: %q, %v", said, err)
+	}
+}
