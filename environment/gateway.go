@@ -1,8 +1,6 @@
 package environment
 
 import (
-	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -10,7 +8,6 @@ import (
 
 	"github.com/agentenv-dev/agentenv/environment/internal/gate"
 	"github.com/agentenv-dev/agentenv/gateway"
-	"github.com/agentenv-dev/agentenv/internal/audit"
 	"github.com/agentenv-dev/agentenv/internal/egress"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
