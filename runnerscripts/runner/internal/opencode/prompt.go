@@ -61,10 +61,12 @@ func (c *conversation) checkAttachments(attachments []runnerscripts.Attachment) 
 	return c.offer.checkAttachments(firstOf(c.model, c.offer.initial), attachments)
 }
 
-// fileParts returns the parts of a prompt for its attachments.
+// fileParts returns the parts of a prompt for its attachments. Their IDs are of later times than now,
+// because the program orders the parts of a message by ID, and its text is of now.
 func fileParts(attachments []runnerscripts.Attachment, now time.Time) []promptPart {
 	var parts []promptPart
 	for _, a := range attachments {
+		now = now.Add(time.Millisecond)
 		if a.Feature() == runnerscripts.FeatureTextFiles {
 			a.MediaType = "text/plain" // the only text that the program does not pass to the model's API as a file
 		}

@@ -247,3 +247,15 @@ func TestAttachmentsMustBeWhatTheModelTakes(t *testing.T) {
 		}
 	}
 }
+
+func TestPartsOfAPromptAreInOrder(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	last := newID("prt", now) // that of the text
+	for _, p := range fileParts(make([]runnerscripts.Attachment, 20), now) {
+		if p.ID <= last {
+			t.Fatalf("%s comes after %s", p.ID, last)
+		}
+		last = p.ID
+	}
+}
