@@ -40,6 +40,7 @@ type runnerFlags struct {
 	agentFlags
 	budgetFlags
 	coordinator, permission string
+	executor                environment.ExecutorInfo // of the agent; the zero value for another agent
 	tags                    []string
 	requireTags             bool
 	maxRuns                 int
@@ -56,7 +57,8 @@ session of its own, in a sandbox of this machine, until it is interrupted. An 'e
 a coordinator at URL/coordinator; that of claude-agent-orchestrator works, too.
 
 A run may demand the name of this host, the profile, the type of the executor, which is the
-agent, and tags. The profile is the name of --profile or of the agent; one runner of a host and
+agent, and tags. The profile is the name of --profile, which may be one of 'envctl executors', or
+of the agent; one runner of a host and
 a folder has it. The coordinator gets the messages, the tool calls and the result of each run. A
 run that resumes a session goes on with its conversation and its files.
 
@@ -153,6 +155,9 @@ func (f *runnerFlags) configure(ctx context.Context) (environment.Config, error)
 	if err != nil {
 		return cfg, err
 	}
+	if err := f.chooseExecutor(); err != nil {
+		return cfg, err
+	}
 	if err := errors.Join(f.agentFlags.apply(ctx, f.config, &cfg), f.budgetFlags.apply(&cfg)); err != nil {
 		return cfg, err
 	}
@@ -184,10 +189,31 @@ func (f *runnerFlags) configure(ctx context.Context) (environment.Config, error)
 	return cfg, (session.Config{Environment: cfg}).Check(ctx)
 }
 
+// chooseExecutor makes the executor that --profile names the agent, if there is one and no other agent is chosen. The name stays that
+// of the profile.
+func (f *runnerFlags) chooseExecutor() error {
+	name := f.profile
+	if strings.HasPrefix(f.agent, environment.ExecutorPrefix) {
+		name = strings.TrimPrefix(f.agent, environment.ExecutorPrefix)
+	} else if f.agent != "" || name == "" {
+		return nil
+	}
+	list, err := environment.Executors(f.config)
+	if err != nil {
+		return err
+	}
+	for _, e := range list {
+		if e.Name == name {
+			f.agent, f.executor, f.profile = environment.ExecutorPrefix+name, e, ""
+		}
+	}
+	return nil
+}
+
 // registration returns what the runner says of itself.
 func (f *runnerFlags) registration(cfg environment.Config) (r coordapi.Registration, err error) {
 	r = coordapi.Registration{
-		Hostname: cfg.Coordinator.Hostname, ExecutorProfile: cfg.Coordinator.Profile, Executor: coordapi.Executor{Type: cfg.Agent.Name}, Tags: f.tags, RequireMatchingTags: f.requireTags,
+		Hostname: cfg.Coordinator.Hostname, ExecutorProfile: cfg.Coordinator.Profile, Executor: coordapi.Executor{Type: firstOf(f.executor.Type, cfg.Agent.Name)}, Tags: f.tags, RequireMatchingTags: f.requireTags,
 	}
 	if f.folder != "" {
 		r.ProjectDir, err = filepath.Abs(f.folder)
@@ -217,7 +243,7 @@ func client(ctx context.Context, c environment.Coordinator) (*http.Client, error
 func (f *runnerFlags) coordinates(cfg *environment.Config) (err error) {
 	c := &cfg.Coordinator
 	c.URL = cmp.Or(f.coordinator, c.URL, os.Getenv(coordinatorVariable), "http://127.0.0.1:8377"+coordapi.Prefix)
-	c.Profile = cmp.Or(f.profileName(), c.Profile, cfg.Agent.Name)
+	c.Profile = cmp.Or(f.executor.Name, f.profileName(), c.Profile, cfg.Agent.Name)
 	if c.Hostname == "" {
 		if c.Hostname, err = os.Hostname(); err != nil {
 			return fmt.Errorf("this machine has no name: %w; set coordinator.hostname", err)

@@ -50,9 +50,9 @@ func (t *teller) hear(ev runnerscripts.Event) (out []coordapi.Event) {
 	}
 	if ev.Type.EndsQuery() {
 		out = t.flush()
-		if ev.Type == runnerscripts.TypeQueryCompleted {
+		if done, ok := ev.Value().(*runnerscripts.QueryCompleted); ok {
 			result := t.event(coordapi.EventResult)
-			result.ResultText = cut(t.last)
+			result.ResultText, result.ResultData = cut(t.last), done.ResultData
 			out = append(out, result)
 		}
 	}
