@@ -1,11 +1,10 @@
 package executor
 
 import (
-	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -25,15 +24,16 @@ func (p Profile) ParametersOf(prompt string) (json.RawMessage, error) {
 			Path: "$", Message: `the prompt is no JSON object; give the parameters as one, such as {"name": "value"}`, SchemaPath: "type",
 		}}}
 	}
-	var compact bytes.Buffer
-	if err := json.Compact(&compact, []byte(prompt)); err != nil {
-		return nil, err
-	}
-	return compact.Bytes(), nil
+	return json.RawMessage(prompt), nil
 }
 
-// parameterName matches names that can be the name of an option.
-var parameterName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]*$`)
+// isOption reports whether a name can be that of an option.
+func isOption(name string) bool {
+	other := func(r rune) bool {
+		return (r|0x20 < 'a' || r|0x20 > 'z') && (r < '0' || r > '9') && r != '_' && r != '-' && r != '.'
+	}
+	return name != "" && name[0] != '-' && name[0] != '.' && (name[0] < '0' || name[0] > '9') && !strings.ContainsFunc(name, other)
+}
 
 // Arguments returns parameters as arguments of a procedural executor, sorted by name: "--name
 // value". true is "--name" alone; false and null are left out; the elements of a list are joined by
@@ -46,7 +46,7 @@ func Arguments(parameters json.RawMessage) ([]string, error) {
 	var args []string
 	failed := &SchemaError{What: "parameters"}
 	for _, name := range slices.Sorted(maps.Keys(values)) {
-		if !parameterName.MatchString(name) {
+		if !isOption(name) {
 			failed.Violations = append(failed.Violations, Violation{Path: "$." + name, Message: "it cannot be the name of an option; use letters, digits, '_', '-' and '.'"})
 			continue
 		}
@@ -74,7 +74,7 @@ func argument(value json.RawMessage) (string, error) {
 	var text string
 	if json.Unmarshal(value, &text) == nil {
 		if strings.ContainsRune(text, 0) {
-			return "", fmt.Errorf("an argument cannot contain a NUL byte")
+			return "", errors.New("an argument cannot contain a NUL byte")
 		}
 		return text, nil
 	}
