@@ -122,7 +122,7 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 	}
 	served := cfg.gateConfig(from, meter)
 	served.Tools, served.Audit = tools, audited
-	asking := &asking{}
+	asking := &questions{}
 	asking.serve(cfg, &served)
 	opened, err := gate.Open(ctx, p, served)
 	if err != nil {

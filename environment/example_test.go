@@ -94,7 +94,7 @@ workspace:
 	fmt.Println(err)
 	// Output:
 	// local true claude 2
-	// invalid configuration: unknown key agnet; did you mean agent? there are: agent, budget, checkpoints, coordinator, credentials, delegation, ignore_changes, models, name, permissions, pool, profile, raw, record, replay, runner, sandbox, scripts, session_id, workspace
+	// invalid configuration: unknown key agnet; did you mean agent? there are: agent, budget, checkpoints, coordinator, credentials, delegation, deliver, ignore_changes, models, name, permissions, pool, profile, raw, record, replay, runner, sandbox, scripts, session_id, workspace
 }
 
 // A source can also be a tar archive, from a file or from any reader.

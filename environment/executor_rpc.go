@@ -33,14 +33,14 @@ func (c Config) checkDeliver() error {
 	return nil
 }
 
-// asking connects what asks from outside of the agent's protocol to the running query: the JSON-RPC of an executor, and the
+// questions connects what asks from outside of the agent's protocol to the running query: the JSON-RPC of an executor, and the
 // gateway, which holds calls.
-type asking struct {
+type questions struct {
 	queries atomic.Pointer[query.Queries] // nil before there are any
 }
 
 // serve adds what asks to what the gateway serves.
-func (h *asking) serve(c Config, to *gate.Config) {
+func (h *questions) serve(c Config, to *gate.Config) {
 	if c.usesRPC() {
 		to.Executor = &rpc.Config{
 			OnPermission: h.ask, OnMessage: h.report, Logger: c.Logger,
@@ -53,14 +53,14 @@ func (h *asking) serve(c Config, to *gate.Config) {
 }
 
 // hold decides about a call in the answer of a model.
-func (h *asking) hold(ctx context.Context, tool string, input json.RawMessage) (refusal string) {
+func (h *questions) hold(ctx context.Context, tool string, input json.RawMessage) (refusal string) {
 	if q := h.queries.Load(); q != nil {
 		return q.Hold(ctx, tool, input)
 	}
 	return "The environment is not ready."
 }
 
-func (h *asking) ask(ctx context.Context, p rpc.Permission) PermissionDecision {
+func (h *questions) ask(ctx context.Context, p rpc.Permission) PermissionDecision {
 	q := h.queries.Load()
 	if q == nil {
 		return p.Reject("No query runs.")
@@ -69,7 +69,7 @@ func (h *asking) ask(ctx context.Context, p rpc.Permission) PermissionDecision {
 }
 
 // report reports a message as a log event.
-func (h *asking) report(ctx context.Context, m rpc.Message) {
+func (h *questions) report(ctx context.Context, m rpc.Message) {
 	q := h.queries.Load()
 	if q == nil {
 		return

@@ -2,6 +2,7 @@ package environment
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"path/filepath"
@@ -251,7 +252,9 @@ func TestAPoolPassesOnOrRefusesEachField(t *testing.T) {
 		Sandbox: sandbox(t), Pool: PoolConfig{Max: 1}, Agent: Agent{Name: "script"},
 		Credentials: map[string]Credential{"anthropic": {Env: "POOL_TEST_KEY"}}, Budget: Budget{Query: Limits{USD: 1}},
 		Models: ModelPolicy{Allow: []string{"m"}}, Profile: Profile{SystemPrompt: "be brief"}, IgnoreChanges: []string{"*.o"}, Checkpoints: Checkpoints{MaxSize: 1},
-		Permissions: permission.Rules{Allow: []string{"Bash(git *)"}},
+		Permissions:      permission.Rules{Allow: []string{"Bash(git *)"}},
+		PermissionLimits: permission.Rules{Deny: []string{"Bash(rm *)"}}, User: "ada", Sources: []Source{{Folder: &Folder{Path: t.TempDir()}}},
+		Coordinator: Coordinator{URL: "http://127.0.0.1:1", Profile: "p"},
 		Delegation:  Delegation{Max: 1}, CountTo: NewMeter(Budget{}),
 		AgentTools: func(context.Context, Delegator) (AgentTools, error) { return nil, nil },
 		Trust:      true, OnPermission: AllowAll, PermissionTimeout: time.Minute, Raw: true,
@@ -276,7 +279,7 @@ func TestAPoolPassesOnOrRefusesEachField(t *testing.T) {
 			if _, err := NewPool(t.Context(), bad); !errors.Is(err, ErrConfig) {
 				t.Errorf("%s: %v", name, err)
 			}
-		case name == "Pool", name == "Replay": // checked below
+		case name == "Pool", name == "Replay", name == "Deliver": // checked below
 		case reflect.ValueOf(own).Field(i).IsZero():
 			t.Errorf("%s: the test has no value for it", name)
 		case reflect.ValueOf(got).Field(i).IsZero():
@@ -290,6 +293,11 @@ func TestAPoolPassesOnOrRefusesEachField(t *testing.T) {
 	played := pool(t, Config{Sandbox: own.Sandbox, Pool: own.Pool, Replay: filepath.Join(t.TempDir(), "r")})
 	if got, err := played.adjust(t.Context(), Config{Agent: Agent{Name: "script"}}); err != nil || got.Replay == "" {
 		t.Errorf("Replay is not passed on: %v", err)
+	}
+	delivering := pool(t, Config{Sandbox: own.Sandbox, Pool: own.Pool, Credentials: own.Credentials, Deliver: []string{"anthropic"}})
+	executor := Agent{Name: "command", Command: []string{"x"}, Config: json.RawMessage(`{"rpc": true}`)}
+	if got, err := delivering.adjust(t.Context(), Config{Agent: executor}); err != nil || len(got.Deliver) != 1 {
+		t.Errorf("Deliver is not passed on: %v", err)
 	}
 }
 
