@@ -72,13 +72,47 @@ func (a *app) withFiles(ctx context.Context, ignore []string, of checkpoints) (e
 }
 
 // upload makes the files of a local sandbox those of a new session.
-func (a *app) upload(ctx context.Context, from *environment.Environment, to *remote.Session) error {
+func (a *app) upload(ctx context.Context, from *environment.Environment, to *remote.Session) (err error) {
 	defer a.status.Busy("sending the workspace to the server")()
-	packed, err := primitives.Pack(ctx, from.Primitive(), ".", primitives.PackOptions{})
-	if err != nil {
-		return err
+	r := &repacking{pack: func() (io.ReadCloser, error) {
+		return primitives.Pack(ctx, from.Primitive(), ".", primitives.PackOptions{})
+	}}
+	defer func() { err = errors.Join(err, r.close()) }()
+	return to.WriteWorkspace(ctx, r)
+}
+
+// repacking is an archive that can be read again from its beginning, because it is packed again.
+type repacking struct {
+	pack func() (io.ReadCloser, error)
+	from io.ReadCloser // nil before the first Read
+}
+
+// Read implements io.Reader.
+func (r *repacking) Read(p []byte) (int, error) {
+	if r.from == nil {
+		var err error
+		if r.from, err = r.pack(); err != nil {
+			return 0, err
+		}
 	}
-	return errors.Join(to.WriteWorkspace(ctx, packed), packed.Close())
+	return r.from.Read(p)
+}
+
+// Seek implements io.Seeker. It only goes to the beginning.
+func (r *repacking) Seek(offset int64, _ int) (int64, error) {
+	if offset != 0 {
+		return 0, fs.ErrInvalid
+	}
+	return 0, r.close()
+}
+
+func (r *repacking) close() error {
+	if r.from == nil {
+		return nil
+	}
+	err := r.from.Close()
+	r.from = nil
+	return err
 }
 
 // bring makes the changes of a session since its first checkpoint in a local sandbox that has the files of that.

@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/url"
 	"strconv"
+	"sync"
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/sessionapi"
@@ -114,15 +116,48 @@ func (s *Session) WriteFile(ctx context.Context, name string, r io.Reader, opts 
 
 // upload sends a body, once.
 func (s *Session) upload(ctx context.Context, path string, query url.Values, media string, r io.Reader) error {
-	req, err := s.client.request(ctx, http.MethodPut, path, query, r)
+	err := s.put(ctx, path, query, media, r)
+	if _, failed := errors.AsType[*broken](err); failed {
+		return unreachable(err)
+	}
+	return err
+}
+
+// body is what a request sends. After Close nothing reads from r, although the transport may still try.
+type body struct {
+	mu     sync.Mutex
+	r      io.Reader
+	closed bool
+}
+
+// Read implements io.Reader.
+func (b *body) Read(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return 0, fs.ErrClosed
+	}
+	return b.r.Read(p)
+}
+
+// Close implements io.Closer.
+func (b *body) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	return nil
+}
+
+// put sends a body. The error is [*broken] if the connection failed.
+func (s *Session) put(ctx context.Context, path string, query url.Values, media string, r io.Reader) error {
+	body := &body{r: r}
+	defer func() { _ = body.Close() }() // it never fails
+	req, err := s.client.request(ctx, http.MethodPut, path, query, body)
 	if err != nil {
 		return err
 	}
 	req.Header.Set("Content-Type", media)
 	res, err := s.client.do(req)
-	if _, failed := errors.AsType[*broken](err); failed {
-		return unreachable(err)
-	}
 	if err != nil {
 		return err
 	}
@@ -143,10 +178,24 @@ func (s *Session) Changes(ctx context.Context, from, to int) ([]environment.Chan
 	return list.Changes, err
 }
 
-// WriteWorkspace makes the files of a tar archive those that a new session begins with. It is not sent again if the connection
-// breaks; the caller may.
+// WriteWorkspace makes the files of a tar archive those that a new session begins with. If the connection breaks it is sent again,
+// from where the reader began, if that is an io.Seeker.
 func (s *Session) WriteWorkspace(ctx context.Context, r io.Reader) error {
-	return s.upload(ctx, s.path("workspace"), nil, "application/x-tar", r)
+	const media = "application/x-tar"
+	again, ok := r.(io.Seeker)
+	if !ok {
+		return s.upload(ctx, s.path("workspace"), nil, media, r)
+	}
+	begin, err := again.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return err
+	}
+	return s.client.retry(ctx, func() error {
+		if _, err := again.Seek(begin, io.SeekStart); err != nil {
+			return err
+		}
+		return s.put(ctx, s.path("workspace"), nil, media, r)
+	})
 }
 
 // ReadWorkspace writes the files of a checkpoint to w as a tar archive, see session.ReadWorkspace.

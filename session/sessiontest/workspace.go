@@ -200,7 +200,7 @@ func forkNone(r *run) {
 }
 
 // packed returns an archive of one file with a text.
-func packed(name, text string) io.Reader {
+func packed(name, text string) io.ReadSeeker {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: int64(len(text))})
@@ -210,7 +210,7 @@ func packed(name, text string) io.Reader {
 	if err = errors.Join(err, w.Close()); err != nil {
 		panic(err) // a buffer takes everything
 	}
-	return &b
+	return bytes.NewReader(b.Bytes())
 }
 
 func writeWorkspace(r *run) {
