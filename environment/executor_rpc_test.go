@@ -3,6 +3,7 @@ package environment_test
 import (
 	"encoding/json"
 	"errors"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -22,6 +23,7 @@ func TestAnExecutorReachesItsHostFromTheSandbox(t *testing.T) {
 	for _, kind := range []string{"local", "docker"} {
 		t.Run(kind, func(t *testing.T) {
 			t.Setenv("XDG_CONFIG_HOME", t.TempDir())
+			t.Setenv("XDG_STATE_HOME", t.TempDir())
 			t.Setenv("ANTHROPIC_API_KEY", "sk-ant-0123456789")
 			cfg, err := environment.LoadConfig("../examples/executor-rpc/task.yaml")
 			if err != nil {
@@ -71,6 +73,10 @@ func TestAnExecutorReachesItsHostFromTheSandbox(t *testing.T) {
 			}
 			if want := []string{"allow_once rule Bash(make *)", "reject_once answered "}; !slices.Equal(resolved, want) {
 				t.Errorf("permissions: %q", resolved)
+			}
+			log, err := os.ReadFile(filepath.Join(os.Getenv("XDG_STATE_HOME"), "agentenv", "audit", "audit.jsonl"))
+			if n := strings.Count(string(log), `"credential":"anthropic","request":"get_api_key"`); err != nil || n != 1 || strings.Contains(string(log), "openai") {
+				t.Errorf("the audit log: %v\n%s", err, log)
 			}
 			done, err := runnerscripts.Payload[runnerscripts.QueryCompleted](events[len(events)-1])
 			var result rpc.Result

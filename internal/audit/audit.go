@@ -34,7 +34,7 @@ const (
 // The values of Entry.Event.
 const (
 	Permission = "permission" // a tool call was allowed or denied
-	Credential = "credential" // the gateway added a key to a request
+	Credential = "credential" // the gateway added a key to a request, or an executor got it
 	Refused    = "refused"    // the gateway refused a connection
 )
 
@@ -56,7 +56,8 @@ type Entry struct {
 	Scope    string `json:"scope,omitempty"`
 	By       string `json:"by,omitempty"`
 
-	// Credential is the name of the credential, never its value, and Request the method and path that it was added to.
+	// Credential is the name of the credential, never its value, and Request the method and path that it was added to, or
+	// "get_api_key" for one that an executor got.
 	Credential string `json:"credential,omitempty"`
 	Request    string `json:"request,omitempty"`
 	// Host is the host that was refused, for the Reason.

@@ -171,6 +171,11 @@ func (g *Gate) host(cfg Config, to *gateway.Config) (token string) {
 		}
 		return up.Key, nil
 	}
+	cfg.Executor.Audit = func(r rpc.Record) {
+		if r.Outcome == rpc.Delivered { // the query knows what was allowed and denied
+			g.audit.Add(audit.Entry{Event: audit.Credential, Credential: r.Subject, Request: r.Method})
+		}
+	}
 	g.executors = rpc.NewService(*cfg.Executor)
 	to.Executors = g.executors
 	grant := rpc.Grant{Session: session, Credentials: cfg.Deliver}
