@@ -347,7 +347,9 @@ func (m *Meter) admitParent(ctx context.Context, model string, own bool) error {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.countLocked(Used{Requests: -1}, own)
-		m.failLocked(err)
+		if ctx.Err() == nil { // else the agent has cancelled this call alone
+			m.failLocked(err)
+		}
 	}
 	return err
 }
@@ -386,7 +388,11 @@ func (m *Meter) tryAdmit(model string, own bool) (asked <-chan struct{}, _ error
 		return m.asked, nil
 	}
 	if _, priced := prices.Of(m.budget.Prices, model); err == nil && !priced && (m.budget.Query.USD > 0 || m.budget.Session.USD > 0) {
-		err = fmt.Errorf("%w: the model %q has no known price, and the budget is in US dollars; give budget.prices, as {%q: {input: 3, output: 15}}", ErrConfig, model, model)
+		err := fmt.Errorf("%w: the model %q has no known price, and the budget is in US dollars; give budget.prices, as {%q: {input: 3, output: 15}}", ErrConfig, model, model)
+		if own { // a child that may not use its model is no failure of this query
+			m.failLocked(err)
+		}
+		return nil, err
 	}
 	if err != nil {
 		m.failLocked(err)

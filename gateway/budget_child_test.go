@@ -153,3 +153,31 @@ func TestAParentIsAskedForItsChild(t *testing.T) {
 		t.Errorf("asked %d times", asked)
 	}
 }
+
+// TestAChildsOwnFailureIsItsOwn has a child whose model has no price, which the parent's budget needs, and one whose call is
+// cancelled while the parent's user is asked.
+func TestAChildsOwnFailureIsItsOwn(t *testing.T) {
+	parent := NewMeter(Budget{Session: Limits{USD: 1}}, Used{})
+	child := parent.NewChild(Budget{}, Used{})
+	end, failed := query(parent)
+	defer end()
+	endChild, childFailed := query(child)
+	defer endChild()
+	if err := child.admit(t.Context(), "a model without a price"); !errors.Is(err, ErrConfig) || failed() != nil || !errors.Is(childFailed(), ErrConfig) {
+		t.Errorf("the call is %v, the parent's query %v and the child's %v", err, failed(), childFailed())
+	}
+
+	asked, answer := make(chan struct{}), make(chan struct{})
+	parent = NewMeter(Budget{Session: Limits{Requests: 1}, Ask: true}, Used{Requests: 1})
+	child = parent.NewChild(Budget{}, Used{})
+	end = parent.Query(func(error) {}, func(*BudgetError) bool { close(asked); <-answer; return true })
+	defer end()
+	defer close(answer)
+	endOther, otherFailed := query(child)
+	defer endOther()
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-asked; cancel() }()
+	if err := child.admit(ctx, "m"); !errors.Is(err, context.Canceled) || otherFailed() != nil {
+		t.Errorf("the cancelled call is %v, and the child's query %v", err, otherFailed())
+	}
+}

@@ -40,6 +40,8 @@ type AgentSession struct {
 	optionsMu sync.Mutex
 	// saving orders checkpoints. Lock it before logMu.
 	saving sync.Mutex
+	// uploading orders calls of WriteWorkspace. Lock it before promptMu.
+	uploading sync.Mutex
 	// pruning prevents that checkpoints are pruned. Lock it after saving and before logMu.
 	pruning sync.Mutex
 	// removed says that no pruned checkpoint has anything left in the store. saving guards it.

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"io/fs"
@@ -17,8 +18,8 @@ import (
 // creates the sandbox, or can be read only once.
 //
 // It returns [ErrBusy] after the first prompt, fs.ErrExist if the session has other files already, and fs.ErrInvalid if it stores
-// none, or for no archive. Files of more than the session may store are primitives.ErrLimit. An error stores nothing, so the
-// call can be repeated, also with the same files after a success.
+// none, or for no archive. Files of more than the session may store are primitives.ErrLimit. After an error the session has none
+// of the files, so the call can be repeated, also with the same files after a success.
 func (s *AgentSession) WriteWorkspace(ctx context.Context, r io.Reader) error {
 	if err := s.writeWorkspace(ctx, r); err != nil {
 		return fmt.Errorf("write the workspace: %w", err)
@@ -36,6 +37,8 @@ func (s *AgentSession) writeWorkspace(ctx context.Context, r io.Reader) error {
 	if err := s.unused(); err != nil {
 		return err
 	}
+	s.uploading.Lock() // another one could share what this one removes after an error
+	defer s.uploading.Unlock()
 	plain, err := archive.Open(r)
 	if err != nil {
 		return fmt.Errorf("%w: %w", fs.ErrInvalid, err)
@@ -62,9 +65,24 @@ func (s *AgentSession) writeWorkspace(ctx context.Context, r io.Reader) error {
 	if has := s.head(); has.Workspace == first.Workspace {
 		return nil
 	} else if has.Number > 0 {
-		return fmt.Errorf("%w: files were written at %s; make another session for others", fs.ErrExist, has.Time.Format(time.RFC3339))
+		err := fmt.Errorf("%w: files were written at %s; make another session for others", fs.ErrExist, has.Time.Format(time.RFC3339))
+		return errors.Join(err, s.removeNew(context.WithoutCancel(ctx), found.Root)) // nothing else is stored yet
 	}
 	return s.append(ctx, event(runnerscripts.TypeCheckpoint, "", first))
+}
+
+// removeNew removes the blobs of a state that the last checkpoint does not have.
+func (s *AgentSession) removeNew(ctx context.Context, root workspace.Digest) error {
+	kept, garbage := workspace.Sizes{}, workspace.Sizes{}
+	if has := s.head(); has.Workspace != "" {
+		if err := workspace.Reach(ctx, s.blobs(), workspace.Digest(has.Workspace), nil, kept); err != nil {
+			return err
+		}
+	}
+	if err := workspace.Reach(ctx, s.blobs(), root, kept, garbage); err != nil {
+		return err
+	}
+	return s.store.RemoveBlobs(ctx, s.id, digests(garbage)...)
 }
 
 // unused returns an error if the session has had a prompt.

@@ -14,6 +14,28 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
+func TestFilesThatAreRefusedAreNotStored(t *testing.T) {
+	t.Parallel()
+	r := &removals{Store: store.NewMemory()}
+	cfg := scripted(t, steps(say("x")))
+	cfg.Store = r
+	s := start(t, cfg)
+	if err := s.WriteWorkspace(t.Context(), bytes.NewReader(archived(t, "f", "kept"))); err != nil {
+		t.Fatal(err)
+	}
+	before := len(r.put)
+	if err := s.WriteWorkspace(t.Context(), bytes.NewReader(archived(t, "f", "other"))); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("other files: %v", err)
+	}
+	if added := r.put[before:]; len(added) != 2 || len(r.removed) != 2 {
+		t.Errorf("of the blobs %q, %q were removed", added, r.removed)
+	}
+	converse(t, s, "a")
+	if got, _ := written(t, s, "f"); got != "kept" {
+		t.Errorf("f is %q", got)
+	}
+}
+
 // archived returns a tar archive of one file.
 func archived(t *testing.T, name, content string) []byte {
 	t.Helper()
