@@ -71,6 +71,15 @@ func (p *Policy) Tool(call Call) string {
 	return name
 }
 
+// ownName returns the agent's own name of a tool that has its portable name by the kind of the call; empty for other tools.
+// Rules may be about both.
+func (p *Policy) ownName(call Call) string {
+	if call.Name != "" && p.Tool(call) != call.Name && p.Tool(Call{Name: call.Name}) == call.Name {
+		return call.Name
+	}
+	return ""
+}
+
 // serverTool returns the portable name of a tool of an MCP server that an agent names together with
 // the server; empty if it is none.
 func (p *Policy) serverTool(name string) string {
@@ -178,6 +187,9 @@ func (p *Policy) Key(call Call) string {
 	switch {
 	case tool == Bash && len(in.Command)+len(in.Cmd) > 0:
 		parts = []string{tool, commandKey(call.Input)}
+		if own := p.ownName(call); own != "" {
+			parts = append(parts, own)
+		}
 	case !judged, tool != Write && tool != Read && tool != Fetch && !strings.HasPrefix(tool, "mcp__"):
 		if len(call.Input)+len(call.Paths) == 0 {
 			return ""
