@@ -71,6 +71,15 @@ func (p *Policy) Tool(call Call) string {
 	return name
 }
 
+// ownName returns the agent's own name of a tool that has its portable name by the kind of the call; empty for other tools.
+// Rules may be about both.
+func (p *Policy) ownName(call Call) string {
+	if call.Name != "" && p.Tool(call) != call.Name && p.Tool(Call{Name: call.Name}) == call.Name {
+		return call.Name
+	}
+	return ""
+}
+
 // serverTool returns the portable name of a tool of an MCP server that an agent names together with
 // the server; empty if it is none.
 func (p *Policy) serverTool(name string) string {
@@ -178,6 +187,9 @@ func (p *Policy) Key(call Call) string {
 	switch {
 	case tool == Bash && len(in.Command)+len(in.Cmd) > 0:
 		parts = []string{tool, commandKey(call.Input)}
+		if own := p.ownName(call); own != "" {
+			parts = append(parts, own)
+		}
 	case !judged, tool != Write && tool != Read && tool != Fetch && !strings.HasPrefix(tool, "mcp__"):
 		if len(call.Input)+len(call.Paths) == 0 {
 			return ""
@@ -243,7 +255,7 @@ func (p *Policy) commands(in input) []action {
 	return []action{{tool: Bash, unclear: "the command is missing"}}
 }
 
-// workIn returns what it means to run a command in a folder: outside of the workspace, it may find
+// workIn returns what it means to run a command in a folder, which is a cd to it: outside of the workspace, it may find
 // another configuration.
 func (p *Policy) workIn(dir string) []action {
 	if dir == "" {
@@ -252,7 +264,7 @@ func (p *Policy) workIn(dir string) []action {
 	if clean, ok := p.place.clean("", dir); !ok || path.IsAbs(clean) || ofGit(clean) {
 		return []action{{tool: Bash, unclear: "it runs in another folder than the workspace"}}
 	}
-	return nil
+	return []action{{tool: Bash, words: []word{{text: "cd", known: true}, {text: dir, known: true}}, innocent: true}}
 }
 
 // files returns what a call of a file tool does.
@@ -269,8 +281,8 @@ func (p *Policy) files(tool string, call Call, in input) []action {
 			paths = append(paths, f)
 		}
 	}
-	if sought, searches := searchers[call.Name]; searches {
-		return p.search(append(paths, in.DirPath), in, sought)
+	if s, searches := searchers[call.Name]; searches {
+		return p.search(append(paths, in.DirPath), in, s)
 	}
 	if len(paths) == 0 {
 		return []action{{tool: tool, unclear: "it does not say which file"}}
@@ -285,77 +297,6 @@ func (p *Policy) files(tool string, call Call, in input) []action {
 		all = append(all, action{tool: tool, path: clean})
 	}
 	return all
-}
-
-// searchers are tools that search folders, with the fields that say which files they read.
-var searchers = map[string]func(input) []json.RawMessage{
-	"Glob": byPattern, "glob": byPattern, "Grep": byFilter, "grep": byFilter, "search_file_content": byFilter, "grep_search": byFilter,
-	"read_many_files": func(in input) []json.RawMessage { return []json.RawMessage{in.Include, in.Paths} },
-	"LS":              func(input) []json.RawMessage { return nil },
-	"list":            func(input) []json.RawMessage { return nil },
-	"list_directory":  func(input) []json.RawMessage { return nil },
-}
-
-func byPattern(in input) []json.RawMessage { return []json.RawMessage{in.Pattern} }
-
-func byFilter(in input) []json.RawMessage { return []json.RawMessage{in.Glob, in.Include} }
-
-// search returns what a tool does that searches folders, the workspace if it names none.
-func (p *Policy) search(folders []string, in input, sought func(input) []json.RawMessage) []action {
-	folders = slices.DeleteFunc(folders, func(f string) bool { return f == "" })
-	if len(folders) == 0 {
-		folders = []string{"."}
-	}
-	var patterns []string
-	for _, raw := range sought(in) {
-		var one string
-		var list []string
-		switch {
-		case len(raw) == 0:
-		case json.Unmarshal(raw, &one) == nil && one != "":
-			patterns = append(patterns, one)
-		case json.Unmarshal(raw, &list) == nil:
-			patterns = append(patterns, list...)
-		default:
-			return []action{{tool: Read, unclear: "the files that it reads cannot be told"}}
-		}
-	}
-	if len(patterns) == 0 {
-		patterns = []string{"**"}
-	}
-	var all []action
-	for _, folder := range folders {
-		base, ok := p.place.clean(in.Cwd, folder)
-		if !ok {
-			return []action{{tool: Read, unclear: "the path cannot be judged"}}
-		}
-		for _, pattern := range patterns {
-			all = append(all, p.sought(base, folder, pattern))
-		}
-	}
-	return all
-}
-
-// sought returns what it means to look for the files of a pattern below a folder, whose clean path is
-// base.
-func (p *Policy) sought(base, folder, pattern string) action {
-	joined := pattern
-	if !path.IsAbs(pattern) {
-		joined = path.Join(folder, pattern)
-	}
-	glob, ok := p.place.clean("", joined)
-	switch {
-	case !ok:
-		return action{tool: Read, unclear: "the pattern cannot be judged"}
-	case !strings.ContainsAny(glob, globChars):
-		return action{tool: Read, path: glob}
-	case !strings.Contains(pattern, "/"): // in all folders below
-		glob, _ = p.place.clean("", path.Join(folder, "**", pattern))
-	}
-	if within, _, _ := strings.Cut(glob, "*"); path.IsAbs(glob) != path.IsAbs(base) || escapes(within) {
-		base = glob // it leads out of the folder
-	}
-	return action{tool: Read, path: base, glob: glob}
 }
 
 // clean returns a path without "." and "..", relative if it is below the workspace. dir is the

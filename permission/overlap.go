@@ -1,6 +1,8 @@
 package permission
 
 import (
+	"path"
+	"slices"
 	"strings"
 
 	"github.com/bmatcuk/doublestar/v4"
@@ -92,9 +94,7 @@ func (r Rule) mayName(a action, at Place) bool {
 	for _, w := range a.words {
 		switch {
 		case w.known && a.moved:
-			if tail := strings.TrimLeft(w.text, "./"); tail != "" && !strings.HasPrefix(w.text, "/") && !strings.HasPrefix(w.text, "-") &&
-				(strings.HasPrefix(w.text, "../") || !strings.ContainsAny(r.arg, globChars)) &&
-				overlaps("/"+strings.TrimPrefix(r.arg, "/"), "/**/"+tail) {
+			if slices.ContainsFunc(w.tokens(), r.mayNameElsewhere) {
 				return true
 			}
 		case w.known, a.innocent: // echo and the like open no file
@@ -102,10 +102,30 @@ func (r Rule) mayName(a action, at Place) bool {
 			return true
 		default:
 			p, ok := at.clean("", w.glob)
-			if !ok || overlaps(r.arg, p) || a.moved && overlaps("/"+r.arg, "/**/"+w.glob) {
+			if !ok || overlaps(r.arg, p) || a.moved && overlaps("/"+r.arg, "/**/"+tail(w.glob)) {
 				return true
 			}
 		}
 	}
 	return false
+}
+
+// mayNameElsewhere reports whether a path that counts from an unknown folder may name a file of a Read or Write rule.
+func (r Rule) mayNameElsewhere(name string) bool {
+	up := strings.HasPrefix(path.Clean(name), "../")
+	end := tail(name)
+	return end != "" && !strings.HasPrefix(name, "/") && !strings.HasPrefix(name, "-") &&
+		(up || !strings.ContainsAny(r.arg, globChars)) && overlaps("/"+strings.TrimPrefix(r.arg, "/"), "/**/"+end)
+}
+
+// tail returns a path without the folders above that it begins with; empty for one that is only these.
+func tail(name string) string {
+	name = path.Clean(name)
+	for up := true; up; {
+		name, up = strings.CutPrefix(name, "../")
+	}
+	if name == "." || name == ".." {
+		return ""
+	}
+	return name
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 )
 
@@ -143,6 +144,14 @@ func (p *Policy) Decide(call Call) Decision {
 	actions := p.actions(call)
 	if other := p.serverTool(call.Name); other != "" && other != p.Tool(call) { // two tools have the name
 		actions = append(actions, action{tool: other, innocent: true})
+	}
+	if own := p.ownName(call); own != "" {
+		if slices.ContainsFunc(p.allow, func(r Rule) bool { return r.allows(action{tool: own}, p.place) }) {
+			for i := range actions {
+				actions[i].innocent = true
+			}
+		}
+		actions = append(actions, action{tool: own, innocent: true})
 	}
 	for i, a := range actions {
 		d := p.judge(a)

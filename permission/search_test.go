@@ -45,6 +45,30 @@ func TestSearchesAreJudgedByTheFilesThatTheyRead(t *testing.T) {
 	}
 }
 
+// ripgrep's --glob is no path: it matches in all folders, and can be negated. Some agents make several of one.
+func TestTheFilterOfASearchIsNoPath(t *testing.T) {
+	for _, c := range []struct {
+		deny, input string
+		want        Effect
+	}{
+		{"Read(secret/**)", `{"pattern":".","glob":"key.pem"}`, Ask},
+		{"Read(secret/**)", `{"pattern":".","glob":"key.pem","path":"src"}`, Allow},
+		{"Read(.env)", `{"pattern":".","glob":"!x"}`, Ask},
+		{"Read(.env)", `{"pattern":".","glob":"*.js,.env"}`, Ask},
+		{"Read(.env)", `{"pattern":".","glob":"*.{js,ts},.env"}`, Ask},
+		{"Read(.env)", `{"pattern":".","glob":"*.js .env"}`, Ask},
+		{"Read(.env)", `{"pattern":".","glob":"*.{js,ts}"}`, Allow},
+		{"Read(.env)", `{"pattern":".","glob":"/.env"}`, Ask},
+		{"Read(src/.env)", `{"pattern":".","glob":"src/.env","path":"src"}`, Ask}, // it counts from the workspace
+		{"Read(.env)", `{"pattern":".","glob":"src/*.js"}`, Allow},
+	} {
+		p := newPolicy(t, Rules{Mode: ModeAuto, Deny: []string{c.deny}})
+		if d := p.Decide(call("Grep", "", c.input)); d.Effect != c.want {
+			t.Errorf("%s %s: %s, not %s (%s)", c.deny, c.input, d.Effect, c.want, d.Reason)
+		}
+	}
+}
+
 // The name of a server can make the name of a tool that of another one.
 func TestServersThatHaveTheNamesOfOthers(t *testing.T) {
 	p, err := New(Rules{

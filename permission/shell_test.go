@@ -281,6 +281,32 @@ func TestAFolderChoosesTheProgram(t *testing.T) {
 	}
 }
 
+// The names of files in a command count from the folder in which it runs.
+func TestFilesOfAnotherFolder(t *testing.T) {
+	for _, c := range []struct {
+		deny, input string
+		want        Effect
+	}{
+		{"Read(.env)", `{"command":"cd src && cat ../.env"}`, Ask},
+		{"Read(.env)", `{"command":"cd src && cat .//../.env"}`, Ask},
+		{"Read(.env)", `{"command":"cd src && cat ../.e*"}`, Ask},
+		{"Read(.env)", `{"command":"cd src && sort --files0-from=../.env"}`, Ask},
+		{"Read(sub/.env)", `{"command":"cat .env","workdir":"sub"}`, Ask},
+		{"Read(sub/.env)", `{"command":"cat ./.env","workdir":"sub"}`, Ask},
+		{"Read(secret/**)", `{"command":"cat key","workdir":"secret"}`, Ask},
+		{"Read(secret/**)", `{"command":"cat key","workdir":"src"}`, Allow},
+		{"Read(.env)", `{"command":"cd src && cat env ../env .. ./"}`, Allow},
+		{"Read(.env)", `{"command":"cd src && cat ../b/.env"}`, Allow},
+	} {
+		for _, rules := range []Rules{{Mode: ModeAuto}, {Allow: []string{"Bash(cat *)", "Bash(sort *)"}}} {
+			rules.Deny = []string{c.deny}
+			if d := newPolicy(t, rules).Decide(call("Bash", "", c.input)); d.Effect != c.want {
+				t.Errorf("%s %s, mode %q: %s, not %s (%s)", c.deny, c.input, rules.Mode, d.Effect, c.want, d.Reason)
+			}
+		}
+	}
+}
+
 // What a rule denies may be behind a pattern or a variable, and in the script of another shell.
 func TestFilesAndScriptsThatACommandHides(t *testing.T) {
 	p := newPolicy(t, Rules{

@@ -25,10 +25,7 @@ func (q *Queries) Hold(ctx context.Context, tool string, input json.RawMessage) 
 			{OptionID: "allow_always", Name: "Allow for this session", Kind: runnerscripts.AllowAlways},
 			{OptionID: "reject", Name: "Reject", Kind: runnerscripts.RejectOnce},
 		},
-		ToolCall: runnerscripts.ToolCall{
-			ToolCallID: id, Name: tool, Kind: runnerscripts.ToolOther, RawInput: input,
-			Title: tool + " " + audit.Cut(q.Names.Subject(rules.Call{Name: tool, Input: input})),
-		},
+		ToolCall: q.heldCall(id, tool, input),
 	})
 	switch {
 	case d.Kind.Allows() && len(d.UpdatedInput) == 0:
@@ -39,4 +36,17 @@ func (q *Queries) Hold(ctx context.Context, tool string, input json.RawMessage) 
 		d.Message = "The user does not allow it."
 	}
 	return "The call of " + tool + " was refused. " + d.Message
+}
+
+// heldCall returns a call as a request has it. An agent of a user may have a tool of any name that runs commands.
+func (q *Queries) heldCall(id, tool string, input json.RawMessage) runnerscripts.ToolCall {
+	kind := runnerscripts.ToolOther
+	var in struct{ Command, Cmd json.RawMessage }
+	if json.Unmarshal(input, &in) == nil && len(in.Command)+len(in.Cmd) > 0 {
+		kind = runnerscripts.ToolExecute
+	}
+	return runnerscripts.ToolCall{
+		ToolCallID: id, Name: tool, Kind: kind, RawInput: input,
+		Title: tool + " " + audit.Cut(q.Names.Subject(rules.Call{Name: tool, Kind: string(kind), Input: input})),
+	}
 }

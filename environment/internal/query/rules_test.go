@@ -58,3 +58,32 @@ func TestAnAnswerToAnUnknownCallIsNotRemembered(t *testing.T) {
 		}
 	}
 }
+
+// A held call is judged by its command, whatever name its agent has for the tool.
+func TestAHeldCallIsJudgedByItsCommand(t *testing.T) {
+	for _, c := range []struct {
+		rules       rules.Rules
+		tool, input string
+		want        rules.Effect
+	}{
+		{rules.Rules{Mode: rules.ModeAuto, Deny: []string{"Bash(git push *)"}}, "run_command", `{"command":"git push"}`, rules.Deny},
+		{rules.Rules{Mode: rules.ModeAuto, Deny: []string{"Bash(git push *)"}}, "run_command", `{"cmd":["git","push"]}`, rules.Deny},
+		{rules.Rules{Mode: rules.ModeAuto, Deny: []string{"Bash(git push *)"}}, "run_command", `{"Command":"git push"}`, rules.Ask},
+		{rules.Rules{Mode: rules.ModeAuto, Deny: []string{"Bash(git push *)"}}, "run_command", `{"command":"git pull"}`, rules.Allow},
+		{rules.Rules{Mode: rules.ModeAuto, Deny: []string{"Bash(git push *)"}}, "look", `{"at":"git push"}`, rules.Allow},
+		{rules.Rules{Mode: rules.ModeAuto, Deny: []string{"Write(a)"}}, "Write", `{"file_path":"a","command":"create"}`, rules.Deny},
+		{rules.Rules{Mode: rules.ModeAuto, Deny: []string{"run_command"}}, "run_command", `{"command":"make"}`, rules.Deny},
+		{rules.Rules{Mode: rules.ModeAsk, Allow: []string{"run_command"}}, "run_command", `{"command":"make"}`, rules.Allow},
+		{rules.Rules{Mode: rules.ModeAsk, Allow: []string{"run_command"}, Deny: []string{"Bash(make *)"}}, "run_command", `{"command":"make"}`, rules.Deny},
+		{rules.Rules{Mode: rules.ModeAsk, Allow: []string{"run_command"}}, "other", `{"command":"make"}`, rules.Ask},
+	} {
+		policy, err := rules.New(c.rules, rules.Place{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		q := &Queries{Config: Config{Rules: policy, Names: policy}}
+		if d := policy.Decide(callOf(q.heldCall("id", c.tool, []byte(c.input)))); d.Effect != c.want {
+			t.Errorf("%+v, %s %s: %s, not %s (%s)", c.rules, c.tool, c.input, d.Effect, c.want, d.Reason)
+		}
+	}
+}

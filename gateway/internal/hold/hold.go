@@ -117,8 +117,13 @@ func parse(data []byte) (object, error) {
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber()
 	var o object
-	err := dec.Decode(&o)
-	return o, err
+	if err := dec.Decode(&o); err != nil {
+		return nil, err
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("something is behind the object")
+	}
+	return o, nil
 }
 
 // stream filters server-sent events.
@@ -136,11 +141,8 @@ func stream(f filter, body io.Reader, to io.Writer) error {
 		field, value, _ := strings.Cut(text, ":")
 		value = strings.TrimPrefix(value, " ")
 		switch {
-		case text == "" && len(line) > 0 || err != nil:
-			if err := send(f, name, data, raw, to); err != nil {
-				return err
-			}
-			name, data, raw = "", nil, nil
+		case strings.Contains(text, "\r"): // it ends a line for some readers
+			return unreadable(errors.New("a line has a carriage return"))
 		case field == "event":
 			name = value
 		case field == "data":
@@ -149,11 +151,18 @@ func stream(f filter, body io.Reader, to io.Writer) error {
 			}
 			data = append(data, value...)
 		}
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
+		ended := errors.Is(err, io.EOF)
+		if err != nil && !ended {
 			return err
+		}
+		if text == "" || ended { // some readers use an event without its blank line
+			if err := send(f, name, data, raw, to); err != nil {
+				return err
+			}
+			name, data, raw = "", nil, nil
+		}
+		if ended {
+			return nil
 		}
 	}
 }

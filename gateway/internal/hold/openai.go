@@ -1,9 +1,11 @@
 package hold
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -20,8 +22,21 @@ type choice struct {
 }
 
 type chatCall struct {
-	name, arguments strings.Builder
-	refusal         string
+	id, name  string
+	arguments strings.Builder
+	mixed     bool // its pieces may belong to several calls
+	refusal   string
+}
+
+// add adds a piece of the call.
+func (c *chatCall) add(piece object) {
+	f := functionOf(piece)
+	id, name := text(piece, "id"), text(f, "name")
+	index, _ := piece["index"].(json.Number)
+	_, err := strconv.ParseUint(string(index), 10, 31)
+	c.mixed = c.mixed || err != nil || c.id != "" && id != "" && id != c.id || c.name != "" && name != ""
+	c.id, c.name = cmp.Or(c.id, id), cmp.Or(c.name, name)
+	c.arguments.WriteString(argumentsOf(f))
 }
 
 func (c *chat) event(name string, data object) ([]event, error) {
@@ -103,9 +118,7 @@ func (c *chat) hold(index string, e event, tools []any) error {
 			call = &chatCall{}
 			ch.calls[number(t, "index")] = call
 		}
-		f := functionOf(t)
-		call.name.WriteString(text(f, "name"))
-		call.arguments.WriteString(text(f, "arguments") + text(f, "input"))
+		call.add(t)
 	}
 	return ch.add(e)
 }
@@ -118,6 +131,21 @@ func functionOf(t object) object {
 	return child(t, "function")
 }
 
+// argumentsOf returns the input of a call, which is a text; some servers write an object.
+func argumentsOf(function object) string {
+	var all string
+	for _, key := range []string{"arguments", "input"} {
+		switch v := function[key].(type) {
+		case nil:
+		case string:
+			all += v
+		default:
+			all += string(encoded(v))
+		}
+	}
+	return all
+}
+
 // end judges the calls of a choice that ends, and returns the events of those that passed and a text for the others.
 func (c *chat) end(index string, data, ch object) (out []event, passed int) {
 	of := c.choices[index]
@@ -125,7 +153,12 @@ func (c *chat) end(index string, data, ch object) (out []event, passed int) {
 	var refusals []string
 	for _, key := range slices.Sorted(maps.Keys(of.calls)) {
 		call := of.calls[key]
-		if call.refusal = c.judge(call.name.String(), json.RawMessage(call.arguments.String())); call.refusal != "" {
+		if call.mixed {
+			call.refusal = "The call of " + call.name + " was refused: the answer does not say which pieces belong to it, so it cannot be judged."
+		} else {
+			call.refusal = c.judge(call.name, json.RawMessage(call.arguments.String()))
+		}
+		if call.refusal != "" {
 			refusals = append(refusals, call.refusal)
 		} else {
 			passed++
@@ -169,7 +202,7 @@ func (c *chat) whole(answer object) {
 		left := slices.DeleteFunc(calls, func(t any) bool {
 			o, _ := t.(object)
 			f := functionOf(o)
-			refusal := c.judge(text(f, "name"), json.RawMessage(text(f, "arguments")+text(f, "input")))
+			refusal := c.judge(text(f, "name"), json.RawMessage(argumentsOf(f)))
 			if refusal != "" {
 				said = append(said, refusal)
 			}
