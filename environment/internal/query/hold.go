@@ -18,6 +18,7 @@ func (q *Queries) Hold(ctx context.Context, tool string, input json.RawMessage) 
 		input, _ = json.Marshal(string(input)) // a text does not fail
 	}
 	id := "call-" + uuid.NewString()
+	subject := q.events.Hide.Text(q.Names.Subject(rules.Call{Name: tool, Input: input})) // a cut could leave a part of a secret
 	d := q.Ask(ctx, runnerscripts.PermissionRequest{
 		ID: id,
 		Options: []runnerscripts.PermissionOption{
@@ -27,7 +28,7 @@ func (q *Queries) Hold(ctx context.Context, tool string, input json.RawMessage) 
 		},
 		ToolCall: runnerscripts.ToolCall{
 			ToolCallID: id, Name: tool, Kind: runnerscripts.ToolOther, RawInput: input,
-			Title: tool + " " + audit.Cut(q.Names.Subject(rules.Call{Name: tool, Input: input})),
+			Title: tool + " " + audit.Cut(subject),
 		},
 	})
 	switch {
