@@ -264,6 +264,19 @@ func TestTheEndpointServesBothDirections(t *testing.T) {
 		}
 	}
 
+	// Without a token in its header a message is refused before it is read.
+	unsent, w := io.Pipe()
+	defer w.Close()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, unsent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil || resp.StatusCode != http.StatusUnauthorized {
+		t.Fatalf("without a token: %v, %v", resp, err)
+	}
+	resp.Body.Close()
+
 	// The host asks before the executor is connected.
 	result := make(chan error, 1)
 	go func() { result <- Ping(t.Context(), h.Remote("s")) }()

@@ -101,6 +101,22 @@ func (t *Tokens) removeExpiredLocked(now time.Time) {
 func (t *Tokens) use(token, session string) (*grant, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	g, err := t.findLocked(token, session)
+	if err == nil {
+		g.uses++
+	}
+	return g, err
+}
+
+// check returns the error of use, which it does not count.
+func (t *Tokens) check(token string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, err := t.findLocked(token, "")
+	return err
+}
+
+func (t *Tokens) findLocked(token, session string) (*grant, error) {
 	now := t.time()
 	t.removeExpiredLocked(now)
 	// The digest is the key, so the time of the search says nothing about the token.
@@ -115,7 +131,6 @@ func (t *Tokens) use(token, session string) (*grant, error) {
 	case g.MaxUses > 0 && g.uses >= g.MaxUses:
 		return nil, fmt.Errorf("%w: it is used up after %d requests", ErrToken, g.MaxUses)
 	}
-	g.uses++
 	return g, nil
 }
 
