@@ -15,6 +15,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"github.com/agentenv-dev/agentenv/internal/answers"
 	"github.com/agentenv-dev/agentenv/internal/audit"
 	"github.com/agentenv-dev/agentenv/permission"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -89,6 +90,52 @@ func TestTheAuditLogHasEachDecision(t *testing.T) {
 	}
 	if !slices.Equal(by, []string{"ann"}) {
 		t.Errorf("permission_resolved names %q", by)
+	}
+}
+
+// The keys and tokens of the gateway are secrets of the log and of stored answers too: in a held call, also where it is
+// cut, and in an input that the user sets.
+func TestSecretsOfHeldCallsAreInNeitherTheAuditLogNorStoredAnswers(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	cfg := Config{
+		Agent:     scenario(t, turn(runs("touch", "a"))),
+		Workspace: []Source{{Folder: &Folder{Path: t.TempDir()}}}, Permissions: permission.Rules{Deny: []string{"Bash(rm *)"}},
+		Credentials: map[string]Credential{"anthropic": {Env: "TEST_HOST_KEY", URL: keyed(t, http.NotFoundHandler())}},
+	}
+	const own = "hunter2-of-the-agent"
+	cfg.Agent.Env = map[string]string{"API_TOKEN": own}
+	var env *Environment
+	cfg.OnPermission = func(ctx context.Context, req PermissionRequest) PermissionDecision {
+		if req.ToolCall.Kind == runnerscripts.ToolOther { // it is held
+			return PermissionDecision{Kind: runnerscripts.AllowOnce, Scope: runnerscripts.ScopeAlways}
+		}
+		for _, args := range []string{own, hostKey, env.gate.At.Token, strings.Repeat("x", 1<<10-8) + hostKey, strings.Repeat("x", 4<<10-20) + hostKey} {
+			if refusal := env.queries.Hold(ctx, "Bash", json.RawMessage(`{"command":"deploy `+args+`"}`)); refusal != "" {
+				t.Error(refusal)
+			}
+		}
+		return PermissionDecision{Kind: runnerscripts.AllowOnce, UpdatedInput: json.RawMessage(`{"command":"touch ` + hostKey + `"}`)}
+	}
+	env = create(t, cfg)
+	events, err := collect(t.Context(), env, Query{Prompt: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, all := audited(t)
+	stored, err := answers.List()
+	if err != nil || len(all) != 6 || len(stored) != 3 || stored[0].Call != "deploy [redacted]" {
+		t.Errorf("%d entries, stored: %+v, %v", len(all), stored, err)
+	}
+	for _, a := range stored {
+		text += a.Call
+	}
+	for _, ev := range events {
+		text += string(ev.Payload)
+	}
+	for _, secret := range []string{own, hostKey[:8], env.gate.At.Token} {
+		if strings.Contains(text, secret) {
+			t.Errorf("%s is in the log", secret)
+		}
 	}
 }
 

@@ -111,8 +111,15 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 		return nil, err
 	}
 	log := cfg.logOf(p.ID()).With(eventlog.Session, cfg.SessionID)
+	var secrets atomic.Pointer[redact.Redactor] // the gateway logs before all its keys and tokens are known
+	hide := func(all []string) redact.Redactor {
+		r := redact.New(all)
+		secrets.Store(&r)
+		return r
+	}
+	hide(secretsOfConfig(cfg))
 	audited := &audit.Log{
-		Session: cfg.SessionID, Sandbox: p.ID(), Hide: redact.New(secretsOfConfig(cfg)).Text,
+		Session: cfg.SessionID, Sandbox: p.ID(), Hide: func(text string) string { return secrets.Load().Text(text) },
 		Failed: func(err error) { log.Warn(err.Error()) },
 	}
 	meter := cfg.newMeter(cfg.Used.Add(from.used))
@@ -136,7 +143,7 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 	}
 	e.scripts = script.NewHost(script.Config{
 		Sandbox: p, Own: cfg.Scripts.byName(), Runner: cfg.Runner, Env: cfg.Agent.Env, Kept: from.kept, Check: e.checkAgent, Tell: cfg.tell, Probe: probeTimeout,
-		Events: script.Events{Session: cfg.SessionID, Log: e.log, Hide: redact.New(append(secretsOfConfig(cfg), opened.Secrets()...))},
+		Events: script.Events{Session: cfg.SessionID, Log: e.log, Hide: hide(append(secretsOfConfig(cfg), opened.Secrets()...))},
 	})
 	e.queries = query.New(query.Config{
 		Scripts: e.scripts, Profile: profile, Raw: cfg.Raw, Meter: meter, Gate: opened, Kept: from.log, Attached: from.placed,

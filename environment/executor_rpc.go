@@ -15,9 +15,14 @@ import (
 )
 
 // usesRPC reports whether the agent is an executor that uses the JSON-RPC of its host.
-func (c Config) usesRPC() bool {
-	var p executor.Profile
-	return c.Agent.Name == commandAgent && json.Unmarshal(c.Agent.Config, &p) == nil && p.RPC
+func (c Config) usesRPC() bool { return c.executor().RPC }
+
+// executor returns the profile of the agent; the zero value if it is no executor.
+func (c Config) executor() (p executor.Profile) {
+	if c.Agent.Name != commandAgent || json.Unmarshal(c.Agent.Config, &p) != nil {
+		return executor.Profile{}
+	}
+	return p
 }
 
 // checkDeliver returns an error for keys that nothing could deliver.

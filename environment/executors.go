@@ -23,7 +23,7 @@ import (
 // ExecutorPrefix begins the name of an agent that is an executor profile, as in "executor:echo".
 const ExecutorPrefix = "executor:"
 
-// commandAgent is the agent that runs executors.
+// commandAgent is the agent that is a program of the user, an executor.
 const commandAgent = "command"
 
 // maxExecutorFiles limits the files of an executor together: requests to the runner carry them.

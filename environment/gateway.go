@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/agentenv-dev/agentenv/environment/internal/gate"
+	"github.com/agentenv-dev/agentenv/executor"
 	"github.com/agentenv-dev/agentenv/gateway"
 	"github.com/agentenv-dev/agentenv/internal/egress"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -61,7 +62,7 @@ func (c Config) checkGateway() error {
 // does not use it. A file may have them, and get the credentials from elsewhere.
 func (c Config) checkCounted() error {
 	switch uses := len(c.Credentials) > 0 || c.Agent.Name == ""; {
-	case c.holds() && c.Replay == "" && !uses:
+	case c.mustHold() && c.Replay == "" && !uses:
 		return fmt.Errorf("%w: permissions: the agent %s asks nothing, so its calls are held at the gateway, which it does not use without credentials; give credentials, as {anthropic: {env: ANTHROPIC_API_KEY}}", ErrConfig, c.Agent.Name)
 	case c.Record != "" && !uses:
 		return fmt.Errorf("%w: record: calls are recorded at the gateway, which an agent without credentials does not use; give credentials, as {anthropic: {env: ANTHROPIC_API_KEY}}", ErrConfig)
@@ -90,10 +91,15 @@ func checkRules(hosts []string) error {
 }
 
 // holds reports whether the gateway holds the agent's tool calls, because the agent has no way to ask.
-func (c Config) holds() bool { return c.Agent.Name == agentCommand && c.hasPermissions() }
+func (c Config) holds() bool {
+	return c.Agent.Name == commandAgent && c.hasPermissions() && !c.usesRPC()
+}
 
-// agentCommand is the name of the agent that is a program of the user.
-const agentCommand = "command"
+// mustHold reports whether rules would decide about nothing without the gateway. PermissionLimits are no
+// rules of this agent, and a procedural executor need not call a model.
+func (c Config) mustHold() bool {
+	return c.holds() && !(c.Permissions.IsZero() && c.Profile.Permissions.IsZero()) && c.executor().Type != executor.Procedural
+}
 
 // gateConfig says what the gateway of a sandbox serves. An agent with its own keys does not use it.
 func (c Config) gateConfig(from origin, meter *gateway.Meter) gate.Config {

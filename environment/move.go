@@ -24,8 +24,8 @@ import (
 //
 // Move uses the Sandbox and Trust of to, and settings of this program such as Keep and Progress.
 // If to leaves out a setting of the conversation, Move takes it from this environment: the
-// Agent, its Env, the Profile, IgnoreChanges, Permissions, OnPermission, Delegation, AgentTools and CountTo. A Workspace or another SessionID
-// is [ErrConfig].
+// Agent, its Env, the Profile, IgnoreChanges, Permissions, PermissionLimits, User, OnPermission, Delegation, AgentTools
+// and CountTo. A Workspace or another SessionID is [ErrConfig].
 //
 // Move does not end a sandbox that the caller created (see [New]). If Move fails and returns no
 // environment, this environment is unchanged. If it returns an environment with the error, the

@@ -2,6 +2,7 @@ package environment
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -146,10 +147,26 @@ func TestPermissionsRefuseWhatDoesNotAsk(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	for name, c := range map[string]struct {
+		cfg   Config
+		holds bool
+	}{
+		"it asks over JSON-RPC": {Config{Agent: command(`{"rpc":true}`), Permissions: rules}, false},
+		"it calls no model":     {Config{Agent: command(`{"type":"procedural"}`), Permissions: rules}, true},
+		"limits of the program": {Config{Agent: command(`{}`), PermissionLimits: rules}, true},
+	} {
+		if err := c.cfg.check(); err != nil || c.cfg.holds() != c.holds {
+			t.Errorf("%s: %v, held: %v", name, err, c.cfg.holds())
+		}
+	}
 	env := create(t, Config{Agent: scenario(t), Permissions: rules})
 	if err := env.SetMode(t.Context(), "bypassPermissions"); !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("the agent's mode was set: %v", err)
 	}
+}
+
+func command(config string) Agent {
+	return Agent{Name: "command", Command: []string{"x"}, Config: json.RawMessage(config)}
 }
 
 func TestAConfigurationHasPermissions(t *testing.T) {

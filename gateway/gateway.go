@@ -55,6 +55,8 @@ const (
 	maxToolBody = 4 << 20  // of such a request, in bytes
 	maxHeader   = 64 << 10 // in bytes
 
+	maxExecutors = 64 // requests to Config.Executors at once
+
 	headerTimeout = 10 * time.Second
 	bodyTimeout   = 30 * time.Second // between two parts of a request's body
 	idleTimeout   = 2 * time.Minute
@@ -117,7 +119,7 @@ type Config struct {
 	// host program for the agent. Its requests must end when their contexts do. Nil serves none.
 	Tools http.Handler
 	// Executors serves the requests of executors to runnerscripts.ExecutorPath. It checks their tokens
-	// itself. Nil refuses them.
+	// itself, before it reads their bodies, which it bounds. Nil refuses them.
 	Executors http.Handler
 	// Places maps paths of the sandbox to placeholders in a recording, so that a sandbox with
 	// other paths can replay it.
@@ -145,6 +147,7 @@ type Gateway struct {
 	player                     *replay.Player         // nil for none
 	slots                      chan struct{}          // one for each request that is passed on
 	tools                      chan struct{}          // one for each request to Config.Tools
+	executors                  chan struct{}          // one for each request to Config.Executors
 	share                      *share                 // of the program's memory
 	outward                    *outward
 	runner                     *runnerGateway // nil for none
@@ -181,7 +184,7 @@ func New(cfg Config) (*Gateway, error) {
 		cfg.Token = hex.EncodeToString(secret)
 	}
 	g := &Gateway{
-		cfg: cfg, digest: sha256.Sum256([]byte(cfg.Token)), slots: make(chan struct{}, maxRequests), tools: make(chan struct{}, maxTools), share: program.newShare(), writeTimeout: writeTimeout, closeTimeout: closeTimeout,
+		cfg: cfg, digest: sha256.Sum256([]byte(cfg.Token)), slots: make(chan struct{}, maxRequests), tools: make(chan struct{}, maxTools), executors: make(chan struct{}, maxExecutors), share: program.newShare(), writeTimeout: writeTimeout, closeTimeout: closeTimeout,
 		expires: time.Now().Add(cfg.TokenLife),
 		transport: &http.Transport{
 			Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, DisableCompression: true,
@@ -247,7 +250,7 @@ func New(cfg Config) (*Gateway, error) {
 	return g, nil
 }
 
-// addExecutors adds the route of executors. A request to it has one of the slots for requests.
+// addExecutors adds the route of executors. Its slots are its own: a request may wait for a user.
 func (g *Gateway) addExecutors(to routes) error {
 	if g.cfg.Executors == nil {
 		return nil
@@ -261,12 +264,18 @@ func (g *Gateway) addExecutors(to routes) error {
 			refuse(w, http.StatusNotFound, "not_found_error", "executors use the path "+runnerscripts.ExecutorPath)
 			return
 		}
-		leave, ok := enter(r.Context(), g.slots)
+		leave, ok := enter(r.Context(), g.executors)
 		if !ok {
 			return // the executor disconnected
 		}
 		defer leave()
-		g.cfg.Executors.ServeHTTP(w, r)
+		r = r.WithContext(r.Context())
+		deadline := http.NewResponseController(w).SetReadDeadline
+		if r.ContentLength != 0 {
+			_ = deadline(time.Now().Add(bodyTimeout)) // also for the body of a request that is refused unread
+		}
+		r.Body = &body{ReadCloser: r.Body, deadline: deadline, limit: callTime(r.ContentLength)}
+		g.cfg.Executors.ServeHTTP(&answer{ResponseWriter: w, timeout: g.writeTimeout}, r)
 	})
 	return nil
 }
@@ -349,6 +358,9 @@ func (g *Gateway) awaitEnd() <-chan struct{} {
 		}
 		for range maxTools {
 			g.tools <- struct{}{}
+		}
+		for range maxExecutors {
+			g.executors <- struct{}{}
 		}
 		g.transport.CloseIdleConnections()
 	}()

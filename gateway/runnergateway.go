@@ -246,6 +246,13 @@ func (u *runnerGateway) read(r *http.Request, call *coordinatorCall, rewrite fun
 	if err != nil {
 		return nil, err
 	}
+	for key := range f {
+		for _, name := range []string{"session_id", "parent_session_id"} {
+			if key != name && strings.EqualFold(key, name) { // a coordinator may take one for the other
+				return nil, bad("write %s for %s", name, key)
+			}
+		}
+	}
 	if rewrite != nil && !f.has("session_id") {
 		return nil, bad("session_id required")
 	}

@@ -160,7 +160,10 @@ func (p *Policy) Decide(call Call) Decision {
 		}
 	}
 	if p.also != nil {
-		if d := p.also.Decide(call); d.Effect.over(decided.Effect) {
+		d := p.also.Decide(call)
+		// An answer to what asked before must not hold for a further rule.
+		if d.Effect.over(decided.Effect) || d.Effect == Ask && decided.Effect == Ask && d.Rule != "" {
+			d.Question = d.Question || decided.Question
 			return d
 		}
 	}

@@ -106,6 +106,32 @@ func TestAToolBelongsToTheServerWithTheLongestName(t *testing.T) {
 	}
 }
 
+// An earlier answer is one to the rule that asks, so a rule that narrows is the one that a decision names.
+func TestADecisionNamesTheRuleThatNarrows(t *testing.T) {
+	git := call("Bash", "", `{"command":"git -C . push"}`)
+	for name, c := range map[string]struct {
+		own, limits Rules
+		call        Call
+		want        Decision
+	}{
+		"the mode asks too": {Rules{}, Rules{Deny: []string{"Bash(git push *)"}}, git, Decision{Effect: Ask, Rule: "Bash(git push *)"}},
+		"a rule asks too":   {Rules{Ask: []string{"Bash"}}, Rules{Deny: []string{"Bash(git push *)"}}, git, Decision{Effect: Ask, Rule: "Bash(git push *)"}},
+		"by its mode":       {Rules{Ask: []string{"Bash"}}, Rules{Mode: ModeAsk}, git, Decision{Effect: Ask, Rule: "Bash"}},
+		"a question": {
+			Rules{}, Rules{Ask: []string{"AskUserQuestion"}}, call("AskUserQuestion", "", `{"questions":[]}`),
+			Decision{Effect: Ask, Rule: "AskUserQuestion", Question: true},
+		},
+	} {
+		p, err := newPolicy(t, c.own).Narrow(c.limits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := p.Decide(c.call); got.Effect != c.want.Effect || got.Rule != c.want.Rule || got.Question != c.want.Question {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
 func TestAKeyIsThatOfTheSameCall(t *testing.T) {
 	p := newPolicy(t, Rules{})
 	for _, c := range []struct {

@@ -17,19 +17,26 @@ const maxQueued = 64
 // ServeHTTP is the endpoint for executors that have no socket, such as those in a sandbox. A POST
 // carries one message: a request, whose answer is the body of the response, a notification, or the
 // answer to a request of the host. A GET streams the host's requests, a JSON object a line. The session
-// token is in the header "Authorization: Bearer TOKEN", or, of a request, in its parameters.
+// token is in the header "Authorization: Bearer TOKEN". Without it nothing is read.
 func (s *Service) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	bearer, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	switch r.Method {
 	case http.MethodGet:
 		s.stream(w, r, bearer)
 	case http.MethodPost:
+		if err := s.Tokens.check(bearer); err != nil {
+			w.Header().Set("Connection", "close") // else the answer waits for the body
+			s.refuse(w, "message", err)
+			return
+		}
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxMessage))
 		var large *http.MaxBytesError
 		switch {
 		case errors.As(err, &large):
 			s.answer(w, http.StatusRequestEntityTooLarge, reply(r.Context(), nil, nil, Errorf(CodeLimit, "send at most %d bytes a message", MaxMessage)))
-		case err == nil:
+		case err != nil:
+			s.answer(w, http.StatusBadRequest, reply(r.Context(), nil, nil, Errorf(CodeParse, "the message cannot be read: %v", err)))
+		default:
 			s.post(w, r, bearer, body)
 		}
 	default:

@@ -111,7 +111,12 @@ func TestOnlyAValidTokenOfTheSessionIsServed(t *testing.T) {
 			t.Errorf("%s: %v", word, err)
 		}
 	}
-	now = now.Add(24 * time.Hour)
+	h.Tokens.Issue(Grant{Session: "mine", Token: mine, Credentials: []string{"demo"}})
+	now = now.Add(24*time.Hour - time.Second)
+	if err := ask(mine); err != nil {
+		t.Errorf("a day after it was issued again: %v", err)
+	}
+	now = now.Add(time.Second)
 	if err := ask(mine); code(err) != CodeToken || !strings.Contains(err.Error(), "expired") {
 		t.Errorf("after a day: %v", err)
 	}
@@ -120,7 +125,7 @@ func TestOnlyAValidTokenOfTheSessionIsServed(t *testing.T) {
 	if n := len(h.Tokens.grants); n != 1 {
 		t.Errorf("%d tokens are kept", n)
 	}
-	if got := h.audited(); strings.Count(got, "mine get_api_key  refused") != 7 || strings.Count(got, "mine get_api_key demo delivered") != 4 {
+	if got := h.audited(); strings.Count(got, "mine get_api_key  refused") != 7 || strings.Count(got, "mine get_api_key demo delivered") != 5 {
 		t.Errorf("audit: %s", got)
 	}
 }
@@ -211,7 +216,11 @@ func TestTheEndOfASessionEndsItsRequests(t *testing.T) {
 		return p.Allow()
 	}})
 	token := h.Tokens.Issue(Grant{Session: "s"})
-	go func() { <-begun; h.End("s") }()
+	go func() {
+		<-begun
+		h.Tokens.Issue(Grant{Session: "s", Token: token}) // the request stays one of the session
+		h.End("s")
+	}()
 	if _, err := h.ask(t, "s", token, MethodRequestPermission, map[string]any{"tool_name": "Bash"}); code(err) != CodeToken {
 		t.Errorf("error %v", err)
 	}
@@ -263,6 +272,19 @@ func TestTheEndpointServesBothDirections(t *testing.T) {
 			t.Errorf("%s: %d: %+v", body, status, m)
 		}
 	}
+
+	// Without a token in its header a message is refused before it is read.
+	unsent, w := io.Pipe()
+	defer w.Close()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL, unsent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil || resp.StatusCode != http.StatusUnauthorized {
+		t.Fatalf("without a token: %v, %v", resp, err)
+	}
+	resp.Body.Close()
 
 	// The host asks before the executor is connected.
 	result := make(chan error, 1)

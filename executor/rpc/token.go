@@ -28,8 +28,8 @@ type Grant struct {
 	Credentials []string
 	// Life is the lifetime; zero means [TokenLife].
 	Life time.Duration
-	// Token is the token of an earlier program, which a running executor still has. Empty means a new
-	// one.
+	// Token is a token that a running executor still has, such as that of an earlier program: it gets
+	// this grant and a new lifetime. Empty means a new one.
 	Token string
 	// MaxUses is how many requests may carry the token; zero means no limit.
 	MaxUses int
@@ -78,8 +78,13 @@ func (t *Tokens) Issue(g Grant) string {
 	if t.grants == nil {
 		t.grants = map[[sha256.Size]byte]*grant{}
 	}
+	digest := sha256.Sum256([]byte(token))
+	if old := t.grants[digest]; old != nil && now.Before(old.expires) { // its requests may run
+		old.Grant, old.expires = g, now.Add(g.Life)
+		return token
+	}
 	ctx, end := context.WithCancel(context.Background()) //nolint:forbidigo // Revoke or the expiry ends it
-	t.grants[sha256.Sum256([]byte(token))] = &grant{Grant: g, ctx: ctx, end: end, expires: now.Add(g.Life)}
+	t.grants[digest] = &grant{Grant: g, ctx: ctx, end: end, expires: now.Add(g.Life)}
 	return token
 }
 
@@ -101,6 +106,22 @@ func (t *Tokens) removeExpiredLocked(now time.Time) {
 func (t *Tokens) use(token, session string) (*grant, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	g, err := t.findLocked(token, session)
+	if err == nil {
+		g.uses++
+	}
+	return g, err
+}
+
+// check returns the error of use, which it does not count.
+func (t *Tokens) check(token string) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	_, err := t.findLocked(token, "")
+	return err
+}
+
+func (t *Tokens) findLocked(token, session string) (*grant, error) {
 	now := t.time()
 	t.removeExpiredLocked(now)
 	// The digest is the key, so the time of the search says nothing about the token.
@@ -115,7 +136,6 @@ func (t *Tokens) use(token, session string) (*grant, error) {
 	case g.MaxUses > 0 && g.uses >= g.MaxUses:
 		return nil, fmt.Errorf("%w: it is used up after %d requests", ErrToken, g.MaxUses)
 	}
-	g.uses++
 	return g, nil
 }
 

@@ -85,6 +85,7 @@ type Gate struct {
 	tools    Tools // nil for none
 	// executors is the host of an executor; nil for none.
 	executors *rpc.Service
+	grant     rpc.Grant // of the executor
 	secrets   secrets.Found
 	file      *os.File // of the recording; nil for none
 	serving   sync.WaitGroup
@@ -182,9 +183,10 @@ func (g *Gate) host(cfg Config, to *gateway.Config) (token string) {
 	if cfg.Before != nil {
 		grant.Token = cfg.Before.Executor
 	}
-	token = g.executors.Tokens.Issue(grant)
-	g.secrets.Hide(token)
-	return token
+	grant.Token = g.executors.Tokens.Issue(grant)
+	g.grant = grant
+	g.secrets.Hide(grant.Token)
+	return grant.Token
 }
 
 // Executor returns the executor that uses the JSON-RPC of the gate; nil if none may.
@@ -266,10 +268,13 @@ func (g *Gate) Close() error {
 // Secrets returns the keys and tokens that the gateway knows.
 func (g *Gate) Secrets() []string { return g.secrets.Values() }
 
-// Renew restarts the lifetime of the token.
+// Renew restarts the lifetime of the tokens.
 func (g *Gate) Renew() {
 	if g.server != nil {
 		g.server.Renew()
+	}
+	if g.executors != nil {
+		g.executors.Tokens.Issue(g.grant)
 	}
 }
 

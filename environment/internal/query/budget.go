@@ -37,7 +37,7 @@ func (r *run) askForMore(ctx context.Context, limit *gateway.BudgetError) bool {
 			{OptionID: "stop", Name: "Stop", Kind: runnerscripts.RejectOnce},
 		},
 	})
-	r.callInReporter(ctx, func() { r.admit(ctx, ask, take) })
+	r.callInReporter(ctx, func() { r.admit(ctx, ask, take, true) })
 	select {
 	case k := <-kind:
 		r.callInReporter(ctx, func() {

@@ -35,7 +35,7 @@ func (q *Queries) Ask(ctx context.Context, req runnerscripts.PermissionRequest) 
 		return nil
 	}
 	ask := q.events.New(runnerscripts.TypePermissionRequest, a.id, req)
-	if !a.call(ctx, func(r *run) { r.admit(ctx, ask, take) }) {
+	if !a.call(ctx, func(r *run) { r.admit(ctx, ask, take, true) }) {
 		return req.Reject("The query has ended.")
 	}
 	var d runnerscripts.PermissionDecision

@@ -45,8 +45,6 @@ func (q *Queries) heldCall(id, tool string, input json.RawMessage) runnerscripts
 	if json.Unmarshal(input, &in) == nil && len(in.Command)+len(in.Cmd) > 0 {
 		kind = runnerscripts.ToolExecute
 	}
-	return runnerscripts.ToolCall{
-		ToolCallID: id, Name: tool, Kind: kind, RawInput: input,
-		Title: tool + " " + audit.Cut(q.Names.Subject(rules.Call{Name: tool, Kind: string(kind), Input: input})),
-	}
+	subject := q.events.Hide.Text(q.Names.Subject(rules.Call{Name: tool, Kind: string(kind), Input: input})) // a cut could leave a part of a secret
+	return runnerscripts.ToolCall{ToolCallID: id, Name: tool, Kind: kind, RawInput: input, Title: tool + " " + audit.Cut(subject)}
 }

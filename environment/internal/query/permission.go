@@ -38,6 +38,7 @@ type openRequest struct {
 	size   int                // bytes of memory
 	cancel context.CancelFunc // ends the wait for an answer
 	take   taker              // receives the answer
+	here   bool               // it came through this program's gateway, so no other program sees it
 	// key identifies the tool call for answers that hold for the session; empty if there are no rules,
 	// or the call does not say what it does.
 	key string
@@ -144,11 +145,11 @@ func (q *Queries) answer(ctx context.Context, id string, d runnerscripts.Permiss
 	return q.control(ctx, runnerscripts.Control{Type: runnerscripts.ControlPermission, ID: id, Decision: &d})
 }
 
-// admit reports a permission request and gets it answered; take receives the answer. If the
-// request cannot wait for an answer, admit reports a log event instead. If too many requests are
-// pending, admit rejects the request and returns when the agent has taken the rejection: it
-// stops reading an agent that does not read.
-func (r *run) admit(ctx context.Context, ev runnerscripts.Event, take taker) {
+// admit reports a permission request and gets it answered; take receives the answer, and here is that
+// of openRequest. If the request cannot wait for an answer, admit reports a log event instead. If too
+// many requests are pending, admit rejects the request and returns when the agent has taken the
+// rejection: it stops reading an agent that does not read.
+func (r *run) admit(ctx context.Context, ev runnerscripts.Event, take taker, here bool) {
 	head, err := runnerscripts.Payload[request](ev)
 	if err != nil || head.ID == "" {
 		r.report(ev) // no answer is expected
@@ -157,7 +158,7 @@ func (r *run) admit(ctx context.Context, ev runnerscripts.Event, take taker) {
 	req := runnerscripts.PermissionRequest{ID: head.ID, Options: head.Options}
 	policy := r.q.Permissions
 	waiting, cancel := policy.Waiting(ctx)
-	open := &openRequest{request: head, size: sizeOf(ev.Payload), cancel: cancel, take: take}
+	open := &openRequest{request: head, size: sizeOf(ev.Payload), cancel: cancel, take: take, here: here}
 	verdict := r.q.judge(ev, open)
 	added, err := r.addRequest(open)
 	if errors.Is(err, errTooMany) {
@@ -177,7 +178,7 @@ func (r *run) admit(ctx context.Context, ev runnerscripts.Event, take taker) {
 	case added && verdict != nil:
 		r.report(ev)
 		r.decide(ctx, req, verdict.answer(req), verdict.PermissionResolved)
-	case !added, policy.On == nil && r.watching:
+	case !added, policy.On == nil && r.watching && !open.here:
 		cancel()
 		r.report(ev) // the program that began the query answers it
 	case policy.On == nil:

@@ -228,7 +228,7 @@ func (r *run) handleEvent(ctx context.Context, ev runnerscripts.Event) (over boo
 	case runnerscripts.TypeQueryStarted:
 		r.event(ev.Type)
 	case runnerscripts.TypePermissionRequest:
-		r.admit(ctx, ev, r.q.answer)
+		r.admit(ctx, ev, r.q.answer, false)
 		return false, nil
 	case runnerscripts.TypePermissionResolved:
 		r.resolved(ev)
