@@ -153,7 +153,11 @@ func (t *tx) reported(caller Caller, id string, in coordapi.Report) (*run, error
 		return nil, failf(http.StatusNotFound, "Run %q not found", id)
 	}
 	if r.RunnerID != in.RunnerID {
-		return nil, named(http.StatusConflict, "not_your_run", "the run %s was handed to another runner, because %s did not say in time that it has started; do not run it", id, in.RunnerID)
+		now := "was handed to another runner"
+		if r.RunnerID == "" {
+			now = "waits for a runner again"
+		}
+		return nil, named(http.StatusConflict, "not_your_run", "the run %s %s, because %s did not say in time that it has started; do not run it unless a poll hands it out again", id, now, in.RunnerID)
 	}
 	r.Activity = t.now
 	return r, nil

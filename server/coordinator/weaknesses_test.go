@@ -122,7 +122,8 @@ func TestARunThatDidNotArriveIsHandedOutAgain(t *testing.T) {
 			t.Errorf("it came again as %+v", got)
 		}
 		s.must("POST", "/runner/heartbeat", `{"runner_id":"`+other+`"}`, nil)
-		time.Sleep(61 * time.Second)
+		time.Sleep(66 * time.Second)
+		s.fails("the first one, when no runner has it", "POST", "/runner/runs/"+r.ID+"/started", `{"runner_id":"`+runner+`"}`, 409, "waits for a runner")
 		if got := s.claim(other); got.ID != r.ID {
 			t.Errorf("another one got %+v", got)
 		}

@@ -62,14 +62,14 @@ func (j *job) hurry() {
 	})
 }
 
-// work runs the run and reports.
-func (j *job) work() {
+// work runs the run and reports. It returns whether the coordinator has acknowledged the start; if not, the run was not run.
+func (j *job) work() (started bool) {
 	defer close(j.done)
 	defer j.cancel(nil)
 	r := j.r
 	if err := j.report("started", r.report()); err != nil {
-		r.Say("%s: not run: %v", j.run.ID, err) // another runner has it, or it was stopped
-		return
+		r.Say("%s: not run: %v", j.run.ID, err) // another runner may have it, or it was stopped
+		return false
 	}
 	r.Say("%s: %s %s", j.run.ID, j.run.Type, j.run.SessionID)
 	err := j.perform()
@@ -88,9 +88,10 @@ func (j *job) work() {
 	}
 	if err != nil {
 		r.Say("%s: %s: %v", j.run.ID, what, err)
-		return
+		return true
 	}
 	r.Say("%s: %s", j.run.ID, what)
+	return true
 }
 
 // report reports on the run until the coordinator knows.
