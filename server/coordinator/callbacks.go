@@ -1,7 +1,6 @@
 package coordinator
 
 import (
-	"encoding/json"
 	"fmt"
 	"html"
 	"strings"
@@ -59,7 +58,7 @@ func (t *tx) deliver(s *session) {
 		Type: coordapi.ResumeSession, SessionID: s.ID, AgentName: s.AgentName, ProjectDir: s.ProjectDir,
 		ParentSessionID: s.ParentSessionID, ExecutionMode: coordapi.ModeAsyncPoll, Prompt: b.String(),
 	}}
-	parameters, err := json.Marshal(map[string]string{"prompt": r.Prompt})
+	parameters, err := encode(map[string]string{"prompt": r.Prompt})
 	if err == nil {
 		r.Parameters = parameters
 		err = t.demand(r, s, coordapi.Demands{})

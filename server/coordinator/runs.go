@@ -3,6 +3,7 @@ package coordinator
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"time"
@@ -72,7 +73,7 @@ func parametersOf(in coordapi.NewRun) (json.RawMessage, string, error) {
 		if all["prompt"] != nil {
 			return nil, "", failf(http.StatusBadRequest, "prompt: parameters.prompt is there, too; give one of them")
 		}
-		text, err := json.Marshal(in.Prompt)
+		text, err := encode(in.Prompt)
 		if err != nil {
 			return nil, "", err
 		}
@@ -80,7 +81,7 @@ func parametersOf(in coordapi.NewRun) (json.RawMessage, string, error) {
 	}
 	var prompt string
 	_ = json.Unmarshal(all["prompt"], &prompt) // a prompt that is no text is for the schema
-	data, err := json.Marshal(all)
+	data, err := encode(all)
 	return data, prompt, err
 }
 
@@ -253,8 +254,12 @@ func (t *tx) expirePending(r *run) {
 	}
 }
 
-// release makes a claimed run pending again.
+// release makes a claimed run pending again, unless that has happened too often.
 func (t *tx) release(r *run) {
+	if r.Releases++; r.Releases >= maxReleases {
+		t.end(r, coordapi.RunFailed, coordapi.SessionFailed, fmt.Sprintf("runners have claimed it %d times, and none has started it; their logs may say why", r.Releases))
+		return
+	}
 	r.Status, r.RunnerID, r.ClaimedAt = coordapi.RunPending, "", nil
 	t.wait(r, matchWithin)
 }

@@ -37,7 +37,12 @@ const (
 
 // Limits.
 const (
-	maxBody     = 4 << 20 // bytes
+	maxBody = 4 << 20 // bytes
+	// maxRun is how many bytes a request for a run, or the parameters of a hook's answer, may have. The answer to a poll has the prompt
+	// twice, and that of a hook up to four times as JSON in JSON; runners read 8 MiB.
+	maxRun = 1 << 20
+	// maxReleases is how often a run may be claimed and not started.
+	maxReleases = 10
 	maxSessions = 10_000
 	maxActive   = 100 // runs of a caller that is no admin, which have not ended
 	maxEvents   = 100_000
@@ -102,6 +107,8 @@ type run struct {
 	Internal bool `json:"internal,omitempty"`
 	// Callbacks are those in the prompt. They return to the session if the run never starts.
 	Callbacks []callback `json:"callbacks,omitempty"`
+	// Releases counts how often a runner has claimed the run and has not started it.
+	Releases int `json:"releases,omitempty"`
 	// Activity is when a runner was last heard of about this run.
 	Activity time.Time `json:"activity"`
 

@@ -43,7 +43,7 @@ type service struct {
 	lose func(*http.Request) bool
 	// before is called before a request is handled.
 	before func(*http.Request)
-	seen []string
+	seen   []string
 }
 
 func serve(t *testing.T) *service {
