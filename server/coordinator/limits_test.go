@@ -1,6 +1,7 @@
 package coordinator_test
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"time"
@@ -62,6 +63,64 @@ func TestARunThatNoRunnerStartsFails(t *testing.T) {
 		}
 		if got := s.state(r.ID); got.Status != coordapi.RunFailed || !strings.Contains(got.Error, "none has started it") {
 			t.Errorf("the run is %+v", got)
+		}
+	})
+}
+
+// Only runs that have not ended have their prompt, so that ended ones are small, and a list has none.
+func TestAnEndedRunForgetsItsPrompt(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t, coordapi.Agent{Name: "a", SystemPrompt: "be kind"})
+		runner := s.register(coding)
+		r := s.run(`{"type":"start_session","agent_name":"a","prompt":"test binding","scope":{"n":1}}`)
+		var list struct{ Runs []coordapi.Run }
+		s.must("GET", "/runs", "", &list)
+		if got := list.Runs; len(got) != 1 || got[0].Prompt != "" || string(got[0].Parameters) != "null" || got[0].Blueprint != nil {
+			t.Errorf("the list is %+v", got)
+		}
+		if got := s.state(r.ID); got.Prompt != "test binding" || got.Blueprint == nil {
+			t.Errorf("the run is %+v", got)
+		}
+		s.claim(runner)
+		s.report(runner, r.ID, "started", "")
+		s.report(runner, r.ID, "failed", `,"error":"`+strings.Repeat("x", 1<<20)+`"`)
+		if got := s.state(r.ID); got.Prompt != "" || string(got.Parameters) != "null" || got.Blueprint != nil || string(got.Scope) != `{"n":1}` || len(got.Error) > 60_000 {
+			t.Errorf("ended, the run is %.1000s", s.asText(got))
+		}
+		s.fails("a large scope", "POST", "/runs", `{"type":"start_session","prompt":"x","scope":"`+strings.Repeat("x", 16<<10)+`"}`, 400, "scope")
+	})
+}
+
+func (s *subject) asText(v any) string {
+	text, err := json.Marshal(v)
+	if err != nil {
+		s.t.Error(err)
+	}
+	return string(text)
+}
+
+// The callbacks of many children, which their parent gets at once, fit into a run.
+func TestTheCallbacksOfManyChildrenAreCut(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t)
+		runner := s.register(coding)
+		parent := s.startSession()
+		s.claim(runner)
+		s.report(runner, parent.ID, "started", "")
+		var children []coordapi.Run
+		for range 15 {
+			s.run(`{"type":"start_session","prompt":"x","execution_mode":"async_callback","parent_session_id":"` + parent.SessionID + `"}`)
+			children = append(children, s.finish(runner, strings.Repeat("<", 60_000)))
+		}
+		s.report(runner, parent.ID, "completed", "")
+		status, answer := s.ask("GET", "/runner/runs?runner_id="+runner, "")
+		if status != 200 || len(answer) > 8<<20 || strings.Count(answer, "[cut]") != 30 || strings.Count(answer, "/result") != 12 {
+			t.Errorf("the poll got %d with %d bytes, %d cut and %d remarks", status, len(answer), strings.Count(answer, "[cut]"), strings.Count(answer, "/result"))
+		}
+		for _, c := range children {
+			if !strings.Contains(answer, c.SessionID) {
+				t.Errorf("the callback of %s is missing", c.SessionID)
+			}
 		}
 	})
 }

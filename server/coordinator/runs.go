@@ -26,6 +26,9 @@ func (t *tx) create(caller Caller, in coordapi.NewRun) (*run, error) {
 	default:
 		return nil, failf(http.StatusBadRequest, "execution_mode: there is no mode %q; use sync, async_poll or async_callback", r.ExecutionMode)
 	}
+	if len(in.Scope) > maxScope {
+		return nil, failf(http.StatusBadRequest, "scope: it has %d bytes, and %d are the most; keep a key of yours in it", len(in.Scope), maxScope)
+	}
 	var s *session
 	switch in.Type {
 	case coordapi.StartSession:
@@ -164,6 +167,7 @@ func (t *tx) end(r *run, status coordapi.RunStatus, session coordapi.SessionStat
 		return
 	}
 	started := r.StartedAt != nil
+	reason = cut(reason)
 	r.Status, r.Error, r.CompletedAt, r.TimeoutAt = status, reason, &t.now, nil
 	s := t.session(r.SessionID)
 	s.LastActivity = t.now
@@ -177,18 +181,26 @@ func (t *tx) end(r *run, status coordapi.RunStatus, session coordapi.SessionStat
 	t.hookEnded(r, s)
 	t.finishHook(r)
 	t.callBack(r, s)
+	r.Run = brief(r.Run)
 	for _, next := range t.selectRuns(func(o *run) bool { return o.SessionID == s.ID && o.Status == coordapi.RunPending && o.Hook == "" }) {
 		t.wait(t.run(next.ID), matchWithin)
 	}
 	if !started && len(r.Callbacks) > 0 { // the agent has not got them; the next run brings them
-		s.Callbacks = slices.Concat(r.Callbacks, s.Callbacks)
+		s.Callbacks = bounded(r.Callbacks, s.Callbacks...)
 	} else {
 		t.deliver(s)
 	}
+	r.Callbacks = nil
 	ended := t.among(t.c.runs, func(o *run) bool { return o.SessionID == s.ID && o.Status.Ended() })
 	for _, o := range ended[:max(0, len(ended)-keptRuns)] {
 		t.runs[o.ID] = nil
 	}
+}
+
+// brief returns a run without what its runner needs, which may be large.
+func brief(r coordapi.Run) coordapi.Run {
+	r.Prompt, r.Parameters, r.Blueprint = "", nil, nil
+	return r
 }
 
 // stop stops what a session does: runs that have not started end at once, and the runner gets the stop until it reports the end of the session.

@@ -180,7 +180,7 @@ func (c *Coordinator) visibleRuns(caller Caller, sessionID string) []coordapi.Ru
 	slices.SortFunc(found, func(a, b *run) int { return int(b.N) - int(a.N) }) //nolint:gosec // far from the limits
 	list := []coordapi.Run{}
 	for _, r := range found {
-		list = append(list, r.Run)
+		list = append(list, brief(r.Run))
 	}
 	return list
 }

@@ -41,6 +41,7 @@ const (
 	// maxRun is how many bytes a request for a run, or the parameters of a hook's answer, may have. The answer to a poll has the prompt
 	// twice, and that of a hook up to four times as JSON in JSON; runners read 8 MiB.
 	maxRun = 1 << 20
+	maxScope = 16 << 10 // bytes; a run keeps it when it has ended
 	// maxReleases is how often a run may be claimed and not started.
 	maxReleases = 10
 	maxSessions = 10_000
@@ -189,6 +190,8 @@ func (c *Coordinator) load(ctx context.Context) error {
 		}
 		if !r.Status.Ended() {
 			r.Activity, c.active[r.ID] = now, r
+		} else {
+			r.Run, r.Callbacks = brief(r.Run), nil // an earlier version kept them
 		}
 		c.runs[r.ID], c.last = r, max(c.last, r.N)
 	}
