@@ -40,7 +40,7 @@ const (
 	maxBody = 4 << 20 // bytes
 	// maxRun is how many bytes a request for a run, or the parameters of a hook's answer, may have. The answer to a poll has the prompt
 	// twice, and that of a hook up to four times as JSON in JSON; runners read 8 MiB.
-	maxRun = 1 << 20
+	maxRun   = 1 << 20
 	maxScope = 16 << 10 // bytes; a run keeps it when it has ended
 	// maxReleases is how often a run may be claimed and not started.
 	maxReleases = 10

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/internal/coordapi"
@@ -333,7 +334,8 @@ func TestAStreamThatNobodyReadsHoldsUpNobody(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := start(t)
 		r := s.startSession()
-		f := s.follow("/sse/sessions", "") // its first write waits for a reader
+		f := s.follow("/sse/sessions", "")
+		synctest.Wait() // its first write waits for a reader
 		for range 300 {
 			s.must("POST", "/sessions/"+r.SessionID+"/events", `{"event_type":"message"}`, nil)
 		}
