@@ -1,7 +1,10 @@
 package coordinator_test
 
 import (
+	"database/sql"
 	"encoding/json"
+	"errors"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -123,4 +126,38 @@ func TestTheCallbacksOfManyChildrenAreCut(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A session whose log is full still has the results of its runs.
+func TestASessionWithTheMostEventsHasResults(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t)
+		runner := s.register(coding)
+		r := s.startSession()
+		s.close()
+		s.sql("UPDATE item SET data = json_set(data, '$.events', 100000) WHERE kind = 'session'")
+		s.open()
+		s.claim(runner)
+		s.report(runner, r.ID, "started", "")
+		s.fails("one more", "POST", "/sessions/"+r.SessionID+"/events", `{"event_type":"message"}`, 413, "100000 events")
+		s.must("POST", "/sessions/"+r.SessionID+"/events", `{"event_type":"result","result_text":"done"}`, nil)
+		s.report(runner, r.ID, "completed", "")
+		var result struct{ Result string }
+		if s.must("GET", "/sessions/"+r.SessionID+"/result", "", &result); result.Result != "done" {
+			t.Errorf("the result is %q", result.Result)
+		}
+	})
+}
+
+// sql changes the database of a coordinator.
+func (s *subject) sql(statement string) {
+	s.t.Helper()
+	conn, err := sql.Open("sqlite", filepath.Join(s.dir, "coordinator.db"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	_, err = conn.ExecContext(s.t.Context(), statement)
+	if err = errors.Join(err, conn.Close()); err != nil {
+		s.t.Fatal(err)
+	}
 }

@@ -102,13 +102,16 @@ func (t *tx) event(caller Caller, id string, body []byte) error {
 	}
 	t.quiet = true
 	s := t.touch(id)
-	if s.Events >= maxEvents {
-		return failf(http.StatusRequestEntityTooLarge, "the session has %d events", s.Events)
-	}
-	s.Events++
 	if in.Type == coordapi.EventResult {
 		s.Result = &coordapi.Result{Text: in.ResultText, Data: in.ResultData}
 	}
+	if s.Events >= maxEvents {
+		if in.Type == coordapi.EventResult {
+			return nil // runs go on to have results, but not in the log
+		}
+		return failf(http.StatusRequestEntityTooLarge, "the session has %d events", s.Events)
+	}
+	s.Events++
 	t.entry(s, kindEvent, in.ID, json.RawMessage(body))
 	return nil
 }

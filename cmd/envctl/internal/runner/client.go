@@ -55,11 +55,13 @@ func (c *client) do(ctx context.Context, patience time.Duration, method, path st
 	defer cancel()
 	var body io.Reader
 	if in != nil {
-		data, err := json.Marshal(in)
-		if err != nil {
+		var b bytes.Buffer
+		enc := json.NewEncoder(&b)
+		enc.SetEscapeHTML(false) // makes six bytes of one
+		if err := enc.Encode(in); err != nil {
 			return err
 		}
-		body = bytes.NewReader(data)
+		body = bytes.NewReader(b.Bytes())
 	}
 	r, err := http.NewRequestWithContext(ctx, method, c.base+path, body)
 	if err != nil {

@@ -119,7 +119,7 @@ func (j *job) perform() (err error) {
 		return fmt.Errorf("bind: %w", err)
 	}
 	// The ID of the run is that of the query, so that a session never has it twice.
-	query, err := s.PromptOnce(j.stopped, j.run.ID, prompt(j.run))
+	query, err := s.PromptOnce(j.stopped, j.run.ID, j.prompt())
 	if err != nil {
 		return err
 	}
@@ -143,7 +143,11 @@ func (j *job) interrupt(s *session.AgentSession) {
 }
 
 // prompt returns the text for the agent: the prompt, or for an agent with parameters of its own all of them.
-func prompt(r coordapi.Run) string {
+func (j *job) prompt() string {
+	r := j.run
+	if j.r.Structured {
+		return string(r.Parameters)
+	}
 	own := r.Blueprint != nil && len(r.Blueprint.ParametersSchema) > 0
 	if !own || r.Type == coordapi.ResumeSession {
 		return r.Prompt
@@ -165,7 +169,7 @@ func prompt(r coordapi.Run) string {
 
 // follow sends the events of the query, up to its end.
 func (j *job) follow(s *session.AgentSession, from uint64) error {
-	said := newTeller(j.run)
+	said := newTeller(j.run, j.prompt())
 	for ev, err := range s.Events(j.ctx, from) {
 		if err != nil {
 			return err
@@ -177,7 +181,12 @@ func (j *job) follow(s *session.AgentSession, from uint64) error {
 			if j.r.Reports && out.Type != coordapi.EventResult {
 				continue
 			}
-			if err := j.session("events", out); err != nil {
+			err := j.session("events", out)
+			if r, is := errors.AsType[*refused](err); is && r.status == http.StatusRequestEntityTooLarge {
+				j.r.Logger.Warn("the coordinator has no room for an event, which is lost there", "run", j.run.ID, "event", out.Type, "error", err)
+				continue
+			}
+			if err != nil {
 				return fmt.Errorf("send an event: %w", err)
 			}
 		}

@@ -34,6 +34,8 @@ type Config struct {
 	Open func(ctx context.Context, r coordapi.Run) (s *session.AgentSession, release func(), err error)
 	// Reports says that the executor in the sandbox sends its own messages and tool calls, so that the runner sends only results.
 	Reports bool
+	// Structured says that the agent gets all parameters of a run, as a JSON object, in place of a prompt.
+	Structured bool
 	// MaxRuns is how many runs there are at a time.
 	MaxRuns int
 	// Drain is how long runs may go on after ctx of Run is done, unless Hurry is closed.

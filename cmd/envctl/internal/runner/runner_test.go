@@ -41,8 +41,8 @@ type service struct {
 	mu sync.Mutex
 	// lose cuts the connection of a request after it was handled, so that its answer is lost.
 	lose func(*http.Request) bool
-	// before is called before a request is handled.
-	before func(*http.Request)
+	// before is called before a request is handled, and returns whether it has answered it.
+	before func(http.ResponseWriter, *http.Request) bool
 	seen   []string
 }
 
@@ -69,8 +69,8 @@ func (s *service) up() {
 	mux := http.NewServeMux()
 	for _, r := range c.Routes() {
 		mux.HandleFunc(r.Method+" "+r.Path, func(w http.ResponseWriter, req *http.Request) {
-			if s.before != nil {
-				s.before(req)
+			if s.before != nil && s.before(w, req) {
+				return
 			}
 			c.Serve(r, w, req, coordinator.Caller{Admin: true})
 			s.mu.Lock()
@@ -328,15 +328,16 @@ func TestARunThatWasReleasedIsRunByTheSameRunner(t *testing.T) {
 	var r *takes
 	ready := make(chan struct{})
 	var once sync.Once
-	s.before = func(req *http.Request) {
+	s.before = func(_ http.ResponseWriter, req *http.Request) bool {
 		if !strings.HasSuffix(req.URL.Path, "/started") {
-			return
+			return false
 		}
 		once.Do(func() { // forget the runner, which releases the run; the runner registers again
 			<-ready
 			gone := httptest.NewRequestWithContext(req.Context(), "DELETE", "/runners/"+r.id+"?self=true", nil)
 			s.server.Handler.ServeHTTP(httptest.NewRecorder(), gone)
 		})
+		return false
 	}
 	r = take(t, s, nil)
 	close(ready)
