@@ -161,3 +161,48 @@ func (s *subject) sql(statement string) {
 		s.t.Fatal(err)
 	}
 }
+
+// One caller cannot fill the coordinator, and the sessions of hooks are removed by themselves.
+func TestSessionsAreShared(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t)
+		ada := s.as("ada")
+		first := ada.startSession()
+		ada.must("POST", "/runs/"+first.ID+"/stop", "", nil)
+		s.close()
+		s.sql("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 999) INSERT INTO item " +
+			"SELECT kind, 'ses_' || i, json_set(data, '$.session_id', 'ses_' || i) FROM item, n WHERE kind = 'session'")
+		s.open()
+		ada = s.as("ada")
+		ada.fails("one more", "POST", "/runs", `{"type":"start_session","prompt":"x"}`, 429, "1000 sessions")
+		s.as("bob").startSession()
+		s.startSession()
+		ada.run(`{"type":"resume_session","session_id":"ses_1","prompt":"x"}`)
+		ada.must("DELETE", "/sessions/ses_2", "", nil)
+		ada.startSession()
+	})
+}
+
+func TestTheSessionOfAHookIsRemoved(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t, gated("", 0)...)
+		runner := s.register(coding)
+		s.run(`{"type":"start_session","agent_name":"gated","prompt":"x"}`)
+		hook := s.finish(runner, `{"action":"continue"}`)
+		s.report(runner, hook.ID, "completed", "") // sent again
+		s.finish(runner, "")
+		sessions := func() int {
+			var list struct{ Sessions []coordapi.Session }
+			s.must("GET", "/sessions", "", &list)
+			return len(list.Sessions)
+		}
+		if n := sessions(); n != 3 {
+			t.Errorf("at first there are %d", n)
+		}
+		s.claim(runner) // the other hook
+		time.Sleep(608 * time.Second)
+		if n := sessions(); n != 2 {
+			t.Errorf("then there are %d", n)
+		}
+	})
+}

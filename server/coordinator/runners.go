@@ -37,6 +37,8 @@ func (t *tx) register(caller Caller, in coordapi.Registration) (*runner, error) 
 	switch {
 	case old == nil && len(t.c.runners) >= maxRunners:
 		return nil, failf(http.StatusTooManyRequests, "there are %d runners; remove some", maxRunners)
+	case again && old.Status == deregistered:
+		return nil, removed(id)
 	case old != nil && !again && old.Status == online:
 		return nil, named(http.StatusConflict, "duplicate_runner",
 			"the runner %s is online: host %s, project_dir %q, profile %s; end it first. If it was killed, it is free %v after its last sign of life, at %s",
@@ -57,6 +59,10 @@ func (t *tx) register(caller Caller, in coordapi.Registration) (*runner, error) 
 	t.runners[id] = r
 	t.deliverAll() // a parent may have waited for this runner
 	return r, nil
+}
+
+func removed(id string) error {
+	return named(http.StatusConflict, "runner_removed", "an admin has removed the runner %s; end it, and start it again if it is to run", id)
 }
 
 // abandon ends what a runner had: runs that it did not start become pending again, and the others fail.
@@ -217,7 +223,7 @@ func (t *tx) heartbeat(caller Caller, in coordapi.Report) error {
 		return err
 	}
 	if r.Status == deregistered {
-		return failf(http.StatusUnauthorized, "Runner %q was removed", in.RunnerID)
+		return removed(in.RunnerID)
 	}
 	for _, id := range in.Runs {
 		if o := t.c.runs[id]; o != nil && o.RunnerID == in.RunnerID && !o.Status.Ended() {
@@ -281,6 +287,7 @@ func (c *Coordinator) expire(t *tx) error {
 		}
 	}
 	t.expireRuns()
+	t.eraseHooks()
 	return nil
 }
 

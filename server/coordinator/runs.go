@@ -47,12 +47,14 @@ func (t *tx) create(caller Caller, in coordapi.NewRun) (*run, error) {
 	default:
 		return nil, failf(http.StatusBadRequest, "type: there is no type %q; use start_session or resume_session", in.Type)
 	}
-	if r.ParentSessionID != "" {
+	calls := r.ExecutionMode == coordapi.ModeAsyncCallback
+	if calls && r.ParentSessionID == "" {
+		return nil, failf(http.StatusBadRequest, "execution_mode: async_callback resumes the parent; give parent_session_id")
+	}
+	if calls || in.ParentSessionID != "" { // that of an earlier run may have been deleted
 		if _, err := t.seen(caller, r.ParentSessionID); err != nil {
 			return nil, err
 		}
-	} else if r.ExecutionMode == coordapi.ModeAsyncCallback {
-		return nil, failf(http.StatusBadRequest, "execution_mode: async_callback resumes the parent; give parent_session_id")
 	}
 	if err := t.room(caller, s == nil); err != nil {
 		return nil, err
@@ -96,10 +98,23 @@ func (t *tx) room(caller Caller, begins bool) error {
 	if caller.Admin {
 		return nil
 	}
+	if n := t.owned(caller); begins && n >= maxOwned {
+		return failf(http.StatusTooManyRequests, "%s has %d sessions; delete some", caller.Name, n)
+	}
 	if n := len(t.selectRuns(func(r *run) bool { return r.Owner == caller.Name })); n >= maxActive {
 		return failf(http.StatusTooManyRequests, "%s has %d runs that have not ended; wait, or stop some", caller.Name, n)
 	}
 	return nil
+}
+
+// owned returns how many sessions a caller has, but for those of hooks.
+func (t *tx) owned(caller Caller) (n int) {
+	for _, s := range t.c.sessions {
+		if s.Owner == caller.Name && !s.Internal {
+			n++
+		}
+	}
+	return n
 }
 
 // demand finds the agent of a run, checks the parameters, and sets the demands. s is the session that it resumes, or nil.
@@ -133,7 +148,7 @@ func (t *tx) add(r *run, s *session) {
 	t.c.last++ // a number of a change that fails stays unused
 	r.ID, r.N, r.Status, r.CreatedAt, r.Activity = newID("run_"), t.c.last, coordapi.RunPending, t.now, t.now
 	if s == nil {
-		s = &session{Session: coordapi.Session{
+		s = &session{Internal: r.Internal, Session: coordapi.Session{
 			ID: newID("ses_"), Status: coordapi.SessionPending, CreatedAt: t.now, AgentName: r.AgentName,
 			ParentSessionID: r.ParentSessionID, ProjectDir: r.ProjectDir, Owner: r.Owner,
 		}}
@@ -226,6 +241,12 @@ func (t *tx) stop(s *session) {
 // expireRuns ends or releases the runs whose time is over.
 func (t *tx) expireRuns() {
 	for _, r := range t.selectRuns(func(*run) bool { return true }) {
+		if now, changed := t.runs[r.ID]; changed { // by an earlier one
+			r = now
+		}
+		if r == nil {
+			continue
+		}
 		silent := t.now.Sub(r.Activity)
 		switch r.Status {
 		case coordapi.RunPending:

@@ -45,7 +45,8 @@ const (
 	// maxReleases is how often a run may be claimed and not started.
 	maxReleases = 10
 	maxSessions = 10_000
-	maxActive   = 100 // runs of a caller that is no admin, which have not ended
+	maxOwned    = 1_000 // sessions of a caller that is no admin
+	maxActive   = 100   // runs of a caller that is no admin, which have not ended
 	maxEvents   = 100_000
 	maxRunners  = 1_000
 	// keptRuns is how many ended runs of a session are kept.
@@ -91,6 +92,8 @@ type session struct {
 	RunnerOwner string `json:"runner_owner,omitempty"`
 	// Stop is the ID of the runner that must end the session, until it says that it has.
 	Stop string `json:"stop,omitempty"`
+	// Internal is set for the sessions of hooks, which are removed when they have ended.
+	Internal bool `json:"internal,omitempty"`
 	// Callbacks are the ended runs of children that the agent does not know yet.
 	Callbacks []callback `json:"callbacks,omitempty"`
 
