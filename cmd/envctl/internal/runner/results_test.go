@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/hashicorp/go-hclog"
+
 	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/runner"
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/executor"
@@ -16,7 +18,7 @@ import (
 func procedural(t *testing.T) func(*runner.Config, *environment.Config) {
 	t.Helper()
 	config, err := json.Marshal(executor.Profile{Type: executor.Procedural, Command: []string{"/bin/sh", "-c", `case $2 in
-		large) head -c 5000000 /dev/zero | tr '\\0' '<';;
+		large) head -c 1200000 /dev/zero | tr '\\0' '<';;
 		bad) echo out; exit 3;;
 		*) printf '{"got":"%s"}' "$2";;
 		esac`, "sh"}})
@@ -68,6 +70,38 @@ func TestALargeResultIsCut(t *testing.T) {
 	s.await(run, coordapi.RunCompleted)
 	if got := s.results(run); len(got) != 1 || len(got[0].ResultData) < 1<<20 || !strings.HasSuffix(string(got[0].ResultData), `[cut]"`) {
 		t.Errorf("there are %d results", len(got))
+	}
+}
+
+// lines passes on the lines of a log.
+type lines chan string
+
+func (l lines) Write(line []byte) (int, error) {
+	select {
+	case l <- string(line):
+	default:
+	}
+	return len(line), nil
+}
+
+// A token that was revoked is no coordinator that is away.
+func TestARunnerSaysThatItsTokenIsRefused(t *testing.T) {
+	s := serve(t)
+	log := make(lines, 100)
+	s.before = func(w http.ResponseWriter, r *http.Request) bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if len(s.seen) == 0 { // the registration
+			return false
+		}
+		w.WriteHeader(http.StatusUnauthorized)
+		return true
+	}
+	take(t, s, func(cfg *runner.Config, _ *environment.Config) {
+		cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: log})
+	})
+	if line := <-log; !strings.Contains(line, "refuses the token") {
+		t.Errorf("the log says %s", line)
 	}
 }
 

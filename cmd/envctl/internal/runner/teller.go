@@ -15,7 +15,7 @@ import (
 const maxText = 200 << 10
 
 // maxData is how many bytes of a result are sent.
-const maxData = 2 << 20
+const maxData = 1 << 20
 
 // teller turns the events of a query into those of a coordinator. Equal events give equal IDs, so that they may be sent again.
 type teller struct {
