@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"time"
 
@@ -16,7 +17,8 @@ import (
 )
 
 // Fork creates n sessions with the current conversation and workspace of this session. Each has
-// its own ID, the events up to here under the same numbers, and store.Record.Parent set to this
+// its own ID, the events up to here under the same numbers, the metadata but for the keys by which
+// runners and delegating agents find their sessions, and store.Record.Parent set to this
 // session. They are open and share the store and the configuration; the caller must Close each, or
 // its [Host] does.
 // This session continues with its sandbox.
@@ -129,6 +131,10 @@ func (b *branch) events(st State) []runnerscripts.Event {
 	return events
 }
 
+// ownKeys are the keys of metadata by which a program finds the session that it has started: a runner that of a coordinator's
+// session, and an agent those that it has delegated to. A fork is none of them.
+var ownKeys = []string{"coordinator_session", DelegatedBy, "delegate"}
+
 // branchOff adds a copy of the session up to the event last to the store and opens it.
 func (s *AgentSession) branchOff(ctx context.Context, last uint64, sb sandbox) (*AgentSession, error) {
 	cfg := s.cfg
@@ -142,6 +148,7 @@ func (s *AgentSession) branchOff(ctx context.Context, last uint64, sb sandbox) (
 	if err != nil {
 		return nil, err
 	}
+	maps.DeleteFunc(rec.Metadata, func(key, _ string) bool { return slices.Contains(ownKeys, key) })
 	err = s.store.Fork(ctx, s.id, last, store.Record{ID: cfg.ID, Agent: rec.Agent, Metadata: rec.Metadata, CreatedAt: time.Now()})
 	if err != nil {
 		return nil, err

@@ -115,6 +115,19 @@ func checkBranch(t *testing.T, c, s *AgentSession, common []runnerscripts.Event)
 	}
 }
 
+// A program finds its session by these keys. A fork is another session.
+func TestAForkIsNotFoundAsItsParent(t *testing.T) {
+	t.Parallel()
+	cfg := scripted(t, memory())
+	cfg.Store = store.NewMemory()
+	cfg.Metadata = map[string]string{"title": "x", "coordinator_session": "ses_1", DelegatedBy: "parent", "delegate": "coder"}
+	s := start(t, cfg)
+	rec, err := cfg.Store.Load(t.Context(), forked(t, s, 1)[0].ID())
+	if err != nil || len(rec.Metadata) != 1 || rec.Metadata["title"] != "x" {
+		t.Errorf("the fork has %v, %v", rec.Metadata, err)
+	}
+}
+
 func TestAForkWithoutASandboxMakesItsOwn(t *testing.T) {
 	t.Parallel()
 	cfg := scripted(t, memory())

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -19,6 +20,7 @@ import (
 	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/runner"
 	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/executor"
 	"github.com/agentenv-dev/agentenv/internal/coordapi"
 	"github.com/agentenv-dev/agentenv/internal/servertoken"
 	"github.com/agentenv-dev/agentenv/internal/sessionstore"
@@ -128,7 +130,7 @@ func (f *runnerFlags) run(ctx context.Context) (err error) {
 	}
 	f.app.status.Off()
 	err = runner.Run(ctx, runner.Config{
-		URL: url, Client: client, Registration: registration, Reports: reports(cfg), MaxRuns: f.maxRuns, Drain: f.drain, Hurry: f.app.forceExit, Logger: log,
+		URL: url, Client: client, Registration: registration, Reports: reports(cfg), Structured: structured(cfg), MaxRuns: f.maxRuns, Drain: f.drain, Hurry: f.app.forceExit, Logger: log,
 		Open: func(ctx context.Context, r coordapi.Run) (*session.AgentSession, func(), error) {
 			return open(ctx, host, cfg, r)
 		},
@@ -274,6 +276,12 @@ func (f *runnerFlags) profileName() string {
 
 // reports reports whether the agent is an executor that tells the coordinator itself what it does. It gets the address.
 func reports(cfg environment.Config) bool { return cfg.Agent.Name == "command" }
+
+// structured reports whether the agent is an executor whose prompt is a JSON object with the parameters.
+func structured(cfg environment.Config) bool {
+	var p executor.Profile
+	return cfg.Agent.Name == "command" && json.Unmarshal(cfg.Agent.Config, &p) == nil && p.Structured()
+}
 
 // open opens the session of a run: that of its earlier runs or attempts, else a new one.
 func open(ctx context.Context, host *session.Host, cfg environment.Config, r coordapi.Run) (*session.AgentSession, func(), error) {

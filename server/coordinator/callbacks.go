@@ -1,16 +1,17 @@
 package coordinator
 
 import (
-	"encoding/json"
 	"fmt"
 	"html"
+	"slices"
 	"strings"
 
 	"github.com/agentenv-dev/agentenv/internal/coordapi"
 )
 
-// maxResult is how many bytes of a result a callback has.
-const maxResult = 50_000
+// maxResult is how many bytes of a result a callback has, and maxResults is for all callbacks that a parent gets at once: HTML and JSON
+// make six bytes of one, and the answer to a poll has them twice.
+const maxResult, maxResults = 50_000, 500_000
 
 // callback is the end of a child's run, for its parent.
 type callback struct {
@@ -36,12 +37,34 @@ func (t *tx) callBack(r *run, s *session) {
 			text = string(s.Result.Data)
 		}
 	}
-	if len(text) > maxResult {
-		text = strings.ToValidUTF8(text[:maxResult], "") + "\n[cut]"
-	}
-	parent.Callbacks = append(parent.Callbacks[:len(parent.Callbacks):len(parent.Callbacks)],
-		callback{Session: r.SessionID, Run: r.ID, Agent: r.AgentName, Status: r.Status, Text: text})
+	text = cut(text)
+	parent.Callbacks = bounded(parent.Callbacks, callback{Session: r.SessionID, Run: r.ID, Agent: r.AgentName, Status: r.Status, Text: text})
 	t.deliver(parent)
+}
+
+// cut shortens a text to maxResult.
+func cut(text string) string {
+	if len(text) <= maxResult {
+		return text
+	}
+	return strings.ToValidUTF8(text[:maxResult], "") + "\n[cut]"
+}
+
+// bounded returns callbacks with more of them, whose results say where they are if there is no room.
+func bounded(list []callback, more ...callback) []callback {
+	list = slices.Clone(list)
+	size := 0
+	for _, c := range list {
+		size += len(c.Text)
+	}
+	for _, c := range more {
+		if size+len(c.Text) > maxResults {
+			c.Text = fmt.Sprintf("[cut] GET /sessions/%s/result has it", c.Session)
+		}
+		size += len(c.Text)
+		list = append(list, c)
+	}
+	return list
 }
 
 // deliver resumes a session with all callbacks that it has, unless it has a run: that delivers them when it ends, however it ends.
@@ -59,7 +82,7 @@ func (t *tx) deliver(s *session) {
 		Type: coordapi.ResumeSession, SessionID: s.ID, AgentName: s.AgentName, ProjectDir: s.ProjectDir,
 		ParentSessionID: s.ParentSessionID, ExecutionMode: coordapi.ModeAsyncPoll, Prompt: b.String(),
 	}}
-	parameters, err := json.Marshal(map[string]string{"prompt": r.Prompt})
+	parameters, err := encode(map[string]string{"prompt": r.Prompt})
 	if err == nil {
 		r.Parameters = parameters
 		err = t.demand(r, s, coordapi.Demands{})

@@ -168,7 +168,7 @@ func TestParametersAreChecked(t *testing.T) {
 			"an own ID":            {`{"type":"start_session","session_id":"mine","prompt":"x"}`, "session_id", 400},
 			"no JSON":              {`{`, "Invalid JSON", 400},
 			"a callback to nobody": {`{"type":"start_session","prompt":"x","execution_mode":"async_callback"}`, "parent_session_id", 400},
-			"too much":             {`{"type":"start_session","prompt":"` + strings.Repeat("x", 4<<20) + `"}`, "4194304", 413},
+			"too much":             {`{"type":"start_session","prompt":"` + strings.Repeat("x", 4<<20) + `"}`, "1048576", 413},
 		} {
 			s.fails(what, "POST", "/runs", c.body, c.status, c.says)
 		}

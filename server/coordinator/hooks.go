@@ -50,12 +50,12 @@ func (t *tx) finishHook(r *run) {
 // addHook adds the run of a hook of r.
 func (t *tx) addHook(r *run, h coordapi.Hook, more map[string]any) (*run, error) {
 	more["run_id"], more["session_id"], more["agent_name"], more["parameters"] = r.ID, r.SessionID, r.AgentName, r.Parameters
-	text, err := json.Marshal(more)
+	text, err := encode(more)
 	if err != nil {
 		return nil, err
 	}
 	more["prompt"] = string(text) // for an agent that knows prompts only
-	parameters, err := json.Marshal(more)
+	parameters, err := encode(more)
 	if err != nil {
 		return nil, err
 	}
@@ -89,6 +89,8 @@ func (t *tx) hookEnded(hook *run, s *session) {
 		t.hookFailed(r, err)
 	case said.Action == actionBlock:
 		t.end(r, coordapi.RunFailed, coordapi.SessionFailed, "blocked by on_run_start: "+cmp.Or(said.BlockReason, "without a reason"))
+	case len(said.Parameters) > maxRun:
+		t.hookFailed(r, fmt.Errorf("its parameters have more than %d bytes", maxRun))
 	case len(said.Parameters) > 0:
 		var schema json.RawMessage
 		if r.Type == coordapi.StartSession {

@@ -9,6 +9,7 @@ import (
 	"mime"
 	"net/http"
 	"time"
+	"unicode/utf8"
 
 	"github.com/agentenv-dev/agentenv/internal/coordapi"
 	"github.com/agentenv-dev/agentenv/internal/jsonkeys"
@@ -36,8 +37,8 @@ func (c *Coordinator) Serve(rt Route, w http.ResponseWriter, r *http.Request, ca
 // fail answers with an error. A client does not get the reason of one that is the coordinator's.
 func (c *Coordinator) fail(w http.ResponseWriter, r *http.Request, err error) {
 	f, ok := errors.AsType[*failure](err)
-	if _, large := errors.AsType[*http.MaxBytesError](err); large {
-		f, ok = &failure{status: http.StatusRequestEntityTooLarge, detail: fmt.Sprintf("the body has more than %d bytes", maxBody)}, true
+	if large, is := errors.AsType[*http.MaxBytesError](err); is {
+		f, ok = &failure{status: http.StatusRequestEntityTooLarge, detail: fmt.Sprintf("the body has more than %d bytes", large.Limit)}, true
 	}
 	if !ok {
 		c.log.Error("a request failed", "method", r.Method, "path", r.URL.Path, "error", err)
@@ -117,15 +118,24 @@ func body(r *http.Request) ([]byte, error) {
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
 		return nil, failf(http.StatusUnsupportedMediaType, "the body must be of the type application/json")
 	}
-	if !json.Valid(data) {
+	if !json.Valid(data) || !utf8.Valid(data) {
 		return nil, failf(http.StatusBadRequest, "Invalid JSON: the body is none")
 	}
 	return data, nil
 }
 
+// encode returns a value as JSON, without the escapes for HTML, which would make six bytes of one.
+func encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
+}
+
 // answer writes an answer.
 func answer(w http.ResponseWriter, status int, v any) error {
-	data, err := json.Marshal(v)
+	data, err := encode(v)
 	if err != nil {
 		return err
 	}
@@ -138,6 +148,7 @@ func answer(w http.ResponseWriter, status int, v any) error {
 var ok = map[string]any{"ok": true}
 
 func (c *Coordinator) createRun(w http.ResponseWriter, r *http.Request, caller Caller) error {
+	r.Body = http.MaxBytesReader(w, r.Body, maxRun)
 	var in coordapi.NewRun
 	if err := read(r, &in, true); err != nil {
 		return err

@@ -37,6 +37,8 @@ func (t *tx) register(caller Caller, in coordapi.Registration) (*runner, error) 
 	switch {
 	case old == nil && len(t.c.runners) >= maxRunners:
 		return nil, failf(http.StatusTooManyRequests, "there are %d runners; remove some", maxRunners)
+	case again && old.Status == deregistered:
+		return nil, removed(id)
 	case old != nil && !again && old.Status == online:
 		return nil, named(http.StatusConflict, "duplicate_runner",
 			"the runner %s is online: host %s, project_dir %q, profile %s; end it first. If it was killed, it is free %v after its last sign of life, at %s",
@@ -57,6 +59,10 @@ func (t *tx) register(caller Caller, in coordapi.Registration) (*runner, error) 
 	t.runners[id] = r
 	t.deliverAll() // a parent may have waited for this runner
 	return r, nil
+}
+
+func removed(id string) error {
+	return named(http.StatusConflict, "runner_removed", "an admin has removed the runner %s; end it, and start it again if it is to run", id)
 }
 
 // abandon ends what a runner had: runs that it did not start become pending again, and the others fail.
@@ -153,7 +159,11 @@ func (t *tx) reported(caller Caller, id string, in coordapi.Report) (*run, error
 		return nil, failf(http.StatusNotFound, "Run %q not found", id)
 	}
 	if r.RunnerID != in.RunnerID {
-		return nil, named(http.StatusConflict, "not_your_run", "the run %s was handed to another runner, because %s did not say in time that it has started; do not run it", id, in.RunnerID)
+		now := "was handed to another runner"
+		if r.RunnerID == "" {
+			now = "waits for a runner again"
+		}
+		return nil, named(http.StatusConflict, "not_your_run", "the run %s %s, because %s did not say in time that it has started; do not run it unless a poll hands it out again", id, now, in.RunnerID)
 	}
 	r.Activity = t.now
 	return r, nil
@@ -213,7 +223,7 @@ func (t *tx) heartbeat(caller Caller, in coordapi.Report) error {
 		return err
 	}
 	if r.Status == deregistered {
-		return failf(http.StatusUnauthorized, "Runner %q was removed", in.RunnerID)
+		return removed(in.RunnerID)
 	}
 	for _, id := range in.Runs {
 		if o := t.c.runs[id]; o != nil && o.RunnerID == in.RunnerID && !o.Status.Ended() {
@@ -277,6 +287,7 @@ func (c *Coordinator) expire(t *tx) error {
 		}
 	}
 	t.expireRuns()
+	t.eraseHooks()
 	return nil
 }
 

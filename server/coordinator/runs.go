@@ -3,6 +3,7 @@ package coordinator
 import (
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"time"
@@ -25,6 +26,9 @@ func (t *tx) create(caller Caller, in coordapi.NewRun) (*run, error) {
 	default:
 		return nil, failf(http.StatusBadRequest, "execution_mode: there is no mode %q; use sync, async_poll or async_callback", r.ExecutionMode)
 	}
+	if len(in.Scope) > maxScope {
+		return nil, failf(http.StatusBadRequest, "scope: it has %d bytes, and %d are the most; keep a key of yours in it", len(in.Scope), maxScope)
+	}
 	var s *session
 	switch in.Type {
 	case coordapi.StartSession:
@@ -43,12 +47,14 @@ func (t *tx) create(caller Caller, in coordapi.NewRun) (*run, error) {
 	default:
 		return nil, failf(http.StatusBadRequest, "type: there is no type %q; use start_session or resume_session", in.Type)
 	}
-	if r.ParentSessionID != "" {
+	calls := r.ExecutionMode == coordapi.ModeAsyncCallback
+	if calls && r.ParentSessionID == "" {
+		return nil, failf(http.StatusBadRequest, "execution_mode: async_callback resumes the parent; give parent_session_id")
+	}
+	if calls || in.ParentSessionID != "" { // that of an earlier run may have been deleted
 		if _, err := t.seen(caller, r.ParentSessionID); err != nil {
 			return nil, err
 		}
-	} else if r.ExecutionMode == coordapi.ModeAsyncCallback {
-		return nil, failf(http.StatusBadRequest, "execution_mode: async_callback resumes the parent; give parent_session_id")
 	}
 	if err := t.room(caller, s == nil); err != nil {
 		return nil, err
@@ -72,7 +78,7 @@ func parametersOf(in coordapi.NewRun) (json.RawMessage, string, error) {
 		if all["prompt"] != nil {
 			return nil, "", failf(http.StatusBadRequest, "prompt: parameters.prompt is there, too; give one of them")
 		}
-		text, err := json.Marshal(in.Prompt)
+		text, err := encode(in.Prompt)
 		if err != nil {
 			return nil, "", err
 		}
@@ -80,7 +86,7 @@ func parametersOf(in coordapi.NewRun) (json.RawMessage, string, error) {
 	}
 	var prompt string
 	_ = json.Unmarshal(all["prompt"], &prompt) // a prompt that is no text is for the schema
-	data, err := json.Marshal(all)
+	data, err := encode(all)
 	return data, prompt, err
 }
 
@@ -92,10 +98,23 @@ func (t *tx) room(caller Caller, begins bool) error {
 	if caller.Admin {
 		return nil
 	}
+	if n := t.owned(caller); begins && n >= maxOwned {
+		return failf(http.StatusTooManyRequests, "%s has %d sessions; delete some", caller.Name, n)
+	}
 	if n := len(t.selectRuns(func(r *run) bool { return r.Owner == caller.Name })); n >= maxActive {
 		return failf(http.StatusTooManyRequests, "%s has %d runs that have not ended; wait, or stop some", caller.Name, n)
 	}
 	return nil
+}
+
+// owned returns how many sessions a caller has, but for those of hooks.
+func (t *tx) owned(caller Caller) (n int) {
+	for _, s := range t.c.sessions {
+		if s.Owner == caller.Name && !s.Internal {
+			n++
+		}
+	}
+	return n
 }
 
 // demand finds the agent of a run, checks the parameters, and sets the demands. s is the session that it resumes, or nil.
@@ -129,7 +148,7 @@ func (t *tx) add(r *run, s *session) {
 	t.c.last++ // a number of a change that fails stays unused
 	r.ID, r.N, r.Status, r.CreatedAt, r.Activity = newID("run_"), t.c.last, coordapi.RunPending, t.now, t.now
 	if s == nil {
-		s = &session{Session: coordapi.Session{
+		s = &session{Internal: r.Internal, Session: coordapi.Session{
 			ID: newID("ses_"), Status: coordapi.SessionPending, CreatedAt: t.now, AgentName: r.AgentName,
 			ParentSessionID: r.ParentSessionID, ProjectDir: r.ProjectDir, Owner: r.Owner,
 		}}
@@ -163,6 +182,7 @@ func (t *tx) end(r *run, status coordapi.RunStatus, session coordapi.SessionStat
 		return
 	}
 	started := r.StartedAt != nil
+	reason = cut(reason)
 	r.Status, r.Error, r.CompletedAt, r.TimeoutAt = status, reason, &t.now, nil
 	s := t.session(r.SessionID)
 	s.LastActivity = t.now
@@ -176,18 +196,26 @@ func (t *tx) end(r *run, status coordapi.RunStatus, session coordapi.SessionStat
 	t.hookEnded(r, s)
 	t.finishHook(r)
 	t.callBack(r, s)
+	r.Run = brief(r.Run)
 	for _, next := range t.selectRuns(func(o *run) bool { return o.SessionID == s.ID && o.Status == coordapi.RunPending && o.Hook == "" }) {
 		t.wait(t.run(next.ID), matchWithin)
 	}
 	if !started && len(r.Callbacks) > 0 { // the agent has not got them; the next run brings them
-		s.Callbacks = slices.Concat(r.Callbacks, s.Callbacks)
+		s.Callbacks = bounded(r.Callbacks, s.Callbacks...)
 	} else {
 		t.deliver(s)
 	}
+	r.Callbacks = nil
 	ended := t.among(t.c.runs, func(o *run) bool { return o.SessionID == s.ID && o.Status.Ended() })
 	for _, o := range ended[:max(0, len(ended)-keptRuns)] {
 		t.runs[o.ID] = nil
 	}
+}
+
+// brief returns a run without what its runner needs, which may be large.
+func brief(r coordapi.Run) coordapi.Run {
+	r.Prompt, r.Parameters, r.Blueprint = "", nil, nil
+	return r
 }
 
 // stop stops what a session does: runs that have not started end at once, and the runner gets the stop until it reports the end of the session.
@@ -213,6 +241,12 @@ func (t *tx) stop(s *session) {
 // expireRuns ends or releases the runs whose time is over.
 func (t *tx) expireRuns() {
 	for _, r := range t.selectRuns(func(*run) bool { return true }) {
+		if now, changed := t.runs[r.ID]; changed { // by an earlier one
+			r = now
+		}
+		if r == nil {
+			continue
+		}
 		silent := t.now.Sub(r.Activity)
 		switch r.Status {
 		case coordapi.RunPending:
@@ -253,8 +287,12 @@ func (t *tx) expirePending(r *run) {
 	}
 }
 
-// release makes a claimed run pending again.
+// release makes a claimed run pending again, unless that has happened too often.
 func (t *tx) release(r *run) {
+	if r.Releases++; r.Releases >= maxReleases {
+		t.end(r, coordapi.RunFailed, coordapi.SessionFailed, fmt.Sprintf("runners have claimed it %d times, and none has started it; their logs may say why", r.Releases))
+		return
+	}
 	r.Status, r.RunnerID, r.ClaimedAt = coordapi.RunPending, "", nil
 	t.wait(r, matchWithin)
 }

@@ -102,13 +102,16 @@ func (t *tx) event(caller Caller, id string, body []byte) error {
 	}
 	t.quiet = true
 	s := t.touch(id)
-	if s.Events >= maxEvents {
-		return failf(http.StatusRequestEntityTooLarge, "the session has %d events", s.Events)
-	}
-	s.Events++
 	if in.Type == coordapi.EventResult {
 		s.Result = &coordapi.Result{Text: in.ResultText, Data: in.ResultData}
 	}
+	if s.Events >= maxEvents {
+		if in.Type == coordapi.EventResult {
+			return nil // runs go on to have results, but not in the log
+		}
+		return failf(http.StatusRequestEntityTooLarge, "the session has %d events", s.Events)
+	}
+	s.Events++
 	t.entry(s, kindEvent, in.ID, json.RawMessage(body))
 	return nil
 }
@@ -123,12 +126,29 @@ func (t *tx) delete(caller Caller, id string) error {
 	if len(active) > 0 || s.Status == coordapi.SessionIdle || s.Stop != "" {
 		return failf(http.StatusConflict, "the session %s is %s; stop it first: POST /sessions/%[1]s/stop", id, s.Status)
 	}
-	for _, r := range t.among(t.c.runs, func(r *run) bool { return r.SessionID == id }) {
+	t.erase(s)
+	return nil
+}
+
+// erase removes a session with its runs and events.
+func (t *tx) erase(s *session) {
+	for _, r := range t.among(t.c.runs, func(r *run) bool { return r.SessionID == s.ID }) {
 		t.runs[r.ID] = nil
 	}
-	t.sessions[id] = nil
-	t.entry(s, kindDeleted, "", map[string]any{"session_id": id})
-	return nil
+	t.sessions[s.ID] = nil
+	t.entry(s, kindDeleted, "", map[string]any{"session_id": s.ID})
+}
+
+// eraseHooks removes the sessions of hooks that have ended, when their last reports have come.
+func (t *tx) eraseHooks() {
+	for id, s := range t.c.sessions {
+		if !s.Internal || t.now.Sub(s.LastActivity) <= goneAfter {
+			continue
+		}
+		if s = t.session(id); len(t.selectRuns(func(r *run) bool { return r.SessionID == id })) == 0 {
+			t.erase(s)
+		}
+	}
 }
 
 // visible returns what a caller sees, the latest first.
@@ -180,7 +200,7 @@ func (c *Coordinator) visibleRuns(caller Caller, sessionID string) []coordapi.Ru
 	slices.SortFunc(found, func(a, b *run) int { return int(b.N) - int(a.N) }) //nolint:gosec // far from the limits
 	list := []coordapi.Run{}
 	for _, r := range found {
-		list = append(list, r.Run)
+		list = append(list, brief(r.Run))
 	}
 	return list
 }

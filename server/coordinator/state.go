@@ -37,9 +37,16 @@ const (
 
 // Limits.
 const (
-	maxBody     = 4 << 20 // bytes
+	maxBody = 4 << 20 // bytes
+	// maxRun is how many bytes a request for a run, or the parameters of a hook's answer, may have. The answer to a poll has the prompt
+	// twice, and that of a hook up to four times as JSON in JSON; runners read 8 MiB.
+	maxRun   = 1 << 20
+	maxScope = 16 << 10 // bytes; a run keeps it when it has ended
+	// maxReleases is how often a run may be claimed and not started.
+	maxReleases = 10
 	maxSessions = 10_000
-	maxActive   = 100 // runs of a caller that is no admin, which have not ended
+	maxOwned    = 1_000 // sessions of a caller that is no admin
+	maxActive   = 100   // runs of a caller that is no admin, which have not ended
 	maxEvents   = 100_000
 	maxRunners  = 1_000
 	// keptRuns is how many ended runs of a session are kept.
@@ -85,6 +92,8 @@ type session struct {
 	RunnerOwner string `json:"runner_owner,omitempty"`
 	// Stop is the ID of the runner that must end the session, until it says that it has.
 	Stop string `json:"stop,omitempty"`
+	// Internal is set for the sessions of hooks, which are removed when they have ended.
+	Internal bool `json:"internal,omitempty"`
 	// Callbacks are the ended runs of children that the agent does not know yet.
 	Callbacks []callback `json:"callbacks,omitempty"`
 
@@ -102,6 +111,8 @@ type run struct {
 	Internal bool `json:"internal,omitempty"`
 	// Callbacks are those in the prompt. They return to the session if the run never starts.
 	Callbacks []callback `json:"callbacks,omitempty"`
+	// Releases counts how often a runner has claimed the run and has not started it.
+	Releases int `json:"releases,omitempty"`
 	// Activity is when a runner was last heard of about this run.
 	Activity time.Time `json:"activity"`
 
@@ -182,6 +193,8 @@ func (c *Coordinator) load(ctx context.Context) error {
 		}
 		if !r.Status.Ended() {
 			r.Activity, c.active[r.ID] = now, r
+		} else {
+			r.Run, r.Callbacks = brief(r.Run), nil // an earlier version kept them
 		}
 		c.runs[r.ID], c.last = r, max(c.last, r.N)
 	}

@@ -55,11 +55,13 @@ func (c *client) do(ctx context.Context, patience time.Duration, method, path st
 	defer cancel()
 	var body io.Reader
 	if in != nil {
-		data, err := json.Marshal(in)
-		if err != nil {
+		var b bytes.Buffer
+		enc := json.NewEncoder(&b)
+		enc.SetEscapeHTML(false) // makes six bytes of one
+		if err := enc.Encode(in); err != nil {
 			return err
 		}
-		body = bytes.NewReader(data)
+		body = bytes.NewReader(b.Bytes())
 	}
 	r, err := http.NewRequestWithContext(ctx, method, c.base+path, body)
 	if err != nil {
@@ -128,21 +130,37 @@ func (c *client) repeat(ctx context.Context, what string, do func() error) error
 		case ctx.Err() != nil:
 			return errors.Join(context.Cause(ctx), err)
 		case is && r.status == http.StatusUnauthorized && c.register != nil: // it has forgotten this runner
-			if rerr := c.register(ctx); rerr == nil && wait == firstWait {
+			rerr := c.register(ctx)
+			if rerr == nil && wait == firstWait {
 				wait = 2 * firstWait
 				continue
+			}
+			if rerr != nil {
+				err = rerr
 			}
 		case is && !r.again():
 			return err
 		}
 		if wait == firstWait || wait >= longestWait {
-			c.log.Warn("the coordinator does not answer; trying again", "request", what, "error", err)
+			c.log.Warn(problem(err)+"; trying again", "request", what, "error", err)
 		}
 		if err := pause(ctx, wait/2+rand.N(wait)); err != nil { //nolint:gosec // spreads attempts
 			return err
 		}
 		wait = min(2*wait, longestWait)
 	}
+}
+
+// problem says what is wrong if a request is to be sent again.
+func problem(err error) string {
+	r, is := errors.AsType[*refused](err)
+	switch {
+	case is && r.status == http.StatusUnauthorized:
+		return "the coordinator refuses the token of this runner, which may be revoked or expired"
+	case is:
+		return "the coordinator refuses a request"
+	}
+	return "the coordinator does not answer"
 }
 
 // pause waits, or returns the cause of ctx.

@@ -62,14 +62,14 @@ func (j *job) hurry() {
 	})
 }
 
-// work runs the run and reports.
-func (j *job) work() {
+// work runs the run and reports. It returns whether the coordinator has acknowledged the start; if not, the run was not run.
+func (j *job) work() (started bool) {
 	defer close(j.done)
 	defer j.cancel(nil)
 	r := j.r
 	if err := j.report("started", r.report()); err != nil {
-		r.Say("%s: not run: %v", j.run.ID, err) // another runner has it, or it was stopped
-		return
+		r.Say("%s: not run: %v", j.run.ID, err) // another runner may have it, or it was stopped
+		return false
 	}
 	r.Say("%s: %s %s", j.run.ID, j.run.Type, j.run.SessionID)
 	err := j.perform()
@@ -88,9 +88,10 @@ func (j *job) work() {
 	}
 	if err != nil {
 		r.Say("%s: %s: %v", j.run.ID, what, err)
-		return
+		return true
 	}
 	r.Say("%s: %s", j.run.ID, what)
+	return true
 }
 
 // report reports on the run until the coordinator knows.
@@ -118,7 +119,7 @@ func (j *job) perform() (err error) {
 		return fmt.Errorf("bind: %w", err)
 	}
 	// The ID of the run is that of the query, so that a session never has it twice.
-	query, err := s.PromptOnce(j.stopped, j.run.ID, prompt(j.run))
+	query, err := s.PromptOnce(j.stopped, j.run.ID, j.prompt())
 	if err != nil {
 		return err
 	}
@@ -142,7 +143,11 @@ func (j *job) interrupt(s *session.AgentSession) {
 }
 
 // prompt returns the text for the agent: the prompt, or for an agent with parameters of its own all of them.
-func prompt(r coordapi.Run) string {
+func (j *job) prompt() string {
+	r := j.run
+	if j.r.Structured {
+		return string(r.Parameters)
+	}
 	own := r.Blueprint != nil && len(r.Blueprint.ParametersSchema) > 0
 	if !own || r.Type == coordapi.ResumeSession {
 		return r.Prompt
@@ -164,7 +169,7 @@ func prompt(r coordapi.Run) string {
 
 // follow sends the events of the query, up to its end.
 func (j *job) follow(s *session.AgentSession, from uint64) error {
-	said := newTeller(j.run)
+	said := newTeller(j.run, j.prompt())
 	for ev, err := range s.Events(j.ctx, from) {
 		if err != nil {
 			return err
@@ -176,7 +181,12 @@ func (j *job) follow(s *session.AgentSession, from uint64) error {
 			if j.r.Reports && out.Type != coordapi.EventResult {
 				continue
 			}
-			if err := j.session("events", out); err != nil {
+			err := j.session("events", out)
+			if r, is := errors.AsType[*refused](err); is && r.status == http.StatusRequestEntityTooLarge {
+				j.r.Logger.Warn("the coordinator has no room for an event, which is lost there", "run", j.run.ID, "event", out.Type, "error", err)
+				continue
+			}
+			if err != nil {
 				return fmt.Errorf("send an event: %w", err)
 			}
 		}

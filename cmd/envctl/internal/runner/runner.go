@@ -20,7 +20,7 @@ import (
 	"github.com/agentenv-dev/agentenv/session"
 )
 
-// remembered is how many ended runs are remembered, so that one that comes again is not run again.
+// remembered is how many ended runs, which were started, are remembered, so that one that comes again is not run again.
 const remembered = 1000
 
 // Config says what to run.
@@ -34,6 +34,8 @@ type Config struct {
 	Open func(ctx context.Context, r coordapi.Run) (s *session.AgentSession, release func(), err error)
 	// Reports says that the executor in the sandbox sends its own messages and tool calls, so that the runner sends only results.
 	Reports bool
+	// Structured says that the agent gets all parameters of a run, as a JSON object, in place of a prompt.
+	Structured bool
 	// MaxRuns is how many runs there are at a time.
 	MaxRuns int
 	// Drain is how long runs may go on after ctx of Run is done, unless Hurry is closed.
@@ -58,7 +60,7 @@ type runner struct {
 
 	mu    sync.Mutex
 	jobs  map[string]*job // by the ID of the run
-	ended []string        // the IDs of runs that have ended, oldest first
+	ended []string        // the IDs of runs that were started and have ended, oldest first
 	freed chan struct{}   // gets a value when a run ends
 
 	working sync.WaitGroup
@@ -206,11 +208,13 @@ func (r *runner) begin(ctx context.Context, run coordapi.Run) {
 	j := newJob(ctx, r, run)
 	r.jobs[run.ID] = j
 	r.working.Go(func() { //nolint:contextcheck // a job has a context of its own, of ctx
-		j.work()
+		started := j.work()
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		delete(r.jobs, run.ID)
-		r.ended = append(r.ended[max(0, len(r.ended)-remembered+1):len(r.ended):len(r.ended)], run.ID)
+		if started { // another one may come again, and is to be run then
+			r.ended = append(r.ended[max(0, len(r.ended)-remembered+1):len(r.ended):len(r.ended)], run.ID)
+		}
 		select {
 		case r.freed <- struct{}{}:
 		default:

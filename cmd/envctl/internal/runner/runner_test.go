@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -40,7 +41,9 @@ type service struct {
 	mu sync.Mutex
 	// lose cuts the connection of a request after it was handled, so that its answer is lost.
 	lose func(*http.Request) bool
-	seen []string
+	// before is called before a request is handled, and returns whether it has answered it.
+	before func(http.ResponseWriter, *http.Request) bool
+	seen   []string
 }
 
 func serve(t *testing.T) *service {
@@ -66,6 +69,9 @@ func (s *service) up() {
 	mux := http.NewServeMux()
 	for _, r := range c.Routes() {
 		mux.HandleFunc(r.Method+" "+r.Path, func(w http.ResponseWriter, req *http.Request) {
+			if s.before != nil && s.before(w, req) {
+				return
+			}
 			c.Serve(r, w, req, coordinator.Caller{Admin: true})
 			s.mu.Lock()
 			lost := s.lose != nil && s.lose(req)
@@ -314,6 +320,28 @@ func TestLostAnswersChangeNothing(t *testing.T) {
 	if text := strings.Join(s.seen, "\n"); strings.Count(text, run.ID+"/started") != 2 || strings.Count(text, run.ID+"/completed") != 2 {
 		t.Errorf("the requests were\n%s", text)
 	}
+}
+
+// A run that the coordinator has released before it knew of the start comes again, also to the same runner, which runs it then.
+func TestARunThatWasReleasedIsRunByTheSameRunner(t *testing.T) {
+	s := serve(t)
+	var r *takes
+	ready := make(chan struct{})
+	var once sync.Once
+	s.before = func(_ http.ResponseWriter, req *http.Request) bool {
+		if !strings.HasSuffix(req.URL.Path, "/started") {
+			return false
+		}
+		once.Do(func() { // forget the runner, which releases the run; the runner registers again
+			<-ready
+			gone := httptest.NewRequestWithContext(req.Context(), "DELETE", "/runners/"+r.id+"?self=true", nil)
+			s.server.Handler.ServeHTTP(httptest.NewRecorder(), gone)
+		})
+		return false
+	}
+	r = take(t, s, nil)
+	close(ready)
+	s.await(s.start("x"), coordapi.RunCompleted)
 }
 
 // A resumed run goes on with the conversation: the session is stored, though no process of it is left.

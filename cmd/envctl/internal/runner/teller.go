@@ -14,9 +14,13 @@ import (
 // coordinator takes 4 MiB.
 const maxText = 200 << 10
 
+// maxData is how many bytes of a result are sent.
+const maxData = 1 << 20
+
 // teller turns the events of a query into those of a coordinator. Equal events give equal IDs, so that they may be sent again.
 type teller struct {
 	run   coordapi.Run
+	asked string // the prompt
 	block string // the block of text
 	text  strings.Builder
 	last  string // the last whole text of the agent
@@ -26,8 +30,8 @@ type teller struct {
 	time  time.Time
 }
 
-func newTeller(r coordapi.Run) *teller {
-	return &teller{run: r, tools: make(map[string]*runnerscripts.ToolCall)}
+func newTeller(r coordapi.Run, prompt string) *teller {
+	return &teller{run: r, asked: prompt, tools: make(map[string]*runnerscripts.ToolCall)}
 }
 
 // hear returns what an event means to the coordinator.
@@ -45,18 +49,28 @@ func (t *teller) hear(ev runnerscripts.Event) (out []coordapi.Event) {
 		return t.tool(*v)
 	case *runnerscripts.QueryStarted:
 		if ev.Type == runnerscripts.TypeQueryStarted {
-			return t.message("user", prompt(t.run))
+			return t.message("user", t.asked)
 		}
 	}
 	if ev.Type.EndsQuery() {
 		out = t.flush()
-		if done, ok := ev.Value().(*runnerscripts.QueryCompleted); ok {
-			result := t.event(coordapi.EventResult)
-			result.ResultText, result.ResultData = cut(t.last), done.ResultData
-			out = append(out, result)
+		switch end := ev.Value().(type) {
+		case *runnerscripts.QueryCompleted:
+			out = append(out, t.result(end.ResultData))
+		case *runnerscripts.QueryFailed:
+			if end.Detail != nil && len(end.Detail.ResultData) > 0 {
+				out = append(out, t.result(end.Detail.ResultData))
+			}
 		}
 	}
 	return out
+}
+
+// result returns what the agent said last, with its result.
+func (t *teller) result(data json.RawMessage) coordapi.Event {
+	ev := t.event(coordapi.EventResult)
+	ev.ResultText, ev.ResultData = cut(t.last), limited(data, maxData)
+	return ev
 }
 
 // event returns an event of the current time.
@@ -111,7 +125,7 @@ func (t *teller) tool(u runnerscripts.ToolCall) []coordapi.Event {
 	}
 	delete(t.tools, u.ToolCallID)
 	ev := t.event(coordapi.EventPostTool)
-	ev.ToolName, ev.ToolInput, ev.ToolOutput = c.Name, limited(c.RawInput), limited(c.RawOutput)
+	ev.ToolName, ev.ToolInput, ev.ToolOutput = c.Name, limited(c.RawInput, maxText), limited(c.RawOutput, maxText)
 	if ev.ToolName == "" {
 		ev.ToolName = c.Title
 	}
@@ -133,19 +147,21 @@ func (t *teller) tool(u runnerscripts.ToolCall) []coordapi.Event {
 	return append(out, ev)
 }
 
-// cut shortens a text.
-func cut(text string) string {
-	if len(text) <= maxText {
+// cut shortens a text to maxText.
+func cut(text string) string { return cutTo(text, maxText) }
+
+func cutTo(text string, size int) string {
+	if len(text) <= size {
 		return text
 	}
-	return strings.ToValidUTF8(text[:maxText], "") + "\n[cut]"
+	return strings.ToValidUTF8(text[:size], "") + "\n[cut]"
 }
 
-// limited returns JSON that is not too large.
-func limited(data json.RawMessage) json.RawMessage {
-	if len(data) <= maxText {
+// limited returns JSON that is not too large: what is larger becomes a text with its beginning.
+func limited(data json.RawMessage, size int) json.RawMessage {
+	if len(data) <= size {
 		return data
 	}
-	out, _ := json.Marshal(cut(string(data))) // a text has JSON
+	out, _ := json.Marshal(cutTo(string(data), size)) // a text has JSON
 	return out
 }
