@@ -147,6 +147,9 @@ type Config struct {
 	// PermissionLimits are further rules, of a program for all its sessions: the stricter decision
 	// counts, see permission.Policy.Narrow.
 	PermissionLimits permission.Rules `json:"-"`
+	// Within are the rules of the agent that starts this one, of its Rules. Permissions and those of the
+	// profile narrow them. Package session stores them.
+	Within []permission.Rules `json:"-"`
 	// OnPermission answers the agent's permission requests. Use [AllowAll], [RejectAll], or a
 	// function that looks at req.ToolCall and returns req.Allow() or req.Reject(why). Nil
 	// rejects, and so does a decision that the request does not offer; a log event says so. The

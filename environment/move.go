@@ -182,6 +182,9 @@ func (e *Environment) fillConfig(to Config) (Config, error) {
 	if to.PermissionLimits.IsZero() {
 		to.PermissionLimits = e.cfg.PermissionLimits
 	}
+	if to.Within == nil {
+		to.Within = e.cfg.Within
+	}
 	if to.OnPermission == nil {
 		to.OnPermission, to.PermissionTimeout = e.cfg.OnPermission, e.cfg.PermissionTimeout
 	}

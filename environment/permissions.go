@@ -24,7 +24,7 @@ func (c Config) profileRules() permission.Rules {
 
 // hasPermissions reports whether rules decide.
 func (c Config) hasPermissions() bool {
-	return !c.Permissions.IsZero() || !c.Profile.Permissions.IsZero() || !c.PermissionLimits.IsZero()
+	return !c.Permissions.IsZero() || !c.Profile.Permissions.IsZero() || !c.PermissionLimits.IsZero() || len(c.Within) > 0
 }
 
 // checkPermissions returns an error for rules that do not parse, and for settings with which the agent
@@ -109,22 +109,54 @@ func (c Config) policies(workspace string) (decide, names *permission.Policy, er
 	return decide, names, nil
 }
 
-// rules returns the policy of all rules. Those of the profile narrow those of the configuration, or take
-// their place if there are none.
+// namedRules are rules and where they are from.
+type namedRules struct {
+	permission.Rules
+	where string
+}
+
+// allRules returns the rules that decide. The others narrow the first.
+func (c Config) allRules() []namedRules {
+	var all []namedRules
+	add := func(where string, r permission.Rules) {
+		if !r.IsZero() {
+			all = append(all, namedRules{r, where})
+		}
+	}
+	for _, r := range c.Within {
+		add("permissions of the agent that starts it", r)
+	}
+	add("permissions", c.Permissions)
+	add("profile.permissions", c.profileRules())
+	if len(all) == 0 && !c.PermissionLimits.IsZero() {
+		add("permissions", permission.Rules{Mode: permission.ModeAsk})
+	}
+	add("permission limits", c.PermissionLimits)
+	return all
+}
+
+// Rules returns all rules that decide about the agent's calls, for Within of the agents that it starts.
+func (c Config) Rules() []permission.Rules {
+	var all []permission.Rules
+	for _, r := range c.allRules() {
+		all = append(all, r.Rules)
+	}
+	return all
+}
+
+// rules returns the policy of all rules.
 func (c Config) rules(place permission.Place) (*permission.Policy, error) {
-	first, profile, where := c.Permissions, c.profileRules(), "permissions"
-	if first.IsZero() {
-		first, profile, where = profile, permission.Rules{}, "profile.permissions"
-	}
-	p, err := permission.New(first, place)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", where, err)
-	}
-	if p, err = p.Narrow(profile); err != nil {
-		return nil, fmt.Errorf("profile.permissions: %w", err)
-	}
-	if p, err = p.Narrow(c.PermissionLimits); err != nil {
-		return nil, fmt.Errorf("permission limits: %w", err)
+	var p *permission.Policy
+	for _, r := range c.allRules() {
+		var err error
+		if p == nil {
+			p, err = permission.New(r.Rules, place)
+		} else {
+			p, err = p.Narrow(r.Rules)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", r.where, err)
+		}
 	}
 	return p, nil
 }

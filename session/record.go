@@ -13,6 +13,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/eventlog"
+	"github.com/agentenv-dev/agentenv/permission"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session/store"
@@ -35,6 +36,8 @@ type storedConfig struct {
 	Environment environment.Config `json:"environment"`
 	// Variables are the names of Agent.Env.
 	Variables []string `json:"variables,omitempty"`
+	// Within is Environment.Within.
+	Within []permission.Rules `json:"within,omitempty"`
 	// User is Environment.User.
 	User              string                    `json:"user,omitempty"`
 	PermissionTimeout time.Duration             `json:"permission_timeout,omitempty"`
@@ -73,7 +76,7 @@ func (c Config) stored() (json.RawMessage, error) {
 		}
 	}
 	data, err := json.Marshal(storedConfig{
-		Environment: env, Variables: variables, User: env.User, PermissionTimeout: env.PermissionTimeout,
+		Environment: env, Variables: variables, Within: env.Within, User: env.User, PermissionTimeout: env.PermissionTimeout,
 		RejectBusy: c.RejectBusy, MaxQueue: c.MaxQueue, HealthInterval: c.HealthInterval, IdleTimeout: c.IdleTimeout,
 		NoFiles: c.NoFiles, WatchWorkspace: c.WatchWorkspace,
 		MaxQuerySize: c.MaxQuerySize, MaxSessionSize: c.MaxSessionSize,
@@ -94,7 +97,7 @@ func (c Config) recalled(data json.RawMessage) (Config, error) {
 	}
 	given := c.Environment
 	env := from.Environment
-	env.Agent.Env, env.User = given.Agent.Env, from.User
+	env.Agent.Env, env.User, env.Within = given.Agent.Env, from.User, from.Within
 	if primitives.NewProvider(env.Sandbox.Type) == nil { // the record has the settings of the others
 		env.Sandbox.Provider = given.Sandbox.Provider
 	}

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/agentenv-dev/agentenv/environment"
-	"github.com/agentenv-dev/agentenv/permission"
 	"github.com/agentenv-dev/agentenv/session"
 )
 
@@ -37,7 +36,6 @@ func (f *family) configure(name string) (environment.Config, error) {
 	if err := within(parent.Sandbox, &cfg.Sandbox); err != nil {
 		return cfg, fmt.Errorf("delegation.agents.%s: %w", name, err)
 	}
-	cfg.Permissions = join(parent.Permissions, cfg.Permissions)
 	if models := &cfg.Models; len(models.Allow) == 0 && len(models.Rewrite) == 0 && models.ProviderTools == nil {
 		cfg.Models = parent.Models
 	}
@@ -50,6 +48,7 @@ func (f *family) configure(name string) (environment.Config, error) {
 func (f *family) bind(cfg *environment.Config, name string) {
 	parent := f.of.Config
 	cfg.AgentTools, cfg.CountTo, cfg.From, cfg.Trust = parent.AgentTools, f.of.Meter, f.of.Isolation, false
+	cfg.User, cfg.Within = parent.User, parent.Rules()
 	cfg.Logger, cfg.PermissionTimeout, cfg.OnPermission = parent.Logger, parent.PermissionTimeout, parent.OnPermission
 	if answer := f.owner.cfg.OnPermission; answer != nil {
 		cfg.OnPermission = func(ctx context.Context, req environment.PermissionRequest) environment.PermissionDecision {
@@ -82,30 +81,6 @@ func within(parent environment.Sandbox, box *environment.Sandbox) error {
 		}
 	}
 	return nil
-}
-
-// strict are the modes of permissions, the strictest first.
-var strict = []permission.Mode{permission.ModePlan, permission.ModeAsk, permission.ModeEdit, permission.ModeAuto}
-
-// join returns the rules of an agent and those of the agent that starts it. A rule that denies wins, and so does the stricter
-// mode.
-func join(parent, own permission.Rules) permission.Rules {
-	if parent.IsZero() {
-		return own
-	}
-	mode := func(r permission.Rules, other permission.Mode) int {
-		if r.Mode == "" {
-			r.Mode = other
-		}
-		return slices.Index(strict, r.Mode)
-	}
-	limit := mode(parent, permission.ModeAsk)
-	return permission.Rules{
-		Mode:  strict[max(0, min(limit, mode(own, strict[limit])))],
-		Allow: slices.Concat(own.Allow, parent.Allow),
-		Ask:   slices.Concat(own.Ask, parent.Ask),
-		Deny:  slices.Concat(own.Deny, parent.Deny),
-	}
 }
 
 // metadata returns that of a session: the session of the agent that starts it has the same owner.

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -83,16 +82,46 @@ func TestTheBudgetCountsForAll(t *testing.T) {
 	refused(t, c, "counted at the gateway", "start_agent_session", args{"agent_blueprint_name": "calls", "prompt": "hi"})
 }
 
-// TestPermissionsHoldForAll has an agent that may not touch files, nor those that it starts.
+// TestPermissionsHoldForAll has agents that may not touch files, for any of the reasons that there are: those that they start may
+// not either, also when these are opened by their ID alone.
 func TestPermissionsHoldForAll(t *testing.T) {
-	r := newRig(t, map[string]string{"asks": asks + "\npermissions: {allow: ['Bash(touch *)']}"}, func(cfg *environment.Config) {
-		cfg.Permissions.Deny = []string{"Bash(touch *)"}
-	})
-	c := r.client(r.parent())
-	got := call[report](t, c, "start_agent_session", args{"agent_blueprint_name": "asks", "prompt": "hi"})
-	_, err := r.host.Opened(got.SessionID).OpenFile(t.Context(), "made")
-	if err == nil {
-		t.Error("it has touched a file")
+	credentials := model(t) // an agent that cannot ask has its calls held there
+	denied := permission.Rules{Mode: "auto", Deny: []string{"Bash(touch *)"}}
+	for name, limit := range map[string]func(*environment.Config){
+		"permissions": func(cfg *environment.Config) { cfg.Permissions = denied },
+		"profile": func(cfg *environment.Config) {
+			cfg.Permissions.Mode, cfg.Profile.Permissions = "auto", runnerscripts.ProfilePermissions{Deny: denied.Deny}
+		},
+		"limits":    func(cfg *environment.Config) { cfg.PermissionLimits = denied },
+		"no allow":  func(cfg *environment.Config) { cfg.Permissions.Allow = []string{"Bash(make *)"} },
+		"allowed":   func(cfg *environment.Config) { cfg.Permissions.Allow = denied.Deny },
+		"only asks": func(cfg *environment.Config) { cfg.PermissionLimits.Mode = "auto" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, map[string]string{"asks": asks + "\npermissions: {mode: auto, allow: ['Bash(touch *)']}"}, func(cfg *environment.Config) {
+				cfg.Credentials, cfg.OnPermission, cfg.User = credentials, environment.RejectAll, "ann"
+				limit(cfg)
+			})
+			got := call[report](t, r.client(r.parent()), "start_agent_session", args{"agent_blueprint_name": "asks", "prompt": "hi"})
+			if _, err := r.host.Opened(got.SessionID).OpenFile(t.Context(), "made"); (err == nil) != (name == "allowed") {
+				t.Errorf("the file that it may not touch: %v", err)
+			}
+			if err := r.host.Unload(t.Context(), got.SessionID); err != nil {
+				t.Fatal(err)
+			}
+			again, err := r.host.OpenAs(t.Context(), got.SessionID, func(cfg *session.Config) {
+				if cfg.Environment.User != "ann" {
+					t.Errorf("its user is %q", cfg.Environment.User)
+				}
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.converse(again, "again")
+			if _, err := again.OpenFile(t.Context(), "made"); (err == nil) != (name == "allowed") {
+				t.Errorf("opened again, the file that it may not touch: %v", err)
+			}
+		})
 	}
 }
 
@@ -109,24 +138,6 @@ func TestTheUserOfAllAnswers(t *testing.T) {
 	got := call[report](t, c, "start_agent_session", args{"agent_blueprint_name": "asks", "prompt": "hi"})
 	if title := <-asked; title != "touch made" || got.Result != "over" {
 		t.Errorf("asked %q, and then %+v", title, got)
-	}
-}
-
-func TestRulesAreJoined(t *testing.T) {
-	for _, c := range []struct{ parent, own, want permission.Rules }{
-		{permission.Rules{}, permission.Rules{Mode: "auto"}, permission.Rules{Mode: "auto"}},
-		{permission.Rules{Mode: "edit"}, permission.Rules{}, permission.Rules{Mode: "edit"}},
-		{permission.Rules{Mode: "auto"}, permission.Rules{Mode: "plan"}, permission.Rules{Mode: "plan"}},
-		{permission.Rules{Mode: "plan"}, permission.Rules{Mode: "auto"}, permission.Rules{Mode: "plan"}},
-		{
-			permission.Rules{Allow: []string{"a"}, Ask: []string{"b"}, Deny: []string{"c"}},
-			permission.Rules{Mode: "auto", Deny: []string{"d"}},
-			permission.Rules{Mode: "ask", Allow: []string{"a"}, Ask: []string{"b"}, Deny: []string{"d", "c"}},
-		},
-	} {
-		if got := join(c.parent, c.own); !reflect.DeepEqual(got, c.want) {
-			t.Errorf("%+v and %+v: %+v", c.parent, c.own, got)
-		}
 	}
 }
 
@@ -276,7 +287,8 @@ func TestAStoredAgentGoesOn(t *testing.T) {
 // TestRulesOfTheNextProgramHold opens the session of an agent again with another rule, which holds for those that it has started
 // before, too.
 func TestRulesOfTheNextProgramHold(t *testing.T) {
-	r := newRig(t, map[string]string{"asks": asks}, nil)
+	credentials := model(t)
+	r := newRig(t, map[string]string{"asks": asks}, func(cfg *environment.Config) { cfg.Credentials = credentials })
 	parent := r.parent()
 	got := call[report](t, r.client(parent), "start_agent_session", args{"agent_blueprint_name": "asks", "prompt": "hi"})
 	if err := r.host.Unload(t.Context(), parent.ID()); err != nil {
