@@ -257,6 +257,7 @@ func TestAPoolPassesOnOrRefusesEachField(t *testing.T) {
 		Coordinator: Coordinator{URL: "http://127.0.0.1:1", Profile: "p"},
 		Delegation:  Delegation{Max: 1}, CountTo: NewMeter(Budget{}),
 		AgentTools: func(context.Context, Delegator) (AgentTools, error) { return nil, nil },
+		Within:     []permission.Rules{{Ask: []string{"Fetch"}}},
 		Trust:      true, OnPermission: AllowAll, PermissionTimeout: time.Minute, Raw: true,
 		Runner: "/bin/true", Scripts: Scripts{ReadTranscript: []string{"true"}}, Progress: func(string) {}, Logger: hclog.NewNullLogger(),
 	}
