@@ -98,7 +98,7 @@ func (c Config) holds() bool {
 // mustHold reports whether rules would decide about nothing without the gateway. PermissionLimits are no
 // rules of this agent, and a procedural executor need not call a model.
 func (c Config) mustHold() bool {
-	return c.holds() && !(c.Permissions.IsZero() && c.Profile.Permissions.IsZero()) && c.executor().Type != executor.Procedural
+	return c.holds() && (!c.Permissions.IsZero() || !c.Profile.Permissions.IsZero()) && c.executor().Type != executor.Procedural
 }
 
 // gateConfig says what the gateway of a sandbox serves. An agent with its own keys does not use it.

@@ -118,7 +118,9 @@ func TestADecisionNamesTheRuleThatNarrows(t *testing.T) {
 		"a rule asks too":   {Rules{Ask: []string{"Bash"}}, Rules{Deny: []string{"Bash(git push *)"}}, git, Decision{Effect: Ask, Rule: "Bash(git push *)"}},
 		"by its mode":       {Rules{Ask: []string{"Bash"}}, Rules{Mode: ModeAsk}, git, Decision{Effect: Ask, Rule: "Bash"}},
 		"a question": {
-			Rules{}, Rules{Ask: []string{"AskUserQuestion"}}, call("AskUserQuestion", "", `{"questions":[]}`),
+			Rules{},
+			Rules{Ask: []string{"AskUserQuestion"}},
+			call("AskUserQuestion", "", `{"questions":[]}`),
 			Decision{Effect: Ask, Rule: "AskUserQuestion", Question: true},
 		},
 	} {

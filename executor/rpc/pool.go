@@ -41,6 +41,7 @@ type Pool struct {
 	life     context.Context //nolint:containedctx // until Close, which ends the starts
 	stop     context.CancelFunc
 	starting sync.WaitGroup
+	ending   sync.WaitGroup // of executors, also of those that end by themselves
 
 	mu     sync.Mutex
 	all    map[*Process]struct{}
@@ -145,6 +146,10 @@ func (p *Pool) Spawn(ctx context.Context, spec Spec) (_ *Process, err error) {
 	if !p.add(e) {
 		return nil, ErrClosed
 	}
+	p.ending.Go(func() {
+		<-e.Done()
+		_ = e.end() // Close returns its error
+	})
 	return e, nil
 }
 
@@ -276,10 +281,9 @@ func (p *Pool) Close() error {
 	p.starting.Wait()
 	list := p.Executors()
 	errs := make([]error, len(list))
-	var ending sync.WaitGroup
 	for i, e := range list {
-		ending.Go(func() { errs[i] = e.Close() })
+		p.ending.Go(func() { errs[i] = e.Close() })
 	}
-	ending.Wait()
+	p.ending.Wait()
 	return errors.Join(errs...)
 }

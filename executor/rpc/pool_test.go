@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -209,6 +210,9 @@ func TestAnExecutorThatFloodsOrDiesEndsItsRequests(t *testing.T) {
 		e := p.spawn(t, spec)
 		if err := rpc.Ping(t.Context(), e); !errors.Is(err, rpc.ErrClosed) {
 			t.Errorf("%s: %v", name, err)
+		}
+		for slices.Contains(p.Executors(), e) { // it leaves by itself
+			runtime.Gosched()
 		}
 		if err := e.Close(); err != nil {
 			t.Errorf("%s: close: %v", name, err)
