@@ -163,6 +163,9 @@ func (f *runnerFlags) configure(ctx context.Context) (environment.Config, error)
 	if err := errors.Join(f.agentFlags.apply(ctx, f.config, &cfg), f.budgetFlags.apply(&cfg)); err != nil {
 		return cfg, err
 	}
+	if !cfg.Delegation.IsZero() {
+		return cfg, usagef("--delegate, and delegation in the configuration: an agent of a runner starts no others; leave it out, and ask the coordinator for runs")
+	}
 	switch f.permission {
 	case permissionAllow:
 		cfg.OnPermission = environment.AllowAll
@@ -286,11 +289,15 @@ func structured(cfg environment.Config) bool {
 // open opens the session of a run: that of its earlier runs or attempts, else a new one.
 func open(ctx context.Context, host *session.Host, cfg environment.Config, r coordapi.Run) (*session.AgentSession, func(), error) {
 	var id string
-	for record, err := range host.List(ctx, store.Filter{Metadata: map[string]string{sessionKey: r.SessionID}, Limit: 1}) {
+	for record, err := range host.List(ctx, store.Filter{Metadata: map[string]string{sessionKey: r.SessionID}}) {
+		if errors.Is(err, store.ErrCorrupt) {
+			continue // and may be another session
+		}
 		if err != nil {
 			return nil, nil, err
 		}
 		id = record.ID
+		break
 	}
 	if id == "" {
 		if r.ExecutorSessionID != "" {

@@ -48,8 +48,16 @@ CREATE TABLE entry (
 	data    TEXT NOT NULL -- JSON
 );
 CREATE INDEX entry_session ON entry (session, kind, seq);
+CREATE INDEX entry_deleted ON entry (kind, seq) WHERE kind = 'session_deleted';
 CREATE UNIQUE INDEX entry_key ON entry (session, key) WHERE key != '';
 `
+
+const (
+	// hasKey repeats the condition of its index, which SQLite does not use else.
+	hasKey          = "SELECT EXISTS (SELECT 1 FROM entry WHERE session = ? AND key = ? AND key != '')"
+	forgetSession   = "DELETE FROM entry WHERE session = ?"
+	forgetDeletions = "DELETE FROM entry WHERE kind = 'session_deleted' AND seq < (SELECT max(seq) FROM entry) - ?"
+)
 
 // entry is one line of the log that clients follow.
 type entry struct {
@@ -196,7 +204,9 @@ func forget(ctx context.Context, tx *sql.Tx, next entry) error {
 	case kindUpdated:
 		_, err = tx.ExecContext(ctx, "DELETE FROM entry WHERE session = ? AND kind = ?", next.session, kindUpdated)
 	case kindDeleted:
-		_, err = tx.ExecContext(ctx, "DELETE FROM entry WHERE session = ? OR kind = ? AND seq < (SELECT max(seq) FROM entry) - ?", next.session, kindDeleted, keptDeletions)
+		if _, err = tx.ExecContext(ctx, forgetSession, next.session); err == nil {
+			_, err = tx.ExecContext(ctx, forgetDeletions, keptDeletions)
+		}
 	}
 	return err
 }
@@ -243,7 +253,7 @@ func (d *db) entries(ctx context.Context, q query) (list []entry, err error) {
 
 // has reports whether a session has an entry with a key.
 func (d *db) has(ctx context.Context, session, key string) (has bool, err error) {
-	err = d.sql.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM entry WHERE session = ? AND key = ?)", session, key).Scan(&has)
+	err = d.sql.QueryRowContext(ctx, hasKey, session, key).Scan(&has)
 	return has, err
 }
 

@@ -206,3 +206,20 @@ func TestTheSessionOfAHookIsRemoved(t *testing.T) {
 		}
 	})
 }
+
+// That a run is alive is not stored: each event would write the run with its prompt.
+func TestASignOfLifeDoesNotWriteTheRun(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t)
+		runner := s.register(coding)
+		r := s.startSession()
+		s.claim(runner)
+		s.report(runner, r.ID, "started", "")
+		s.close()
+		s.sql("CREATE TRIGGER refuse BEFORE INSERT ON item WHEN NEW.kind = 'run' BEGIN SELECT RAISE(ABORT, 'a run is written'); END")
+		s.open()
+		time.Sleep(time.Second)
+		s.must("POST", "/sessions/"+r.SessionID+"/events", `{"event_type":"message"}`, nil)
+		s.must("POST", "/runner/heartbeat", `{"runner_id":"`+runner+`","runs":["`+r.ID+`"]}`, nil)
+	})
+}

@@ -227,7 +227,7 @@ func (t *tx) heartbeat(caller Caller, in coordapi.Report) error {
 	}
 	for _, id := range in.Runs {
 		if o := t.c.runs[id]; o != nil && o.RunnerID == in.RunnerID && !o.Status.Ended() {
-			t.run(id).Activity = t.now
+			t.heard(o)
 		}
 	}
 	return nil

@@ -69,10 +69,13 @@ func (t *tx) touch(id string) *session {
 	for _, r := range t.selectRuns(func(r *run) bool {
 		return r.SessionID == id && (r.Status == coordapi.RunRunning || r.Status == coordapi.RunStopping)
 	}) {
-		t.run(r.ID).Activity = t.now
+		t.heard(r)
 	}
 	return s
 }
+
+// heard notes a sign of life of a run, of this change or before it. It is not stored, and stays if the change fails.
+func (t *tx) heard(r *run) { r.Activity = t.now }
 
 // event adds an event of an executor. One that was sent before, by its event_id, changes nothing.
 func (t *tx) event(caller Caller, id string, body []byte) error {

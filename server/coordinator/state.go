@@ -113,8 +113,8 @@ type run struct {
 	Callbacks []callback `json:"callbacks,omitempty"`
 	// Releases counts how often a runner has claimed the run and has not started it.
 	Releases int `json:"releases,omitempty"`
-	// Activity is when a runner was last heard of about this run.
-	Activity time.Time `json:"activity"`
+	// Activity is when a runner was last heard of about this run. It is in memory only: each event changes it.
+	Activity time.Time `json:"-"`
 
 	sent time.Time
 }

@@ -1,0 +1,59 @@
+package coordinator_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/internal/coordapi"
+)
+
+// The hook that is late was claimed by a runner that is lost: it stays stopped.
+func TestALateHookOfALostRunnerStaysStopped(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t, gated("", 121)...)
+		runner := s.register(coding)
+		other := s.register(`{"hostname":"other","executor_profile":"coding"}`)
+		r := s.run(`{"type":"start_session","agent_name":"gated","prompt":"x"}`)
+		time.Sleep(60 * time.Second)
+		hook := s.claim(runner)
+		for range 4 {
+			s.must("POST", "/runner/heartbeat", `{"runner_id":"`+other+`"}`, nil)
+			time.Sleep(17 * time.Second)
+		}
+		if got := s.state(hook.ID); got.Status != coordapi.RunStopped {
+			t.Errorf("the hook is %+v", got)
+		}
+		if got := s.claim(other); got.ID != r.ID {
+			t.Errorf("then comes %+v", got)
+		}
+	})
+}
+
+// A session goes on when its parent is deleted. Only a callback needs that.
+func TestAChildGoesOnWithoutItsParent(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t)
+		runner := s.register(coding)
+		parent := s.startSession()
+		s.finish(runner, "")
+		child := s.run(`{"type":"start_session","prompt":"x","parent_session_id":"` + parent.SessionID + `"}`)
+		s.finish(runner, "")
+		s.must("DELETE", "/sessions/"+parent.SessionID, "", nil)
+		resume := `{"type":"resume_session","prompt":"x","session_id":"` + child.SessionID + `"`
+		s.run(resume + `}`)
+		s.fails("with a callback", "POST", "/runs", resume+`,"execution_mode":"async_callback"}`, 404, parent.SessionID)
+	})
+}
+
+// A runner that was removed is no runner that the coordinator has forgotten, which registers again.
+func TestARemovedRunnerDoesNotComeBack(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t)
+		const registration = `{"hostname":"h","executor_profile":"coding","instance":"1"}`
+		runner := s.register(registration)
+		s.must("DELETE", "/runners/"+runner, "", nil)
+		s.fails("a heartbeat", "POST", "/runner/heartbeat", `{"runner_id":"`+runner+`","instance":"1"}`, 409, "runner_removed")
+		s.fails("a registration", "POST", "/runner/register", registration, 409, "runner_removed")
+		s.register(`{"hostname":"h","executor_profile":"coding","instance":"2"}`)
+	})
+}
