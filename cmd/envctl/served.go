@@ -186,14 +186,7 @@ func (f *runFlags) runServed(cmd *cobra.Command, prompts []string) (err error) {
 		return err
 	}
 	if f.dryRun {
-		config, err := c.Check(ctx, session.Config{Environment: cfg})
-		if err == nil && len(cfg.Workspace) < len(own.Workspace) {
-			config, err = withWorkspace(config, own)
-		}
-		if err != nil {
-			return explainServer(err)
-		}
-		return f.print(config)
+		return f.printServed(ctx, c, cfg, own)
 	}
 	var here *environment.Environment // the workspace on this machine; nil if it comes from elsewhere
 	if len(cfg.Workspace) < len(own.Workspace) {
@@ -231,6 +224,18 @@ func (f *runFlags) runServed(cmd *cobra.Command, prompts []string) (err error) {
 		_ = f.app.err.Println(term.Dim("go on with 'envctl " + f.app.serverFlag + "attach " + s.ID() + " PROMPT'"))
 	}
 	return err
+}
+
+// printServed prints the configuration as the server has checked it, with a workspace that would be sent.
+func (f *runFlags) printServed(ctx context.Context, c *remote.Client, cfg, own environment.Config) error {
+	config, err := c.Check(ctx, session.Config{Environment: cfg})
+	if err == nil && len(cfg.Workspace) < len(own.Workspace) {
+		config, err = withWorkspace(config, own)
+	}
+	if err != nil {
+		return explainServer(err)
+	}
+	return f.print(config)
 }
 
 // createServed creates a session of the server. here has what its workspace begins with; nil if that comes from elsewhere.
