@@ -41,6 +41,7 @@ fi
 install_debian dockerd docker.io iptables
 install_debian runsc runsc            # gVisor, a runtime for it
 install_debian busybox busybox-static # for images: no registry is needed
+install_debian ip iproute2            # for a server in another network
 if ! docker version >/dev/null 2>&1; then
   if [ "$(id -u)" != 0 ]; then
     say "please start the Docker engine, or add this user to the group docker, and run this again"

@@ -229,6 +229,9 @@ func (s *Server) admitSession(ctx context.Context, caller Caller, in sessionapi.
 	if caller.Role == RoleAdmin {
 		return nil
 	}
+	if _, ok := in.Metadata[session.DelegatedBy]; ok { // that agent could then remove the session, and would pay for it
+		return fmt.Errorf("%w: metadata: %q says which session has started this one, and is set by that alone; leave it out", fs.ErrInvalid, session.DelegatedBy)
+	}
 	cfg.Metadata = ownedBy(caller, cfg.Metadata)
 	if caller.Role == RoleUser {
 		keys, err := keysOf(in.Config)

@@ -174,6 +174,8 @@ func TestWhatAUserMayNotChoose(t *testing.T) {
 	}
 	status, answer := ask(t, s, "POST", "/v1/sessions", `{"config":{"agent":"script"},"max_session_size":-1}`, as(server.RoleUser, "alice")...)
 	fails(t, "a size", status, answer, "forbidden", "max_session_size")
+	status, answer = ask(t, s, "POST", "/v1/sessions", `{"config":{"agent":"script"},"metadata":{"delegated_by":"x"}}`, as(server.RoleRunner, "bob")...)
+	fails(t, "the agent that has started it", status, answer, "invalid", "delegated_by")
 	s = forCallers(t, func(cfg *server.Config) { cfg.Defaults.Sandbox.Type = "local" })
 	status, answer = ask(t, s, "POST", "/v1/sessions", `{"config":{"agent":"script"}}`, as(server.RoleUser, "alice")...)
 	fails(t, "the server's own machine", status, answer, "forbidden", "does not isolate")

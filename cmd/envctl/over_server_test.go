@@ -2,11 +2,13 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -14,12 +16,13 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/servertoken"
 )
 
-// TestScriptsOverAServer runs scripts a second time: the sessions and sandboxes are those of a server, by AGENTENV_SERVER. At [server] a
-// script says what is of one machine alone.
+// TestScriptsOverAServer runs scripts a second time: the sessions and sandboxes are those of a server in another network namespace, by
+// AGENTENV_SERVER. At [server] a script says what is of one machine alone.
 func TestScriptsOverAServer(t *testing.T) {
 	var files []string
 	for _, name := range []string{
-		"branch", "checkpoints", "copy", "ended", "exec", "exec_ends", "interrupt", "kept", "named", "result", "run", "shown", "stubborn",
+		"branch", "checkpoints", "copy", "ended", "exec", "exec_ends", "interrupt", "kept", "named", "port", "result", "run", "shown",
+		"stubborn",
 	} {
 		files = append(files, filepath.Join("testdata", "script", name+".txtar"))
 	}
@@ -36,7 +39,35 @@ func TestScriptsOverAServer(t *testing.T) {
 	}}, nil, "sandbox: local\n")
 }
 
-// startServer starts 'envctl serve' as another user would, until the script ends, and returns its address.
+// namespaces counts the network namespaces of this process.
+var namespaces atomic.Int64
+
+// otherNetwork makes a network namespace that reaches this one, and returns its name and its address. It is removed when the script ends.
+func otherNetwork(t *testing.T, e *testscript.Env) (name, address string) {
+	t.Helper()
+	n := namespaces.Add(1)
+	name = fmt.Sprintf("agentenv-%d-%d", os.Getpid(), n)
+	here := fmt.Sprintf("ae%d-%d", os.Getpid(), n)
+	net := fmt.Sprintf("100.%d.%d.", 64+os.Getpid()/256%64, os.Getpid()%256) // addresses that no other network has
+	ip := func(args ...string) {
+		if out, err := exec.CommandContext(context.WithoutCancel(t.Context()), "ip", args...).CombinedOutput(); err != nil {
+			t.Errorf("ip %s: %v: %s", strings.Join(args, " "), err, out)
+		}
+	}
+	ip("netns", "add", name)
+	e.Defer(func() { ip("netns", "del", name) })
+	ip("link", "add", here, "type", "veth", "peer", "name", "there", "netns", name)
+	ip("addr", "add", fmt.Sprintf("%s%d/30", net, 4*(n%60)+1), "dev", here)
+	ip("link", "set", here, "up")
+	address = fmt.Sprintf("%s%d", net, 4*(n%60)+2)
+	ip("-n", name, "addr", "add", address+"/30", "dev", "there")
+	ip("-n", name, "link", "set", "there", "up")
+	ip("-n", name, "link", "set", "lo", "up")
+	return name, address
+}
+
+// startServer starts 'envctl serve' as another user would, in another network namespace, until the script ends, and returns its
+// address.
 func startServer(t *testing.T, e *testscript.Env, home, token string) string {
 	t.Helper()
 	file := filepath.Join(home, "token")
@@ -47,7 +78,8 @@ func startServer(t *testing.T, e *testscript.Env, home, token string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), path, "serve", "--listen", "127.0.0.1:0", "--token-file", file)
+	network, address := otherNetwork(t, e)
+	cmd := exec.CommandContext(t.Context(), "nsenter", "--net=/run/netns/"+network, path, "serve", "--listen", address+":0", "--token-file", file)
 	cmd.Env = append(e.Vars, "HOME="+home, "XDG_CACHE_HOME="+filepath.Join(home, ".cache"))
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	var said strings.Builder
