@@ -57,6 +57,7 @@ func otherNetwork(t *testing.T, e *testscript.Env) (name, address string) {
 	ip("netns", "add", name)
 	e.Defer(func() { ip("netns", "del", name) })
 	ip("link", "add", here, "type", "veth", "peer", "name", "there", "netns", name)
+	e.Defer(func() { ip("link", "del", here) }) // the namespace may live on for a moment
 	ip("addr", "add", fmt.Sprintf("%s%d/30", net, 4*(n%60)+1), "dev", here)
 	ip("link", "set", here, "up")
 	address = fmt.Sprintf("%s%d", net, 4*(n%60)+2)
