@@ -145,10 +145,14 @@ func (j *job) interrupt(s *session.AgentSession) {
 // prompt returns the text for the agent: the prompt, or for an agent with parameters of its own all of them.
 func (j *job) prompt() string {
 	r := j.run
+	own := r.Blueprint != nil && len(r.Blueprint.ParametersSchema) > 0
 	if j.r.Structured {
+		var object map[string]json.RawMessage
+		if !own && json.Unmarshal([]byte(r.Prompt), &object) == nil { // a run without an agent of its own has a prompt alone
+			return r.Prompt
+		}
 		return string(r.Parameters)
 	}
-	own := r.Blueprint != nil && len(r.Blueprint.ParametersSchema) > 0
 	if !own || r.Type == coordapi.ResumeSession {
 		return r.Prompt
 	}
