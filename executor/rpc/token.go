@@ -35,7 +35,7 @@ type Grant struct {
 	MaxUses int
 }
 
-// Tokens are the tokens of sessions: 256 random bits, of which only a digest is kept. The zero value is
+// Tokens are the tokens of sessions: 256 random bits each. Only digests are kept. The zero value is
 // ready to use, and its methods may be called from several goroutines.
 type Tokens struct {
 	mu     sync.Mutex

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -150,14 +149,5 @@ func change(do func([]Answer) ([]Answer, error)) (err error) {
 	if err != nil {
 		return err
 	}
-	temporary := bookFile + ".new"
-	f, err := root.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(data, '\n'))
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return root.Rename(temporary, bookFile)
+	return statedir.Replace(root, bookFile, append(data, '\n'))
 }

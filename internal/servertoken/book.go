@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -159,14 +158,5 @@ func change(do func([]Issued) ([]Issued, error)) (err error) {
 	if err != nil {
 		return err
 	}
-	temporary := bookFile + ".new"
-	f, err := root.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(append(data, '\n'))
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return root.Rename(temporary, bookFile)
+	return statedir.Replace(root, bookFile, append(data, '\n'))
 }

@@ -110,3 +110,18 @@ func Prune(root *os.Root, files int, bytes int64) error {
 	}
 	return nil
 }
+
+// Replace replaces a file of a folder of Open: a program that dies meanwhile leaves the old content. Only one program at a time may
+// replace a file.
+func Replace(root *os.Root, name string, data []byte) error {
+	temporary := name + ".new"
+	f, err := root.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return root.Rename(temporary, name)
+}

@@ -62,3 +62,25 @@ func TestPruneRemovesTheOldest(t *testing.T) {
 		}
 	}
 }
+
+func TestAFileIsReplacedWhole(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	root, err := Open("replaced")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	for _, content := range []string{"the first, longer one", "the second"} {
+		if err := Replace(root, "f", []byte(content)); err != nil {
+			t.Fatal(err)
+		}
+		got, err := root.ReadFile("f")
+		info, serr := root.Stat("f")
+		if err != nil || serr != nil || string(got) != content || info.Mode().Perm() != 0o600 {
+			t.Errorf("it has %q, %v, %v", got, err, serr)
+		}
+	}
+	if _, err := root.Stat("f.new"); err == nil {
+		t.Error("the temporary file is left")
+	}
+}

@@ -85,7 +85,7 @@ func (t *tx) abandon(id, reason string) {
 	}
 }
 
-// alive returns the runner of a caller, of which a sign of life has come.
+// alive returns the runner of a caller and notes that it lives.
 func (t *tx) alive(caller Caller, id, instance string) (*runner, error) {
 	r := t.c.runners[id]
 	switch {
@@ -257,7 +257,7 @@ func (t *tx) sessionStatus(caller Caller, id string, in coordapi.Report) error {
 	}
 }
 
-// remove removes a runner: its own last request, or what an admin wants, of which it learns with its next poll.
+// remove removes a runner. One that an admin removes is told by the answer to its next poll.
 func (t *tx) remove(caller Caller, id string, self bool) error {
 	r := t.c.runners[id]
 	if r == nil || r.Owner != caller.Name && !caller.Admin {
