@@ -48,9 +48,9 @@ func TestAnAnswerForAlwaysHoldsInLaterSessions(t *testing.T) {
 	}{
 		{"the first session", project, func(c *Config) { c.OnPermission = always }, []string{"allow_once answered always", "reject_once answered always"}},
 		{"the next one", project, func(*Config) {}, []string{"allow_once always always", "reject_once always always"}},
-		{"with a checkpoint in place of the folder", other, func(c *Config) { c.Sources = []Source{{Folder: &Folder{Path: project}}} }, []string{"allow_once always always", "reject_once always always"}},
+		{"with a checkpoint in place of the folder", other, func(c *Config) { c.Session.Sources = []Source{{Folder: &Folder{Path: project}}} }, []string{"allow_once always always", "reject_once always always"}},
 		{"another project", other, func(*Config) {}, asked},
-		{"another user", project, func(c *Config) { c.User = "bob" }, asked},
+		{"another user", project, func(c *Config) { c.Session.User = "bob" }, asked},
 		{"a deny rule", project, func(c *Config) { c.Permissions.Deny = []string{"Bash(touch a)"} }, []string{"reject_once rule once Bash(touch a)", "reject_once always always"}},
 		{"a new ask rule", project, func(c *Config) { c.Permissions.Ask = []string{"Bash(touch *)"} }, asked},
 		{"no permissions", project, func(c *Config) { c.Permissions = permission.Rules{} }, []string{"reject_once answered", "reject_once answered"}},

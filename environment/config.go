@@ -72,9 +72,6 @@ type Config struct {
 	// Budget limits what the agent uses. A query that uses more ends with a [*BudgetError]. The
 	// gateway counts everything except the time, so those limits need Credentials.
 	Budget Budget `json:"budget,omitzero"`
-	// Used is what the session has used before, in other sandboxes. It counts towards
-	// Budget.Session. [Environment.Move] and package session set it.
-	Used Used `json:"-"`
 	// Models says which models the agent may use through the gateway, and which tools the model
 	// APIs may run themselves, such as a web search. By default they may run all tools for a
 	// sandbox with a network, and none for one without.
@@ -99,41 +96,22 @@ type Config struct {
 	// AgentTools returns the tools for Delegation. It is called when a sandbox is opened, and ctx covers the call only. Nil
 	// means none.
 	AgentTools func(ctx context.Context, of Delegator) (AgentTools, error) `json:"-"`
-	// CountTo is the meter of another session: what this one uses counts to it, too, and its limits hold for both. Nil means
-	// none.
-	CountTo *Meter `json:"-"`
 	// Workspace says what the workspace starts with. The sources are placed in order; later ones
 	// overwrite earlier ones.
 	Workspace []Source `json:"workspace,omitempty"`
-	// States is where package session stores the states of the workspace; other programs leave it nil, which means a
-	// temporary file of this machine, for as long as the environment is open.
-	States *workspace.Tracker `json:"-"`
 	// Checkpoints says which files the checkpoints of a session have.
 	Checkpoints Checkpoints `json:"checkpoints,omitzero"`
 	// IgnoreChanges names files that [Environment.Changes], [Environment.Patch] and
 	// [Environment.Apply] leave out, in the syntax of primitives.WatchOptions.Ignore: folders of
 	// dependencies, for example. Files under .git are never reported.
 	IgnoreChanges []string `json:"ignore_changes,omitempty"`
-	// Sources are those of the session's first sandbox, if Workspace has others: its files as they are
-	// now. An answer of the scope always holds for their folders and repositories. User is the user of
-	// the session if this program has several: it holds for that user only. [Environment.Move] and
-	// package session set Sources, and package server sets User.
-	Sources []Source `json:"-"`
-	User    string   `json:"-"`
 	// SessionID names the conversation. It should be a UUID, because some agents accept nothing
 	// else. Empty means a new one.
 	SessionID string `json:"session_id,omitempty"`
-	// From is the isolation of the sandbox that wrote the Workspace or the agent's memory. A new
-	// sandbox that is less isolated is [ErrTrust]. Empty means that no sandbox wrote them.
-	// [Environment.Move] and package session set it.
-	From primitives.Isolation `json:"-"`
-	// KeepPath is the path that the workspace had in the session's earlier sandbox. Programs such as
-	// Python's venv and CMake have stored it in the workspace. Unless Sandbox.Workspace or
-	// Sandbox.WorkspacePath is set, the new sandbox has its workspace there if it can; if it cannot,
-	// for example because another sandbox of this machine has the path, [Create] logs why.
-	// [Environment.Move] and package session set it.
-	KeepPath string `json:"-"`
-	// Trust lets a session continue in a sandbox that is less isolated than From, for example on
+	// Session is what is known of the session that this environment continues. [Environment.Move] and packages session and
+	// server set it; a session that begins has none.
+	Session SessionState `json:"-"`
+	// Trust lets a session continue in a sandbox that is less isolated than Session.From, for example on
 	// this machine after a container. The agent then has its mode and profile there, together
 	// with files and a memory that the old sandbox could write. Trust is not
 	// Agent.TrustWorkspace, which concerns the settings, hooks and MCP servers that a repository
@@ -147,9 +125,6 @@ type Config struct {
 	// PermissionLimits are further rules, of a program for all its sessions: the stricter decision
 	// counts, see permission.Policy.Narrow.
 	PermissionLimits permission.Rules `json:"-"`
-	// Within are the rules of the agent that starts this one, of its Rules. Permissions and those of the
-	// profile narrow them. Package session stores them.
-	Within []permission.Rules `json:"-"`
 	// OnPermission answers the agent's permission requests. Use [AllowAll], [RejectAll], or a
 	// function that looks at req.ToolCall and returns req.Allow() or req.Reject(why). Nil
 	// rejects, and so does a decision that the request does not offer; a log event says so. The
@@ -209,11 +184,11 @@ func (c Config) tell(message string) {
 // workspace or the agent's memory.
 func (c Config) admit(p primitives.EnvironmentPrimitive) error {
 	into := p.Capabilities().Isolation
-	if c.From == "" || c.Trust || into.AtLeast(c.From) {
+	if c.Session.From == "" || c.Trust || into.AtLeast(c.Session.From) {
 		return nil
 	}
 	return fmt.Errorf("%w: its isolation from this machine is %q, and the workspace and the agent's memory were written where it was %q; "+
-		"if you trust them, set Config.Trust", ErrTrust, into, c.From)
+		"if you trust them, set Config.Trust", ErrTrust, into, c.Session.From)
 }
 
 // Check returns those errors of [Create] that need no sandbox, such as a Workspace folder or an

@@ -13,7 +13,7 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// Meter counts what a session uses; see Config.CountTo.
+// Meter counts what a session uses; see SessionState.CountTo.
 type Meter = gateway.Meter
 
 // Delegation names other agents that an agent may start, each in a sandbox of its own. The zero value names none.

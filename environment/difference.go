@@ -43,7 +43,7 @@ func (f files) Pack(ctx context.Context, opts primitives.PackOptions) (io.ReadCl
 // begin prepares for what is placed in the workspace of a new sandbox.
 func (b *baseline) begin(cfg Config) *workspace.Tracker {
 	if cfg.sharesStates() {
-		return cfg.States
+		return cfg.Session.States
 	}
 	b.own = workspace.NewTemporary(nil)
 	return &workspace.Tracker{Blobs: b.own, Options: workspace.Options{Skip: ignoring(cfg.ignorePatterns())}}
@@ -51,7 +51,7 @@ func (b *baseline) begin(cfg Config) *workspace.Tracker {
 
 // sharesStates reports whether the baseline is a state of the session. A session that leaves out files would show them as
 // created.
-func (c Config) sharesStates() bool { return c.States != nil && len(c.Checkpoints.Ignore) == 0 }
+func (c Config) sharesStates() bool { return c.Session.States != nil && len(c.Checkpoints.Ignore) == 0 }
 
 // ignoring returns a function that reports whether a path matches one of the patterns.
 func ignoring(patterns []string) func(string) bool {
@@ -64,7 +64,7 @@ func (b *baseline) take(ctx context.Context, p primitives.EnvironmentPrimitive, 
 	st, err := states.Take(ctx, files{p}, states.Blobs, states.Options)
 	if err != nil && cfg.sharesStates() && ctx.Err() == nil && !errors.Is(err, errors.ErrUnsupported) {
 		// It is too large for a session's store. The session says so with its first checkpoint.
-		cfg.States = nil
+		cfg.Session.States = nil
 		states = b.begin(cfg)
 		st, err = states.Take(ctx, files{p}, states.Blobs, states.Options)
 	}

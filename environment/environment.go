@@ -122,7 +122,7 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 		Session: cfg.SessionID, Sandbox: p.ID(), Hide: func(text string) string { return secrets.Load().Text(text) },
 		Failed: func(err error) { log.Warn(err.Error()) },
 	}
-	meter := cfg.newMeter(cfg.Used.Add(from.used))
+	meter := cfg.newMeter(cfg.Session.Used.Add(from.used))
 	tools, err := cfg.tools(ctx, p, meter)
 	if err != nil {
 		return nil, err
@@ -135,7 +135,7 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 	if err != nil {
 		return nil, err
 	}
-	cfg.From, cfg.Trust = "", false // this sandbox writes all that follows
+	cfg.Session.From, cfg.Trust = "", false // this sandbox writes all that follows
 	agent, profile := cfg.withAgents(opened.At)
 	e := &Environment{
 		prim: p, cfg: cfg, origin: from, profile: profile, gate: opened, meter: meter, hosts: cfg.Sandbox.AllowHosts,

@@ -66,7 +66,7 @@ func (c Config) checkCounted() error {
 		return fmt.Errorf("%w: permissions: the agent %s asks nothing, so its calls are held at the gateway, which it does not use without credentials; give credentials, as {anthropic: {env: ANTHROPIC_API_KEY}}", ErrConfig, c.Agent.Name)
 	case c.Record != "" && !uses:
 		return fmt.Errorf("%w: record: calls are recorded at the gateway, which an agent without credentials does not use; give credentials, as {anthropic: {env: ANTHROPIC_API_KEY}}", ErrConfig)
-	case (c.Budget.Metered() || c.CountTo.Metered()) && c.Replay == "" && !uses:
+	case (c.Budget.Metered() || c.Session.CountTo.Metered()) && c.Replay == "" && !uses:
 		return fmt.Errorf("%w: budget: all but time is counted at the gateway, which an agent without credentials does not use; give credentials, as {anthropic: {env: ANTHROPIC_API_KEY}}", ErrConfig)
 	}
 	return nil
@@ -115,8 +115,8 @@ func (c Config) gateConfig(from origin, meter *gateway.Meter) gate.Config {
 
 // newMeter returns the meter of an environment whose session has used something before.
 func (c Config) newMeter(used Used) *gateway.Meter {
-	if c.CountTo != nil {
-		return c.CountTo.NewChild(c.Budget, used)
+	if c.Session.CountTo != nil {
+		return c.Session.CountTo.NewChild(c.Budget, used)
 	}
 	return gateway.NewMeter(c.Budget, used)
 }
@@ -167,5 +167,5 @@ func (e *Environment) GatewayEnv() []string {
 	return primitives.Spec{Env: vars}.Environ()
 }
 
-// NewMeter returns the meter of a session that is no environment's, for Config.CountTo.
+// NewMeter returns the meter of a session that is no environment's, for SessionState.CountTo.
 func NewMeter(b Budget) *Meter { return gateway.NewMeter(b, Used{}) }

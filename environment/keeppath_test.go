@@ -12,11 +12,11 @@ func TestAPoolGivesASessionThePathOfItsWorkspace(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := pool(t, Config{Sandbox: box, Pool: PoolConfig{Size: 1}, Agent: Agent{Name: "script"}})
-	next := createFrom(t, p, Config{KeepPath: at})
+	next := createFrom(t, p, Config{Session: SessionState{KeepPath: at}})
 	if got := next.Primitive().Paths().Workspace; got != at {
 		t.Errorf("the session goes on in %s, was in %s", got, at)
 	}
-	beside := createFrom(t, p, Config{KeepPath: at})
+	beside := createFrom(t, p, Config{Session: SessionState{KeepPath: at}})
 	if got := beside.Primitive().Paths().Workspace; got == at {
 		t.Errorf("two sandboxes work in %s", got)
 	}

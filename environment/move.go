@@ -18,7 +18,7 @@ import (
 // sandbox ends, and its files outside the workspace do not move. A sandbox without an agent
 // moves with its workspace alone.
 //
-// The workspace has the same path in the new sandbox if that can have it (see Config.KeepPath), as a
+// The workspace has the same path in the new sandbox if that can have it (see SessionState.KeepPath), as a
 // container can. Otherwise absolute links into the workspace lead to its new path, and other absolute
 // paths in files, as in a Python venv, still name the old one.
 //
@@ -105,7 +105,7 @@ func (e *Environment) createWithWorkspace(ctx context.Context, to Config) (moved
 		return nil, fmt.Errorf("read the workspace: %w", err)
 	}
 	at := e.prim.Paths().Workspace
-	to.KeepPath, to.Workspace = at, []Source{{Tar: &Tar{Reader: packed, Root: at, Whole: true}}}
+	to.Session.KeepPath, to.Workspace = at, []Source{{Tar: &Tar{Reader: packed, Root: at, Whole: true}}}
 	moved, err = Create(ctx, to)
 	if err = errors.Join(err, packed.Close()); err != nil {
 		if moved != nil {
@@ -182,8 +182,8 @@ func (e *Environment) fillConfig(to Config) (Config, error) {
 	if to.PermissionLimits.IsZero() {
 		to.PermissionLimits = e.cfg.PermissionLimits
 	}
-	if to.Within == nil {
-		to.Within = e.cfg.Within
+	if to.Session.Within == nil {
+		to.Session.Within = e.cfg.Session.Within
 	}
 	if to.OnPermission == nil {
 		to.OnPermission, to.PermissionTimeout = e.cfg.OnPermission, e.cfg.PermissionTimeout
@@ -194,12 +194,12 @@ func (e *Environment) fillConfig(to Config) (Config, error) {
 	if to.AgentTools == nil {
 		to.AgentTools = e.cfg.AgentTools
 	}
-	if to.CountTo == nil {
-		to.CountTo = e.cfg.CountTo
+	if to.Session.CountTo == nil {
+		to.Session.CountTo = e.cfg.Session.CountTo
 	}
-	to.Sources, to.User = e.cfg.sources(e.origin), cmp.Or(to.User, e.cfg.User)
-	to.Used = e.Used()
-	to.From = cmp.Or(e.prim.Capabilities().Isolation, primitives.IsolationFull) // unknown counts as the strongest
+	to.Session.Sources, to.Session.User = e.cfg.sources(e.origin), cmp.Or(to.Session.User, e.cfg.Session.User)
+	to.Session.Used = e.Used()
+	to.Session.From = cmp.Or(e.prim.Capabilities().Isolation, primitives.IsolationFull) // unknown counts as the strongest
 	return to, nil
 }
 

@@ -24,7 +24,7 @@ func (c Config) profileRules() permission.Rules {
 
 // hasPermissions reports whether rules decide.
 func (c Config) hasPermissions() bool {
-	return !c.Permissions.IsZero() || !c.Profile.Permissions.IsZero() || !c.PermissionLimits.IsZero() || len(c.Within) > 0
+	return !c.Permissions.IsZero() || !c.Profile.Permissions.IsZero() || !c.PermissionLimits.IsZero() || len(c.Session.Within) > 0
 }
 
 // checkPermissions returns an error for rules that do not parse, and for settings with which the agent
@@ -52,8 +52,8 @@ func (c Config) checkPermissions() error {
 // sources returns what the session's workspace began with.
 func (c Config) sources(from origin) []Source {
 	switch {
-	case c.Sources != nil:
-		return c.Sources
+	case c.Session.Sources != nil:
+		return c.Session.Sources
 	case c.Workspace != nil:
 		return c.Workspace
 	}
@@ -87,7 +87,7 @@ func (c Config) answersOf(from origin, p primitives.EnvironmentPrimitive) answer
 		}
 	}
 	return answers.Place{
-		User: c.User, Project: strings.Join(project, " + "), Agent: c.Agent.Name, Isolation: string(p.Capabilities().Isolation),
+		User: c.Session.User, Project: strings.Join(project, " + "), Agent: c.Agent.Name, Isolation: string(p.Capabilities().Isolation),
 	}
 }
 
@@ -123,7 +123,7 @@ func (c Config) allRules() []namedRules {
 			all = append(all, namedRules{r, where})
 		}
 	}
-	for _, r := range c.Within {
+	for _, r := range c.Session.Within {
 		add("permissions of the agent that starts it", r)
 	}
 	add("permissions", c.Permissions)

@@ -72,8 +72,7 @@ const (
 // Sandbox and Runner of cfg for its Agent; if that has no name, [Pool.Create] chooses the agent.
 // All other fields of cfg are the defaults of [Pool.Create]: Credentials and Budget, for example,
 // apply to each environment by itself. Fields that belong to one environment are [ErrConfig]:
-// Name, Workspace, States, SessionID, Used, From, KeepPath and Record. So is Keep: the sandboxes in a pool
-// end with its program. The caller must Close the pool. NewPool uses only the values of ctx.
+// Name, Workspace, SessionID, Session and Record. So is Keep: the sandboxes in a pool end with its program. The caller must Close the pool. NewPool uses only the values of ctx.
 func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err
@@ -86,8 +85,8 @@ func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 		return nil, fmt.Errorf("%w: pool: it is empty; say how many sandboxes to keep ready, or how many may be open at once", ErrConfig)
 	case cfg.Name != "":
 		return nil, fmt.Errorf("%w: name: the sandboxes of a pool have none; leave it out", ErrConfig)
-	case cfg.Workspace != nil, cfg.SessionID != "", cfg.Used != Used{}, cfg.From != "", cfg.KeepPath != "", cfg.Record != "", cfg.States != nil:
-		return nil, fmt.Errorf("%w: workspace, session_id, record: each environment of a pool has its own; give them to Pool.Create", ErrConfig)
+	case cfg.Workspace != nil, cfg.SessionID != "", cfg.Record != "", !reflect.ValueOf(cfg.Session).IsZero():
+		return nil, fmt.Errorf("%w: workspace, session_id, record, Session: each environment of a pool has its own; give them to Pool.Create", ErrConfig)
 	case cfg.Sandbox.Keep:
 		return nil, fmt.Errorf("%w: sandbox.keep: what waits in a pool ends with its program; leave it out", ErrConfig)
 	case cfg.Sandbox.Name != "":
@@ -177,7 +176,7 @@ func (p *Pool) Create(ctx context.Context, cfg Config) (*Environment, error) {
 		return nil, err
 	}
 	w, refill, err := p.take(ctx)
-	if err == nil && cfg.keepsPath() && w.Paths().Workspace != cfg.KeepPath {
+	if err == nil && cfg.keepsPath() && w.Paths().Workspace != cfg.Session.KeepPath {
 		p.discard(ctx, w)
 		if w, err = cfg.createSandbox(ctx); err != nil {
 			refill()

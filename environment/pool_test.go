@@ -16,7 +16,6 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"github.com/agentenv-dev/agentenv/internal/workspace"
 	"github.com/agentenv-dev/agentenv/permission"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local"
@@ -253,18 +252,16 @@ func TestAPoolPassesOnOrRefusesEachField(t *testing.T) {
 		Credentials: map[string]Credential{"anthropic": {Env: "POOL_TEST_KEY"}}, Budget: Budget{Query: Limits{USD: 1}},
 		Models: ModelPolicy{Allow: []string{"m"}}, Profile: Profile{SystemPrompt: "be brief"}, IgnoreChanges: []string{"*.o"}, Checkpoints: Checkpoints{MaxSize: 1},
 		Permissions:      permission.Rules{Allow: []string{"Bash(git *)"}},
-		PermissionLimits: permission.Rules{Deny: []string{"Bash(rm *)"}}, User: "ada", Sources: []Source{{Folder: &Folder{Path: t.TempDir()}}},
-		Coordinator: Coordinator{URL: "http://127.0.0.1:1", Profile: "p"},
-		Delegation:  Delegation{Max: 1}, CountTo: NewMeter(Budget{}),
-		AgentTools: func(context.Context, Delegator) (AgentTools, error) { return nil, nil },
-		Within:     []permission.Rules{{Ask: []string{"Fetch"}}},
-		Trust:      true, OnPermission: AllowAll, PermissionTimeout: time.Minute, Raw: true,
+		PermissionLimits: permission.Rules{Deny: []string{"Bash(rm *)"}},
+		Coordinator:      Coordinator{URL: "http://127.0.0.1:1", Profile: "p"},
+		Delegation:       Delegation{Max: 1},
+		AgentTools:       func(context.Context, Delegator) (AgentTools, error) { return nil, nil },
+		Trust:            true, OnPermission: AllowAll, PermissionTimeout: time.Minute, Raw: true,
 		Runner: "/bin/true", Scripts: Scripts{ReadTranscript: []string{"true"}}, Progress: func(string) {}, Logger: hclog.NewNullLogger(),
 	}
 	other := map[string]Config{
-		"Name": {Name: "n"}, "Workspace": {Workspace: []Source{{Folder: &Folder{Path: t.TempDir()}}}}, "Used": {Used: Used{Requests: 1}}, "From": {From: primitives.IsolationFull},
-		"States":    {States: new(workspace.Tracker)},
-		"SessionID": {SessionID: "s"}, "KeepPath": {KeepPath: "/workspace"}, "Record": {Record: filepath.Join(t.TempDir(), "r")},
+		"Name": {Name: "n"}, "Workspace": {Workspace: []Source{{Folder: &Folder{Path: t.TempDir()}}}}, "Session": {Session: SessionState{User: "ada"}},
+		"SessionID": {SessionID: "s"}, "Record": {Record: filepath.Join(t.TempDir(), "r")},
 	}
 	p := pool(t, own)
 	got, err := p.adjust(t.Context(), Config{})

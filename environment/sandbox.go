@@ -206,7 +206,7 @@ func (c Config) createSandbox(ctx context.Context) (primitives.EnvironmentPrimit
 	}
 	made, err := p.Create(ctx, spec)
 	if c.keepsPath() && err != nil && ctx.Err() == nil {
-		c.SafeLogger().Warn("the workspace cannot have its path in the new sandbox", "path", c.KeepPath, eventlog.Error, err)
+		c.SafeLogger().Warn("the workspace cannot have its path in the new sandbox", "path", c.Session.KeepPath, eventlog.Error, err)
 		spec.WorkspacePath = ""
 		made, err = p.Create(ctx, spec)
 	}
@@ -246,7 +246,7 @@ func (c Config) checkSandbox() error {
 
 // keepsPath reports whether the new sandbox should have its workspace at KeepPath.
 func (c Config) keepsPath() bool {
-	return c.KeepPath != "" && c.Sandbox.Workspace == "" && c.Sandbox.WorkspacePath == ""
+	return c.Session.KeepPath != "" && c.Sandbox.Workspace == "" && c.Sandbox.WorkspacePath == ""
 }
 
 // spec returns the provider and the Spec of the sandbox, including what the agent needs.
@@ -258,7 +258,7 @@ func (c Config) spec(ctx context.Context) (primitives.Provider, primitives.Spec,
 	}
 	spec.Session = cmp.Or(spec.Session, c.SessionID)
 	if c.keepsPath() {
-		spec.WorkspacePath = c.KeepPath
+		spec.WorkspacePath = c.Session.KeepPath
 	}
 	_, images := p.(primitives.ImageStore)
 	if images {

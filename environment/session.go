@@ -11,9 +11,39 @@ import (
 	"time"
 
 	"github.com/agentenv-dev/agentenv/environment/internal/script"
+	"github.com/agentenv-dev/agentenv/internal/workspace"
+	"github.com/agentenv-dev/agentenv/permission"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
+
+// SessionState is what an environment knows of its session, in [Config.Session].
+type SessionState struct {
+	// User is the user of the session, if the program has several: an answer of the scope always holds for that user only.
+	User string
+	// Sources are those of the session's first sandbox, if Config.Workspace has others, such as its files as they are now. An
+	// answer of the scope always holds for their folders and repositories.
+	Sources []Source
+	// Used is what the session has used before, in other sandboxes. It counts towards Config.Budget.Session.
+	Used Used
+	// From is the isolation of the sandbox that wrote Config.Workspace or the agent's memory. A new sandbox that is less
+	// isolated is [ErrTrust]. Empty means that no sandbox wrote them.
+	From primitives.Isolation
+	// KeepPath is the path that the workspace had in the session's earlier sandbox. Programs such as Python's venv and CMake
+	// have stored it in the workspace. Unless Sandbox.Workspace or Sandbox.WorkspacePath is set, the new sandbox has its
+	// workspace there if it can; if it cannot, for example because another sandbox of this machine has the path, [Create]
+	// logs why.
+	KeepPath string
+	// States is where package session stores the states of the workspace. Nil means a temporary file of this machine, for as
+	// long as the environment is open.
+	States *workspace.Tracker
+	// CountTo is the meter of the agent that has started this one: what this one uses counts to it, too, and its limits hold
+	// for both. Nil means none.
+	CountTo *Meter
+	// Within are the rules of the agent that has started this one, of its Rules. Permissions and those of the profile narrow
+	// them.
+	Within []permission.Rules
+}
 
 // Setup is what a session starts with, beside the workspace. The zero value is a new
 // conversation.

@@ -86,7 +86,7 @@ func (s *Server) configure(ctx context.Context, in sessionapi.NewSession, server
 		CheckpointInterval: in.CheckpointInterval.Span(), KeepPeriodic: in.KeepPeriodic,
 		WatchWorkspace: (*environment.FilesOptions)(in.WatchWorkspace),
 	}
-	cfg.Environment.User = callerOf(ctx).Name
+	cfg.Environment.Session.User = callerOf(ctx).Name
 	cfg.Environment.PermissionTimeout = in.PermissionTimeout.Span()
 	cfg.Environment.Profile.MCPServers = slices.Concat(cfg.Environment.Profile.MCPServers, servers)
 	if err := s.admitSession(ctx, callerOf(ctx), in, &cfg); err != nil {

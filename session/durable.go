@@ -166,7 +166,7 @@ func (s *AgentSession) reattach(ctx context.Context) (sandbox, error) {
 	default:
 		return nil, nil
 	}
-	cfg.Used = environment.Used{} // this machine has recorded the usage of the sandbox
+	cfg.Session.Used = environment.Used{} // this machine has recorded the usage of the sandbox
 	env, err := environment.Attach(ctx, cfg, s.state.Environment.ID)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && !errors.Is(err, environment.ErrConfig), errors.Is(err, primitives.ErrTerminated):

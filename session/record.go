@@ -36,9 +36,9 @@ type storedConfig struct {
 	Environment environment.Config `json:"environment"`
 	// Variables are the names of Agent.Env.
 	Variables []string `json:"variables,omitempty"`
-	// Within is Environment.Within.
+	// Within is Environment.Session.Within.
 	Within []permission.Rules `json:"within,omitempty"`
-	// User is Environment.User.
+	// User is Environment.Session.User.
 	User              string                    `json:"user,omitempty"`
 	PermissionTimeout time.Duration             `json:"permission_timeout,omitempty"`
 	RejectBusy        bool                      `json:"reject_busy,omitempty"`
@@ -76,7 +76,7 @@ func (c Config) stored() (json.RawMessage, error) {
 		}
 	}
 	data, err := json.Marshal(storedConfig{
-		Environment: env, Variables: variables, Within: env.Within, User: env.User, PermissionTimeout: env.PermissionTimeout,
+		Environment: env, Variables: variables, Within: env.Session.Within, User: env.Session.User, PermissionTimeout: env.PermissionTimeout,
 		RejectBusy: c.RejectBusy, MaxQueue: c.MaxQueue, HealthInterval: c.HealthInterval, IdleTimeout: c.IdleTimeout,
 		NoFiles: c.NoFiles, WatchWorkspace: c.WatchWorkspace,
 		MaxQuerySize: c.MaxQuerySize, MaxSessionSize: c.MaxSessionSize,
@@ -97,7 +97,7 @@ func (c Config) recalled(data json.RawMessage) (Config, error) {
 	}
 	given := c.Environment
 	env := from.Environment
-	env.Agent.Env, env.User, env.Within = given.Agent.Env, from.User, from.Within
+	env.Agent.Env, env.Session.User, env.Session.Within = given.Agent.Env, from.User, from.Within
 	if primitives.NewProvider(env.Sandbox.Type) == nil { // the record has the settings of the others
 		env.Sandbox.Provider = given.Sandbox.Provider
 	}
@@ -106,7 +106,7 @@ func (c Config) recalled(data json.RawMessage) (Config, error) {
 		env.PermissionTimeout = given.PermissionTimeout
 	}
 	env.Progress, env.Logger, env.Trust, env.PermissionLimits = given.Progress, given.Logger, given.Trust, given.PermissionLimits
-	env.AgentTools, env.CountTo, env.From = given.AgentTools, given.CountTo, given.From
+	env.AgentTools, env.Session.CountTo, env.Session.From = given.AgentTools, given.Session.CountTo, given.Session.From
 	if given.Runner != "" {
 		env.Runner = given.Runner
 	}

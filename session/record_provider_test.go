@@ -32,11 +32,11 @@ func TestARecordHasTheSettingsOfItsTypeAlone(t *testing.T) {
 
 // The user stays that of the session, also if another one opens it.
 func TestTheUserIsInTheRecord(t *testing.T) {
-	data, err := Config{Environment: environment.Config{User: "alice"}}.stored()
+	data, err := Config{Environment: environment.Config{Session: environment.SessionState{User: "alice"}}}.stored()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if again, err := (Config{Environment: environment.Config{User: "bob"}}).recalled(data); err != nil || again.Environment.User != "alice" {
-		t.Errorf("it is %q, %v", again.Environment.User, err)
+	if again, err := (Config{Environment: environment.Config{Session: environment.SessionState{User: "bob"}}}).recalled(data); err != nil || again.Environment.Session.User != "alice" {
+		t.Errorf("it is %q, %v", again.Environment.Session.User, err)
 	}
 }

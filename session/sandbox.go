@@ -90,7 +90,7 @@ func environmentCreator(create func(context.Context, environment.Config) (*envir
 		if err != nil {
 			return nil, err
 		}
-		return environmentSandbox{env, cfg.States}, nil
+		return environmentSandbox{env, cfg.Session.States}, nil
 	}
 }
 
@@ -256,8 +256,8 @@ func (s *AgentSession) makeSandbox(ctx context.Context) (sandbox, []runnerscript
 	if err != nil {
 		return nil, nil, err
 	}
-	cfg.Used.Usage = cfg.Used.Usage.Add(delegated)
-	if cfg.States, err = s.newStates(ctx, from.checkpoint, from.workspace != nil); err != nil {
+	cfg.Session.Used.Usage = cfg.Session.Used.Usage.Add(delegated)
+	if cfg.Session.States, err = s.newStates(ctx, from.checkpoint, from.workspace != nil); err != nil {
 		return nil, nil, err
 	}
 	sb, err := s.create(ctx, cfg)
@@ -277,8 +277,8 @@ func (s *AgentSession) environmentConfig(from *beginning) environment.Config {
 	cfg.SessionID = s.id
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	cfg.From, cfg.KeepPath = cmp.Or(s.state.Environment.Isolation, cfg.From), s.state.Environment.Workspace
-	cfg.Used.Usage, cfg.Sources = s.state.Usage, s.cfg.Environment.Workspace
+	cfg.Session.From, cfg.Session.KeepPath = cmp.Or(s.state.Environment.Isolation, cfg.Session.From), s.state.Environment.Workspace
+	cfg.Session.Used.Usage, cfg.Session.Sources = s.state.Usage, s.cfg.Environment.Workspace
 	switch {
 	case from.workspace != nil:
 		cfg.Workspace = []environment.Source{{Tar: &environment.Tar{Reader: from.workspace, Root: from.checkpoint.Path, Whole: true}}}

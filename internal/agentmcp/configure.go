@@ -47,8 +47,8 @@ func (f *family) configure(name string) (environment.Config, error) {
 // bind sets what no store holds.
 func (f *family) bind(cfg *environment.Config, name string) {
 	parent := f.of.Config
-	cfg.AgentTools, cfg.CountTo, cfg.From, cfg.Trust = parent.AgentTools, f.of.Meter, f.of.Isolation, false
-	cfg.User, cfg.Within = parent.User, parent.Rules()
+	cfg.AgentTools, cfg.Session.CountTo, cfg.Session.From, cfg.Trust = parent.AgentTools, f.of.Meter, f.of.Isolation, false
+	cfg.Session.User, cfg.Session.Within = parent.Session.User, parent.Rules()
 	cfg.Logger, cfg.PermissionTimeout, cfg.OnPermission = parent.Logger, parent.PermissionTimeout, parent.OnPermission
 	if answer := f.owner.cfg.OnPermission; answer != nil {
 		cfg.OnPermission = func(ctx context.Context, req environment.PermissionRequest) environment.PermissionDecision {

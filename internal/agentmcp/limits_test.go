@@ -99,7 +99,7 @@ func TestPermissionsHoldForAll(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, map[string]string{"asks": asks + "\npermissions: {mode: auto, allow: ['Bash(touch *)']}"}, func(cfg *environment.Config) {
-				cfg.Credentials, cfg.OnPermission, cfg.User = credentials, environment.RejectAll, "ann"
+				cfg.Credentials, cfg.OnPermission, cfg.Session.User = credentials, environment.RejectAll, "ann"
 				limit(cfg)
 			})
 			got := call[report](t, r.client(r.parent()), "start_agent_session", args{"agent_blueprint_name": "asks", "prompt": "hi"})
@@ -110,8 +110,8 @@ func TestPermissionsHoldForAll(t *testing.T) {
 				t.Fatal(err)
 			}
 			again, err := r.host.OpenAs(t.Context(), got.SessionID, func(cfg *session.Config) {
-				if cfg.Environment.User != "ann" {
-					t.Errorf("its user is %q", cfg.Environment.User)
+				if cfg.Environment.Session.User != "ann" {
+					t.Errorf("its user is %q", cfg.Environment.Session.User)
 				}
 			})
 			if err != nil {
