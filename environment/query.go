@@ -180,9 +180,14 @@ type PermissionRequest = runnerscripts.PermissionRequest
 // PermissionDecision is the answer; use Allow and Reject of the request to make one.
 type PermissionDecision = runnerscripts.PermissionDecision
 
-// AllowAll allows each request once, including those of Budget.Ask. It is for
+// AllowAll allows each request once, including those of Budget.Ask, but none that may be what a rule denies. It is for
 // Config.OnPermission, in a sandbox that confines the agent.
-func AllowAll(_ context.Context, req PermissionRequest) PermissionDecision { return req.Allow() }
+func AllowAll(_ context.Context, req PermissionRequest) PermissionDecision {
+	if req.MayDeny != "" {
+		return req.Reject("It may be what the rule " + req.MayDeny + " denies, and nobody looks at it.")
+	}
+	return req.Allow()
+}
 
 // RejectAll rejects each request. It is for Config.OnPermission.
 func RejectAll(_ context.Context, req PermissionRequest) PermissionDecision {

@@ -154,8 +154,8 @@ func (p *Policy) Subject(call Call) string {
 	tool := p.Tool(call)
 	var all []string
 	for _, a := range p.actions(call) {
-		if a.path != "" || a.host != "" {
-			all = append(all, a.path+a.host)
+		if name := a.path + a.host; name != "" && !slices.Contains(all, name) { // an agent may name a file in several ways
+			all = append(all, name)
 		}
 	}
 	var command string

@@ -1,6 +1,7 @@
 package permission
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -134,6 +135,9 @@ type Decision struct {
 	Rule string
 	// Reason says in a sentence what was decided by.
 	Reason string
+	// MayDeny is a deny rule that the call may be about, if the Effect is Ask for that reason: only somebody who looks at the
+	// call can allow it.
+	MayDeny string
 	// Question means that the agent asks its user for words, which no earlier answer can give.
 	Question bool
 }
@@ -153,19 +157,25 @@ func (p *Policy) Decide(call Call) Decision {
 		}
 		actions = append(actions, action{tool: own, innocent: true})
 	}
+	mayDeny := ""
 	for i, a := range actions {
 		d := p.judge(a)
+		mayDeny = cmp.Or(mayDeny, d.MayDeny)
 		if i == 0 || d.Effect.over(decided.Effect) || d.Effect == decided.Effect && decided.Rule == "" && d.Rule != "" {
 			decided = d
 		}
 	}
 	if p.also != nil {
 		d := p.also.Decide(call)
+		mayDeny = cmp.Or(mayDeny, d.MayDeny)
 		// An answer to what asked before must not hold for a further rule.
 		if d.Effect.over(decided.Effect) || d.Effect == Ask && decided.Effect == Ask && d.Rule != "" {
 			d.Question = d.Question || decided.Question
-			return d
+			decided = d
 		}
+	}
+	if decided.MayDeny = ""; decided.Effect == Ask {
+		decided.MayDeny = mayDeny
 	}
 	return decided
 }
@@ -203,7 +213,7 @@ const (
 
 // judge decides about one action.
 func (p *Policy) judge(a action) Decision {
-	var doubt string
+	var doubt Decision
 	for _, list := range []struct {
 		rules  []Rule
 		effect Effect
@@ -211,17 +221,20 @@ func (p *Policy) judge(a action) Decision {
 		for _, r := range list.rules {
 			switch r.restricts(a, p.place) {
 			case yes:
-				return Decision{Effect: list.effect, Rule: r.text, Reason: fmt.Sprintf("the rule %s: %s", list.effect, r.text)}
+				return Decision{Effect: list.effect, Rule: r.text, MayDeny: doubt.MayDeny, Reason: fmt.Sprintf("the rule %s: %s", list.effect, r.text)}
 			case maybe:
-				if doubt == "" {
-					doubt = r.text
+				if doubt.Rule == "" {
+					doubt = Decision{Effect: Ask, Rule: r.text, Reason: "it may be what the rule is about: " + r.text}
+				}
+				if list.effect == Deny {
+					doubt.MayDeny = cmp.Or(doubt.MayDeny, r.text)
 				}
 			}
 		}
 	}
 	switch {
-	case doubt != "":
-		return Decision{Effect: Ask, Rule: doubt, Reason: "it may be what the rule is about: " + doubt}
+	case doubt.Rule != "":
+		return doubt
 	case a.question:
 		return Decision{Effect: Ask, Reason: "it is a question to the user", Question: true}
 	case p.mode == ModePlan && a.tool == Write:

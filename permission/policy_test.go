@@ -258,6 +258,11 @@ func TestARuleThatDoesNotParseSaysWhereAndWhy(t *testing.T) {
 		{"Fetch(https://example.com)", 7, "no host"},
 		{"Fetch(a.*.com)", 7, "no host"},
 		{"mcp__x__y(a)", 10, "takes no parentheses"},
+		{"bash", 1, `write "Bash"`},
+		{"BASH(git *)", 1, `write "Bash"`},
+		{"run_shell_command", 1, `write "Bash"`},
+		{"Grep", 1, `write "Read"`},
+		{"webfetch(example.com)", 1, `write "WebFetch"`},
 	} {
 		_, err := ParseRule(c.text)
 		var bad *RuleError

@@ -49,8 +49,9 @@ var (
 // aliases are other names of the portable tools in rules.
 var aliases = map[string]string{"Edit": Write, "WebFetch": Fetch}
 
-// ParseRule parses a rule such as "Bash(git *)". Errors are [*RuleError].
+// ParseRule parses a rule such as "Bash(git *)". Space around it does not count. Errors are [*RuleError].
 func ParseRule(text string) (Rule, error) {
+	text = strings.TrimSpace(text)
 	bad := func(at int, reason, advice string) (Rule, error) {
 		return Rule{}, &RuleError{Text: text, Column: at + 1, Reason: reason, Advice: advice}
 	}
@@ -60,6 +61,8 @@ func ParseRule(text string) (Rule, error) {
 		return bad(0, "it names no tool", `begin with one, as in "Bash(git *)"`)
 	case !toolName.MatchString(name):
 		return bad(0, fmt.Sprintf("%q is no name of a tool", name), `write a tool and what it may do, as in "Bash(git *)" or "mcp__github__*"`)
+	case ruleName(name) != name: // no call has it
+		return bad(0, fmt.Sprintf("rules have another name for %q", name), fmt.Sprintf("write %q, which is the same for all agents", ruleName(name)))
 	case !hasArg:
 		return Rule{text: text, tool: portableName(name)}, nil
 	case !strings.HasSuffix(arg, ")"):
@@ -106,6 +109,19 @@ func ParseRule(text string) (Rule, error) {
 		return bad(len(name), fmt.Sprintf("%s takes no parentheses", name), "only Bash, Write, Edit, Read, Fetch and WebFetch do; write the name alone")
 	}
 	return r, nil
+}
+
+// ruleName returns the name that rules have for a tool, which may be an agent's own or have another case.
+func ruleName(name string) string {
+	for _, known := range []string{Bash, Write, "Edit", Read, Fetch, "WebFetch"} {
+		if strings.EqualFold(known, name) {
+			return known
+		}
+	}
+	if portable, ok := tools[name]; ok {
+		return portable
+	}
+	return name
 }
 
 func portableName(name string) string {

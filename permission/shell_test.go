@@ -254,8 +254,35 @@ func TestAutoAsksAboutWhatMayBeDenied(t *testing.T) {
 		"bash -c -- 'g\"\"it push'", "bash -c -x 'g\"\"it push'", "bash -c +x 'g\"\"it push'",
 		"curl EVIL.example", "curl evil.example.", "echo x > SECRET/a", "tee Secret/a",
 	} {
-		if d := p.Decide(bash(t, script)); d.Effect != Ask {
-			t.Errorf("%q: %s (%s)", script, d.Effect, d.Reason)
+		if d := p.Decide(bash(t, script)); d.Effect != Ask || d.MayDeny == "" || d.MayDeny != d.Rule {
+			t.Errorf("%q: %s (%s), by %q", script, d.Effect, d.Reason, d.MayDeny)
+		}
+	}
+}
+
+// A program that allows whatever is asked must know it, whichever rule asks first.
+func TestADecisionNamesTheDenyRuleInDoubt(t *testing.T) {
+	const doubtful, denied = "git -C . push", "Bash(git push *)"
+	deny := Rules{Deny: []string{denied}}
+	for name, c := range map[string]struct {
+		own, limits  Rules
+		script, want string
+	}{
+		"an ask rule too":          {Rules{Ask: []string{"Bash"}, Deny: deny.Deny}, Rules{}, doubtful, denied},
+		"an ask rule in doubt too": {Rules{Ask: []string{"Bash(git pull *)"}, Deny: deny.Deny}, Rules{}, doubtful, denied},
+		"of limits":                {Rules{Ask: []string{"Bash"}}, deny, doubtful, denied},
+		"within limits":            {deny, Rules{Ask: []string{"Bash"}}, doubtful, denied},
+		"of a later command":       {Rules{Deny: deny.Deny}, Rules{}, "make && " + doubtful, denied},
+		"an ask rule in doubt":     {Rules{Ask: []string{denied}}, Rules{}, doubtful, ""},
+		"no doubt":                 {deny, Rules{}, "make", ""},
+		"denied by another one":    {Rules{Deny: []string{denied, "Bash(make)"}}, Rules{}, "make && " + doubtful, ""},
+	} {
+		p, err := newPolicy(t, c.own).Narrow(c.limits)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := p.Decide(bash(t, c.script)); d.MayDeny != c.want {
+			t.Errorf("%s: %+v", name, d)
 		}
 	}
 }

@@ -170,6 +170,9 @@ type PermissionRequest struct {
 	ID       string             `json:"id"` // identifies the answer
 	ToolCall ToolCall           `json:"toolCall"`
 	Options  []PermissionOption `json:"options"`
+	// MayDeny is a rule of the host that denies the call if the call is what it is about, which cannot be judged. Somebody who
+	// looks at the call decides.
+	MayDeny string `json:"mayDeny,omitempty"`
 }
 
 // Allow returns the decision that allows the tool call once, or always if the request offers

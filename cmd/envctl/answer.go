@@ -121,6 +121,7 @@ func (f *answerFlags) run(ctx context.Context, id string, answer []string) (err 
 	if decision, err = answerTo(*asked.Request, answer); err != nil {
 		return &exitError{code: exitUsage, err: err}
 	}
+	decision.By = userName()
 	if decision.Scope != "" && !env.KeepsAnswers() {
 		return usagef("%q works in the program that runs the query, and with a server; answer %s, or %s", answer[0], answerAllow, answerReject)
 	}

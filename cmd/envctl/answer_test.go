@@ -85,6 +85,7 @@ func TestAnAnswerIsAnOptionOrWords(t *testing.T) {
 		{req, []string{"2"}, `"option_id":"mine","kind":"allow_always"`, ""},
 		{req, []string{"Use b"}, `"kind":"reject_once","message":"Use b"`, ""},
 		{req, []string{"7"}, "", `"7" is no answer`},
+		{req, []string{"allways"}, "", `did you mean always?`},
 		{req, []string{"Use", "b"}, "", "quote an answer"},
 		{runnerscripts.PermissionRequest{ID: "r", Options: req.Options[2:]}, []string{"allow"}, "", "does not offer allow_once"},
 		{runnerscripts.PermissionRequest{ID: "r", ToolCall: asks.Call, Options: req.Options}, []string{"2", "It is new"}, `"answers":{"Which?":"b","Why?":"It is new"}`, ""},

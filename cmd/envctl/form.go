@@ -85,5 +85,6 @@ func (a *answerer) fill(ctx context.Context, req runnerscripts.PermissionRequest
 	if err != nil {
 		return req.Reject("The answer could not be passed on.")
 	}
+	d.By = userName()
 	return d
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/user"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/closest"
 	"github.com/agentenv-dev/agentenv/internal/form"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -88,7 +90,7 @@ func (a *answerer) timeout() time.Duration {
 func (a *answerer) decide(ctx context.Context, req runnerscripts.PermissionRequest) runnerscripts.PermissionDecision {
 	switch a.policy {
 	case permissionAllow:
-		return req.Allow()
+		return environment.AllowAll(ctx, req)
 	case permissionDeny:
 		a.printer.denies()
 		return req.Reject("No user is present to allow this; the user can allow it with --permission allow.")
@@ -113,6 +115,7 @@ func (a *answerer) ask(ctx context.Context, req runnerscripts.PermissionRequest)
 	var decided runnerscripts.PermissionDecision
 	left, ok := a.put(ctx, req, permissionPrompt(req, workspace, a.always.Load()), func(line string) (err error) {
 		decided, err = choose(req.Options, line)
+		decided.By = userName()
 		if decided.Scope != "" && !a.always.Load() {
 			err = fmt.Errorf("%q needs permissions in the configuration, and a folder or repository as the workspace", line)
 		}
@@ -122,6 +125,15 @@ func (a *answerer) ask(ctx context.Context, req runnerscripts.PermissionRequest)
 		return left
 	}
 	return decided
+}
+
+// userName returns the name of this user, for the audit log: answers of nobody have none.
+func userName() string {
+	u, err := user.Current()
+	if err != nil {
+		return "user " + strconv.Itoa(os.Getuid())
+	}
+	return u.Username
 }
 
 // put shows a prompt until understand accepts an answer. If there is none, ok is false and left
@@ -268,8 +280,8 @@ const (
 	answerNever  = "never"
 )
 
-// choose parses an answer: the number of an option, y or n, always or never, nothing for a rejection, or a longer
-// text as the reason for a rejection. Only the kinds of the options decide what y and n mean.
+// choose parses an answer: the number of an option, y or allow, n or reject, always or never, nothing for a rejection, or
+// a longer text as the reason for a rejection. Only the kinds of the options decide what y and n mean.
 func choose(options []runnerscripts.PermissionOption, line string) (runnerscripts.PermissionDecision, error) {
 	switch strings.ToLower(line) {
 	case "":
@@ -277,9 +289,9 @@ func choose(options []runnerscripts.PermissionOption, line string) (runnerscript
 			return runnerscripts.PermissionDecision{OptionID: options[i].OptionID, Kind: options[i].Kind}, nil
 		}
 		return runnerscripts.PermissionDecision{Kind: runnerscripts.RejectOnce}, nil
-	case "y", "yes":
+	case "y", "yes", answerAllow:
 		return only(options, runnerscripts.AllowOnce, line)
-	case "n", "no":
+	case "n", "no", answerReject, permissionDeny:
 		return only(options, runnerscripts.RejectOnce, line)
 	case answerAlways, answerNever:
 		kind := runnerscripts.AllowOnce
@@ -301,6 +313,9 @@ func choose(options []runnerscripts.PermissionOption, line string) (runnerscript
 	}
 	if len(line) < 3 {
 		return runnerscripts.PermissionDecision{}, fmt.Errorf("%q is no answer to this", line)
+	}
+	if name := closest.Name(line, []string{answerAllow, answerReject, answerAlways, answerNever}); name != "" {
+		return runnerscripts.PermissionDecision{}, fmt.Errorf("%q is no answer to this: did you mean %s?", line, name)
 	}
 	return runnerscripts.PermissionRequest{Options: options}.Reject(line), nil
 }

@@ -63,8 +63,8 @@ func (p *jsonPrinter) finish() error { return nil }
 // textPrinter prints text for a user: the agent's messages to standard output, everything
 // about the run to standard error.
 type textPrinter struct {
-	requests boundedmap.Map[string] // titles of pending permission requests
-	denying  bool                   // requests are denied without asking a user
+	requests boundedmap.Map[pending] // permission requests
+	denying  bool                    // requests are denied without asking a user
 	mu       sync.Mutex
 	asked    *prompt               // the open question; nil if there is none
 	held     []runnerscripts.Event // events since the question was shown

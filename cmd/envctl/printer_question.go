@@ -110,6 +110,9 @@ func permissionPrompt(req runnerscripts.PermissionRequest, workspace string, alw
 		most: most, title: "Allow?", line: words + "Enter = " + onEnter(req.Options) + ", or what the agent should do instead: ",
 		rows: func(q *questionText) {
 			q.call(req.ToolCall, workspace)
+			if req.MayDeny != "" {
+				q.hide("it may be what the rule %s denies", visible.Line(req.MayDeny))
+			}
 			q.options(req.Options)
 		},
 	}

@@ -242,6 +242,10 @@ func TestAPersonsAnswerIsUnderstood(t *testing.T) {
 		want    runnerscripts.PermissionDecision // zero if the line is invalid
 	}{
 		{list(once, no), "y", runnerscripts.PermissionDecision{OptionID: "once", Kind: once.Kind}},
+		{list(once, no), "allow", runnerscripts.PermissionDecision{OptionID: "once", Kind: once.Kind}},
+		{list(once, no), "deny", runnerscripts.PermissionDecision{OptionID: "no", Kind: no.Kind}},
+		{list(once, no), "Reject", runnerscripts.PermissionDecision{OptionID: "no", Kind: no.Kind}},
+		{options: list(once, no), line: "alow"},
 		{list(once, no), "NO", runnerscripts.PermissionDecision{OptionID: "no", Kind: no.Kind}},
 		{list(once, no), "2", runnerscripts.PermissionDecision{OptionID: "no", Kind: no.Kind}},
 		{list(once, no), "use tabs", runnerscripts.PermissionDecision{OptionID: "no", Kind: no.Kind, Message: "use tabs"}},

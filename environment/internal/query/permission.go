@@ -159,7 +159,7 @@ func (r *run) admit(ctx context.Context, ev runnerscripts.Event, take taker, her
 	policy := r.q.Permissions
 	waiting, cancel := policy.Waiting(ctx)
 	open := &openRequest{request: head, size: sizeOf(ev.Payload), cancel: cancel, take: take, here: here}
-	verdict := r.q.judge(ev, open)
+	verdict := r.q.judge(&ev, open)
 	added, err := r.addRequest(open)
 	if errors.Is(err, errTooMany) {
 		r.settle(false, r.known(ev))

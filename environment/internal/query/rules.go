@@ -1,6 +1,7 @@
 package query
 
 import (
+	"encoding/json"
 	"fmt"
 	"io/fs"
 
@@ -29,10 +30,10 @@ func (v *verdict) answer(req runnerscripts.PermissionRequest) runnerscripts.Perm
 	return req.Reject(v.message)
 }
 
-// judge decides about a request by the rules. It returns nil if the request must be asked, and sets
-// the call and the key of open.
-func (q *Queries) judge(ev runnerscripts.Event, open *openRequest) *verdict {
-	req, err := runnerscripts.Payload[runnerscripts.PermissionRequest](ev)
+// judge decides about a request by the rules. It returns nil if the request must be asked. It sets the call and the key of
+// open, and MayDeny of the request.
+func (q *Queries) judge(ev *runnerscripts.Event, open *openRequest) *verdict {
+	req, err := runnerscripts.Payload[runnerscripts.PermissionRequest](*ev)
 	if err != nil {
 		return nil // asking reports it
 	}
@@ -44,6 +45,9 @@ func (q *Queries) judge(ev runnerscripts.Event, open *openRequest) *verdict {
 	}
 	d := q.Rules.Decide(call)
 	open.key = q.Rules.Key(call)
+	if d.MayDeny != "" {
+		ev.Payload = withMayDeny(ev.Payload, d.MayDeny)
+	}
 	v := &verdict{effect: d.Effect, message: "Denied: " + d.Reason + "."}
 	v.Scope = runnerscripts.ScopeOnce
 	switch {
@@ -59,6 +63,21 @@ func (q *Queries) judge(ev runnerscripts.Event, open *openRequest) *verdict {
 		return q.earlier(open.key)
 	}
 	return v
+}
+
+// withMayDeny sets PermissionRequest.MayDeny in a request, and keeps the fields that this program does not know.
+func withMayDeny(request json.RawMessage, rule string) json.RawMessage {
+	var fields map[string]json.RawMessage
+	quoted, err := json.Marshal(rule)
+	if err != nil || json.Unmarshal(request, &fields) != nil {
+		return request // cannot happen: it was decoded before
+	}
+	fields["mayDeny"] = quoted
+	data, err := json.Marshal(fields)
+	if err != nil {
+		return request // cannot happen: it was JSON
+	}
+	return data
 }
 
 // earlier returns the verdict of an earlier answer; nil if there is none.

@@ -2,6 +2,7 @@ package query
 
 import (
 	"strconv"
+	"strings"
 	"testing"
 
 	rules "github.com/agentenv-dev/agentenv/permission"
@@ -21,9 +22,26 @@ func TestAMalformedRequestIsNotJudged(t *testing.T) {
 		`{"id":1}`:                false,
 		`{`:                       false,
 	} {
-		v := q.judge(runnerscripts.Event{Type: runnerscripts.TypePermissionRequest, Payload: []byte(payload)}, &openRequest{})
+		v := q.judge(&runnerscripts.Event{Type: runnerscripts.TypePermissionRequest, Payload: []byte(payload)}, &openRequest{})
 		if judged := v != nil && v.effect == rules.Allow; judged != want {
 			t.Errorf("%s: judged as %+v", payload, v)
+		}
+	}
+}
+
+// A request says which rule may deny the call, and loses nothing else.
+func TestARequestNamesTheRuleThatMayDenyIt(t *testing.T) {
+	policy, err := rules.New(rules.Rules{Deny: []string{"Bash(git push *)"}}, rules.Place{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := &Queries{Config: Config{Rules: policy, Names: policy}}
+	for script, want := range map[string]string{"git -C . push": "Bash(git push *)", "make": ""} {
+		ev := runnerscripts.Event{Payload: []byte(` {"id":"1","toolCall":{"toolCallId":"1","name":"Bash","rawInput":{"command":"` + script + `"}},"_meta":{"x":[1]}}`)}
+		q.judge(&ev, &openRequest{})
+		req, err := runnerscripts.Payload[runnerscripts.PermissionRequest](ev)
+		if err != nil || req.MayDeny != want || req.ToolCall.Name != "Bash" || !strings.Contains(string(ev.Payload), `"_meta":{"x":[1]}`) {
+			t.Errorf("%s: %s, %v", script, ev.Payload, err)
 		}
 	}
 }
