@@ -60,14 +60,21 @@ func TestAnAgentThatAsksNothingIsHeld(t *testing.T) {
 	}
 }
 
+// geminiOverACP returns a configuration with an agent of which only the protocol is known.
+func geminiOverACP(t *testing.T, api string) Config {
+	t.Helper()
+	cfg := keyedAgents()[2].local(t, api)
+	cfg.Agent.Name, cfg.Agent.Model, cfg.Agent.PermissionMode = "acp", "", ""
+	cfg.Agent.Command = append(cfg.Agent.Command, "--acp", "--model", "gemini-2.5-pro")
+	cfg.Agent.Config = []byte(`{"auth_method":"gemini-api-key"}`)
+	return cfg
+}
+
 // An agent over ACP may run what it does not ask about. What a rule denies it does not get, and what it asks about is
 // asked once.
 func TestAnACPAgentGetsNoCallThatARuleDenies(t *testing.T) {
 	t.Parallel()
-	cfg := keyedAgents()[2].local(t, keyedModel(t))
-	cfg.Agent.Name, cfg.Agent.Model, cfg.Agent.PermissionMode = "acp", "", ""
-	cfg.Agent.Command = append(cfg.Agent.Command, "--acp", "--model", "gemini-2.5-pro")
-	cfg.Agent.Config = []byte(`{"auth_method":"gemini-api-key"}`)
+	cfg := geminiOverACP(t, keyedModel(t))
 	cfg.Permissions = permission.Rules{Deny: []string{"Bash(touch denied)", "Read(secret.txt)"}}
 	cfg.Workspace = []Source{{Files: []File{{Path: "secret.txt", Content: "hidden words\n"}}}}
 	env := create(t, cfg)
