@@ -239,6 +239,14 @@ func TestTheAuditLogHasEachUseOfTheCoordinatorsKey(t *testing.T) {
 		}
 		resp.Body.Close()
 	}
+	open := httptest.NewServer(http.NotFoundHandler()) // needs no key
+	defer open.Close()
+	env = create(t, Config{Sandbox: sandbox(t), Coordinator: Coordinator{URL: open.URL, Profile: "coding", SessionID: "ses_own"}})
+	resp, err := http.Get(env.gate.At.Variables()[runnerscripts.CoordinatorURL] + "/sessions/ses_own")
+	if err != nil || resp.StatusCode != http.StatusNotFound {
+		t.Fatalf("got %v, %v", resp, err)
+	}
+	resp.Body.Close()
 	text, all := audited(t)
 	if len(all) != 1 || all[0].Event != audit.Credential || all[0].Credential != "coordinator" || all[0].Request != "GET /sessions/ses_own/status" || strings.Contains(text, hostKey) {
 		t.Errorf("the log has %s", text)

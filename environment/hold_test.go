@@ -108,3 +108,22 @@ func TestAnACPAgentGetsNoCallThatARuleDenies(t *testing.T) {
 		t.Errorf("the workspace has %q, want %q", names, want)
 	}
 }
+
+func TestAgentsWhoseDeniedCallsAreRefused(t *testing.T) {
+	deny, allow := permission.Rules{Deny: []string{"Bash(rm *)"}}, permission.Rules{Allow: []string{"Bash(ls)"}}
+	for name, row := range map[string]struct {
+		cfg  Config
+		want bool
+	}{
+		"a deny rule":              {Config{Agent: Agent{Name: "acp"}, Permissions: deny}, true},
+		"of the registry":          {Config{Agent: Agent{Name: "acp:goose"}, Permissions: deny}, true},
+		"a deny rule of a server":  {Config{Agent: Agent{Name: "acp"}, PermissionLimits: deny}, true},
+		"the mode plan":            {Config{Agent: Agent{Name: "acp"}, Permissions: permission.Rules{Mode: permission.ModePlan}}, true},
+		"nothing is denied":        {Config{Agent: Agent{Name: "acp"}, Permissions: allow}, false},
+		"it asks about everything": {Config{Agent: Agent{Name: "claude"}, Permissions: deny}, false},
+	} {
+		if got := row.cfg.refuses(); got != row.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
