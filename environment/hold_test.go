@@ -75,6 +75,7 @@ func geminiOverACP(t *testing.T, api string) Config {
 func TestAnACPAgentGetsNoCallThatARuleDenies(t *testing.T) {
 	t.Parallel()
 	cfg := geminiOverACP(t, keyedModel(t))
+	cfg.OnPermission = func(_ context.Context, req PermissionRequest) PermissionDecision { return req.Allow() } // also one that may be denied
 	cfg.Permissions = permission.Rules{Deny: []string{"Bash(touch denied)", "Read(secret.txt)"}}
 	cfg.Workspace = []Source{{Files: []File{{Path: "secret.txt", Content: "hidden words\n"}}}}
 	env := create(t, cfg)
