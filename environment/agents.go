@@ -35,7 +35,7 @@ func Agents(ctx context.Context, cfg Config) ([]AgentInfo, error) {
 		return nil, err
 	}
 	all, err := askRecipes[[]AgentInfo](ctx, runner)
-	if i := slices.IndexFunc(all, func(a AgentInfo) bool { return a.Agent == "acp" }); i >= 0 {
+	if i := slices.IndexFunc(all, func(a AgentInfo) bool { return a.Agent == acpAgent }); i >= 0 {
 		all = slices.Insert(all, i+1, registryRecipes(all[i])...)
 	}
 	return all, err

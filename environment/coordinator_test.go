@@ -13,6 +13,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/internal/audit"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -224,6 +225,32 @@ func TestTheCoordinatorIsWhereItWas(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.check(t, out)
+}
+
+// The audit log has each request to which the gateway adds the coordinator's key, and no other.
+func TestTheAuditLogHasEachUseOfTheCoordinatorsKey(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	env := create(t, Config{Sandbox: sandbox(t), Coordinator: newCoordinatorDouble(t).config()})
+	address := env.gate.At.Variables()[runnerscripts.CoordinatorURL]
+	for _, path := range []string{"/sessions/ses_other", "/sessions/ses_own/status?x=y"} {
+		resp, err := http.Get(address + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+	}
+	open := httptest.NewServer(http.NotFoundHandler()) // needs no key
+	defer open.Close()
+	env = create(t, Config{Sandbox: sandbox(t), Coordinator: Coordinator{URL: open.URL, Profile: "coding", SessionID: "ses_own"}})
+	resp, err := http.Get(env.gate.At.Variables()[runnerscripts.CoordinatorURL] + "/sessions/ses_own")
+	if err != nil || resp.StatusCode != http.StatusNotFound {
+		t.Fatalf("got %v, %v", resp, err)
+	}
+	resp.Body.Close()
+	text, all := audited(t)
+	if len(all) != 1 || all[0].Event != audit.Credential || all[0].Credential != "coordinator" || all[0].Request != "GET /sessions/ses_own/status" || strings.Contains(text, hostKey) {
+		t.Errorf("the log has %s", text)
+	}
 }
 
 func TestTheCoordinatorNeedsItsKey(t *testing.T) {

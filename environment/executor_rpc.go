@@ -52,17 +52,22 @@ func (h *questions) serve(c Config, to *gate.Config) {
 			PermissionTimeout: -1, // the query limits the time
 		}
 	}
-	if c.holds() {
-		to.Hold = h.hold
+	switch {
+	case c.holds():
+		to.Hold = h.judge((*query.Queries).Hold)
+	case c.refuses():
+		to.Hold = h.judge((*query.Queries).Refuse)
 	}
 }
 
-// hold decides about a call in the answer of a model.
-func (h *questions) hold(ctx context.Context, tool string, input json.RawMessage) (refusal string) {
-	if q := h.queries.Load(); q != nil {
-		return q.Hold(ctx, tool, input)
+// judge returns what decides about a call in the answer of a model.
+func (h *questions) judge(by func(*query.Queries, context.Context, string, json.RawMessage) string) func(context.Context, string, json.RawMessage) string {
+	return func(ctx context.Context, tool string, input json.RawMessage) (refusal string) {
+		if q := h.queries.Load(); q != nil {
+			return by(q, ctx, tool, input)
+		}
+		return "The environment is not ready."
 	}
-	return "The environment is not ready."
 }
 
 func (h *questions) ask(ctx context.Context, p rpc.Permission) PermissionDecision {

@@ -26,6 +26,9 @@ const ExecutorPrefix = "executor:"
 // commandAgent is the agent that is a program of the user, an executor.
 const commandAgent = "command"
 
+// acpAgent is an agent of which only the protocol is known.
+const acpAgent = "acp"
+
 // maxExecutorFiles limits the files of an executor together: requests to the runner carry them.
 const maxExecutorFiles = 1 << 20
 

@@ -10,7 +10,9 @@ import (
 	"github.com/agentenv-dev/agentenv/executor"
 	"github.com/agentenv-dev/agentenv/gateway"
 	"github.com/agentenv-dev/agentenv/internal/egress"
+	"github.com/agentenv-dev/agentenv/permission"
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
 // Credential says where this machine keeps the key of a model API.
@@ -93,6 +95,13 @@ func checkRules(hosts []string) error {
 // holds reports whether the gateway holds the agent's tool calls, because the agent has no way to ask.
 func (c Config) holds() bool {
 	return c.Agent.Name == commandAgent && c.hasPermissions() && !c.usesRPC()
+}
+
+// refuses reports whether the gateway refuses tool calls that rules deny. An agent over ACP asks about what it wants to,
+// and may not say what it asks about.
+func (c Config) refuses() bool {
+	acp := c.Agent.Name == acpAgent || runnerscripts.IsRegistryAgent(c.Agent.Name)
+	return acp && slices.ContainsFunc(c.allRules(), func(r namedRules) bool { return len(r.Deny) > 0 || r.Mode == permission.ModePlan })
 }
 
 // mustHold reports whether rules would decide about nothing without the gateway. PermissionLimits are no

@@ -38,6 +38,15 @@ func TestAgentsAskAboutWhatTheyWouldRun(t *testing.T) {
 			"run-command `cat denied`", "reject_once rule once Bash(cat denied)",
 			"run-command `touch here`", "allow_once rule once Bash",
 		},
+		"codex": {
+			"run-command `cat secret.txt`", "reject_once answered once",
+			"run-command `/bin/sed -n 1,5p ./sub/../secret.txt`", "reject_once answered once",
+			"run-command `cat denied`", "reject_once rule once Bash(cat denied)",
+			"run-command `cd sub`", "allow_once mode once",
+			"run-command `touch here`", "allow_once rule once Bash",
+			// Its terminal is off, as is its tool for images: it would not ask about those.
+			"call-tool `exec_command {\"cmd\":\"touch interactive\",\"tty\":true}`", "",
+		},
 	}
 	for _, c := range keyedAgents() {
 		prompts, ok := reads[c.name]
@@ -58,7 +67,7 @@ func TestAgentsAskAboutWhatTheyWouldRun(t *testing.T) {
 				if err != nil {
 					t.Fatalf("%s: %v", prompt, err)
 				}
-				if got := ends(t, events); !slices.Equal(got, prompts[i+1:i+2]) {
+				if got := strings.Join(ends(t, events), ", "); got != prompts[i+1] {
 					t.Errorf("%s: it ended as %q, want %q; asked: %s", prompt, got, prompts[i+1], requests(t, events))
 				}
 				for _, ev := range events {
@@ -68,7 +77,7 @@ func TestAgentsAskAboutWhatTheyWouldRun(t *testing.T) {
 				}
 			}
 			// A cd of an earlier command does not hold.
-			if there := workspaceOf(t, env); there["sub/here"] != "" || !slices.Contains(keysOf(there), "here") {
+			if there := workspaceOf(t, env); there["sub/here"] != "" || there["interactive"] != "" || !slices.Contains(keysOf(there), "here") {
 				t.Errorf("the workspace has %q", keysOf(there))
 			}
 		})

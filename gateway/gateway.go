@@ -107,8 +107,8 @@ type Config struct {
 	AllowHosts []string
 	// Coordinator is the agent coordinator that executors reach; nil for none.
 	Coordinator *Coordination
-	// OnRefused is called when the proxy refuses a request, and OnKey when the key of an upstream
-	// is added to a request, which has a method and a path. They must return at once, and may be
+	// OnRefused is called when the proxy refuses a request, and OnKey when the key of an upstream,
+	// or of the "coordinator", is added to a request, which has a method and a path. They must return at once, and may be
 	// called from several goroutines. Nil ignores it.
 	OnRefused func(host, reason string)
 	OnKey     func(upstream, method, path string)

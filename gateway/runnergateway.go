@@ -55,7 +55,7 @@ type coordinatorCallKey struct{}
 func newRunnerGateway(g *Gateway, c *Coordination) *runnerGateway {
 	u := &runnerGateway{Coordination: c, gateway: g, timeout: coordinatorTimeout}
 	u.forward = &httputil.ReverseProxy{
-		Transport: coordinator.NewTransport(c.base, c.auth, g.transport),
+		Transport: coordinator.NewTransport(c.base, c.auth, &keyReport{g.transport, g.cfg.OnKey}),
 		ErrorLog:  g.cfg.Logger.StandardLogger(nil),
 		Rewrite: func(p *httputil.ProxyRequest) {
 			p.SetURL(c.base)
@@ -72,6 +72,19 @@ func newRunnerGateway(g *Gateway, c *Coordination) *runnerGateway {
 		ErrorHandler:   u.failed,
 	}
 	return u
+}
+
+// keyReport reports requests with a key to Config.OnKey: those to the coordinator, and those for a token.
+type keyReport struct {
+	http.RoundTripper
+	onKey func(upstream, method, path string) // nil for none
+}
+
+func (t *keyReport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if t.onKey != nil && r.Header.Get("Authorization") != "" {
+		t.onKey("coordinator", r.Method, r.URL.Path)
+	}
+	return t.RoundTripper.RoundTrip(r)
 }
 
 // ServeHTTP checks the token of a request and passes the request on. The token is the first

@@ -97,6 +97,8 @@ var access = map[string]Role{
 	"GET /sessions/{id}/patch":                      RoleUser,
 	"GET /sessions/{id}/workspace":                  RoleUser,
 	"PUT /sessions/{id}/workspace":                  RoleUser,
+	"GET /permissions":                              RoleUser,
+	"DELETE /permissions/{id}":                      RoleUser,
 	"GET /sandboxes":                                RoleRunner,
 	"POST /sandboxes":                               RoleRunner,
 	"POST /sandboxes/collect":                       RoleAdmin,

@@ -59,7 +59,38 @@ func TestAnAnswerForAlwaysHoldsForItsCaller(t *testing.T) {
 			t.Errorf("for %s it is resolved as %+v, want %s", row.name, v, row.reason)
 		}
 	}
-	if list, err := answers.List(); err != nil || len(list) != 2 || list[0].User != "alice" || list[1].User != "bob" {
-		t.Errorf("stored: %+v, %v", list, err)
+	list, err := answers.List()
+	if err != nil || len(list) != 2 || list[0].User != "alice" || list[1].User != "bob" {
+		t.Fatalf("stored: %+v, %v", list, err)
+	}
+	// Each caller has its own, an admin all.
+	one := func(caller []string, method, id string) string {
+		t.Helper()
+		status, answer := ask(t, s, method, "/v1/permissions"+id, "", caller...)
+		if strings.Contains(answer, list[0].Key) {
+			t.Errorf("%s: the answer has the key: %s", method, answer)
+		}
+		return fmt.Sprint(status, strings.Count(answer, `"alice","project"`), strings.Count(answer, `"bob","project"`))
+	}
+	alice, admin, ofBob := as(server.RoleUser, "alice"), as(server.RoleAdmin, "root"), "/"+list[1].ID
+	for _, row := range []struct {
+		caller           []string
+		method, id, want string
+	}{
+		{alice, "GET", "", "200 1 0"},
+		{admin, "GET", "", "200 1 1"},
+		{alice, "DELETE", ofBob, "404 0 0"},
+		{alice, "DELETE", "/" + list[0].ID, "204 0 0"},
+		{alice, "DELETE", "/" + list[0].ID, "404 0 0"},
+		{alice, "GET", "", "200 0 0"},
+		{admin, "DELETE", ofBob, "204 0 0"},
+		{admin, "GET", "", "200 0 0"},
+	} {
+		if got := one(row.caller, row.method, row.id); got != row.want {
+			t.Errorf("%s %s: got %s, want %s", row.method, row.id, got, row.want)
+		}
+	}
+	if v := run("alice", true); v.Reason != runnerscripts.ReasonAnswered {
+		t.Errorf("a removed answer still holds: %+v", v)
 	}
 }

@@ -46,6 +46,8 @@ func (s *Server) routes() ([]route, error) {
 	t.stream("GET", one+"/workspace", "The files of a checkpoint as a tar archive; with from, those that have changed since", tarMedia, s.readWorkspace, "from", "to")
 	t.stream("PUT", one+"/workspace", "Begin with the files of a tar archive, before the first prompt", "", s.writeWorkspace)
 	t.stream("GET", one+"/patch", "The changes from one checkpoint to another, for git apply", "text/x-patch", s.patch, "from", "to")
+	add(t, "GET", "/permissions", "List the stored answers to permission requests, those of all callers for an admin", s.storedAnswers)
+	add(t, "DELETE", "/permissions/{id}", "Remove a stored answer, so that the agent asks again", s.removeAnswer)
 	acpRoutes(t, s)
 	coordinatorRoutes(t, s)
 	if s.cfg.Sandboxes {

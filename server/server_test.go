@@ -332,7 +332,7 @@ func TestTheInterfaceDescribesItself(t *testing.T) {
 			}
 		}
 	}
-	if operations != 42 || len(ids) != operations {
+	if operations != 44 || len(ids) != operations {
 		t.Errorf("there are %d operations with %d names", operations, len(ids))
 	}
 }

@@ -50,8 +50,12 @@ func (m tests) Run() int { return testmodal.Check(testdocker.Main(m.M)) }
 // TestScripts runs the scripts in testdata/script, each with its own sandboxes, and checks that
 // no sandbox and no process is left.
 func TestScripts(t *testing.T) {
+	repository, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
 	runScripts(t, testscript.Params{Dir: "testdata/script"}, map[string]string{
-		"ANTHROPIC_BASE_URL": startModel(t, ""),
+		"ANTHROPIC_BASE_URL": startModel(t, ""), "REPOSITORY": repository,
 	}, "sandbox: local\n")
 }
 

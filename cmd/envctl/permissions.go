@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -17,8 +19,8 @@ func (a *app) newPermissionsCmd() *cobra.Command {
 		Short: "List and remove the answers that hold always",
 		Long: `List and remove the answers to permission requests that were given with always or never. One
 holds for one call, in later sessions of the same user with the same folders or repositories, the
-same agent, and a sandbox that is isolated as much. A deny rule wins over it. Those of the users
-of a server are on the server's machine.`,
+same agent, and a sandbox that is isolated as much. A deny rule wins over it. With --server they
+are those of this user at the server; an admin has those of all.`,
 		Example: `  envctl permissions ls
   envctl permissions rm 3f2a9c01d77e`,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -39,8 +41,8 @@ func (a *app) newPermissionsListCmd() *cobra.Command {
 		Short:   "List the stored answers",
 		Example: "  envctl permissions ls --json | jq -r .call",
 		Args:    cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error {
-			list, err := answers.List()
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			list, err := a.storedAnswers(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -68,11 +70,11 @@ func (a *app) newPermissionsRemoveCmd() *cobra.Command {
 		Short:   "Remove stored answers, so that the agent asks again",
 		Example: "  envctl permissions rm 3f2a9c01d77e",
 		Args:    cobra.MinimumNArgs(1),
-		RunE:    func(_ *cobra.Command, ids []string) error { return answers.Remove(ids...) },
+		RunE:    func(cmd *cobra.Command, ids []string) error { return a.removeAnswers(cmd.Context(), ids) },
 	}
-	cmd.ValidArgsFunction = func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		var ids []cobra.Completion
-		list, _ := answers.List() // without it there is nothing to complete
+		list, _ := a.storedAnswers(cmd.Context()) // without it there is nothing to complete
 		for _, s := range list {
 			if !slices.Contains(args, s.ID) {
 				ids = append(ids, cobra.CompletionWithDesc(s.ID, visible.Line(s.Tool+" "+s.Call)))
@@ -81,4 +83,32 @@ func (a *app) newPermissionsRemoveCmd() *cobra.Command {
 		return ids, cobra.ShellCompDirectiveNoFileComp
 	}
 	return cmd
+}
+
+// storedAnswers returns the stored answers of this machine, or of the server.
+func (a *app) storedAnswers(ctx context.Context) ([]answers.Answer, error) {
+	if a.server == "" {
+		return answers.List()
+	}
+	c, err := a.client()
+	if err != nil {
+		return nil, err
+	}
+	list, err := c.Permissions(ctx)
+	return list, explainServer(err)
+}
+
+func (a *app) removeAnswers(ctx context.Context, ids []string) error {
+	if a.server == "" {
+		return answers.Remove(ids...)
+	}
+	c, err := a.client()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, id := range ids {
+		errs = append(errs, explainServer(c.RemovePermission(ctx, id)))
+	}
+	return errors.Join(errs...)
 }

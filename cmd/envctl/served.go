@@ -31,6 +31,7 @@ import (
 var served = []string{
 	"envctl run", "envctl attach", "envctl answer", "envctl log", "envctl rewind", "envctl fork", "envctl compare", "envctl diff", "envctl fetch",
 	"envctl sessions", "envctl sessions ls", "envctl sessions show", "envctl sessions export", "envctl sessions rm",
+	"envctl permissions", "envctl permissions ls", "envctl permissions rm",
 	"envctl", "envctl help", "envctl version", "envctl runner", "envctl serve", "envctl serve token", "envctl serve token add", "envctl serve token ls", "envctl serve token rm", "envctl doctor", "envctl completion",
 }
 

@@ -47,7 +47,7 @@ type Answer struct {
 	// Tool and Call describe the call, for users. Key identifies it, with what asked about it.
 	Tool string `json:"tool"`
 	Call string `json:"call"`
-	Key  string `json:"key"`
+	Key  string `json:"key,omitempty"`
 	// Allow says whether the call is allowed.
 	Allow bool      `json:"allow"`
 	By    string    `json:"by,omitempty"`

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/answers"
 	"github.com/agentenv-dev/agentenv/internal/apierror"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session/store"
@@ -26,6 +27,15 @@ func SessionPath(id string, below ...string) string {
 	path := Prefix + "/sessions/" + url.PathEscape(id)
 	for _, part := range below {
 		path += "/" + url.PathEscape(part)
+	}
+	return path
+}
+
+// PermissionPath returns the path of a stored answer; that of all if id is empty.
+func PermissionPath(id string) string {
+	path := Prefix + "/permissions"
+	if id != "" {
+		path += "/" + url.PathEscape(id)
 	}
 	return path
 }
@@ -165,6 +175,11 @@ type Sessions struct {
 type Listed struct {
 	store.Record
 	Error *apierror.Error `json:"error,omitempty"`
+}
+
+// Permissions are the stored answers to permission requests. The keys of their calls stay with the server.
+type Permissions struct {
+	Permissions []answers.Answer `json:"permissions"`
 }
 
 // Files is a list of files.

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/answers"
 	"github.com/agentenv-dev/agentenv/internal/apierror"
 	"github.com/agentenv-dev/agentenv/internal/sessionapi"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -186,6 +187,22 @@ func (c *Client) List(ctx context.Context, f store.Filter) iter.Seq2[store.Recor
 			}
 		}
 	}
+}
+
+// StoredAnswer is a stored answer to a permission request, which holds always. It has no Key here.
+type StoredAnswer = answers.Answer
+
+// Permissions returns the caller's stored answers to permission requests, oldest first; those of all callers for an admin.
+func (c *Client) Permissions(ctx context.Context) ([]StoredAnswer, error) {
+	var list sessionapi.Permissions
+	err := c.get(ctx, sessionapi.PermissionPath(""), nil, &list)
+	return list.Permissions, err
+}
+
+// RemovePermission removes a stored answer, so that agents ask again, in running sessions too. One that the caller does not
+// have is fs.ErrNotExist.
+func (c *Client) RemovePermission(ctx context.Context, id string) error {
+	return c.change(ctx, http.MethodDelete, sessionapi.PermissionPath(id), nil, nil)
 }
 
 // filesQuery returns options as the query of an address. Without a key "ignore" the server ignores its defaults.

@@ -38,6 +38,15 @@ func (q *Queries) Hold(ctx context.Context, tool string, input json.RawMessage) 
 	return "The call of " + tool + " was refused. " + d.Message
 }
 
+// Refuse is Hold for an agent that asks by itself, but may not ask about everything: it refuses what the rules deny, and
+// lets all else pass.
+func (q *Queries) Refuse(ctx context.Context, tool string, input json.RawMessage) (refusal string) {
+	if q.Rules == nil || q.Rules.Decide(callOf(q.heldCall("", tool, input))).Effect != rules.Deny {
+		return ""
+	}
+	return q.Hold(ctx, tool, input)
+}
+
 // heldCall returns a call as a request has it. An agent of a user may have a tool of any name that runs commands.
 func (q *Queries) heldCall(id, tool string, input json.RawMessage) runnerscripts.ToolCall {
 	kind := runnerscripts.ToolOther

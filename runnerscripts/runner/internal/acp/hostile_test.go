@@ -257,8 +257,8 @@ func TestStartThatFailsSaysWhatToDo(t *testing.T) {
 		"unknown mode": {"modes", func(f *fixture) {
 			f.Session.Agent.PermissionMode = "none"
 		}, runnerscripts.FailInvalidRequest, "[ask code]"},
-		"no mode that asks": {"modes,never-asks", func(*fixture) {}, runnerscripts.FailInvalidRequest, "[build plan]"},
-		"no such option":    {"config,never-asks", func(*fixture) {}, runnerscripts.FailInvalidRequest, "[build plan]"},
+		"no mode that asks": {"modes,never-asks", func(*fixture) {}, runnerscripts.FailInvalidRequest, "leave permissions out, and set agent.permission_mode to one of its modes: [build plan]"},
+		"no such option":    {"config,never-asks", func(*fixture) {}, runnerscripts.FailInvalidRequest, "leave permissions out, and set agent.permission_mode to one of its modes: [build plan]"},
 		"not an agent": {"", func(f *fixture) {
 			f.Session.Agent.Command = []string{"/bin/sh", "-c", "echo hello; echo why >&2; exit 7"}
 		}, runnerscripts.FailAgent, "exit status 7: why"},

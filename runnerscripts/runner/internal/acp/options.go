@@ -91,7 +91,7 @@ func (c *conversation) modeThatAsks(o options) (string, error) {
 			return mode, nil
 		}
 	}
-	return "", agent.Invalid("no mode is chosen, and %s starts in %q, which may act without asking; set agent.permission_mode to one of its modes: %v",
+	return "", agent.Invalid("no mode is chosen, and %s starts in %q, which may act without asking; leave permissions out, and set agent.permission_mode to one of its modes: %v",
 		c.cfg.Program, o.mode(), names)
 }
 

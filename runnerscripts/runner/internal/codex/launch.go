@@ -176,7 +176,8 @@ func ownedSettings() map[string]string {
 }
 
 // settings returns the program's settings for the session, in the format of Codex's config.toml.
-// agent.config overrides the settings of the profile and of the driver.
+// agent.config overrides the settings of the profile and of the driver, except those
+// without which the program would not ask.
 func settings(s runnerscripts.Session, p runnerscripts.Profile) (map[string]any, error) {
 	var own map[string]any
 	if len(s.Agent.Config) > 0 {
@@ -206,7 +207,17 @@ func settings(s runnerscripts.Session, p runnerscripts.Profile) (map[string]any,
 		}}
 	}
 	merge(all, own)
+	for _, tool := range s.Asks {
+		merge(all, map[string]any{"features": map[string]any{unasked[tool]: false}})
+	}
 	return all, nil
+}
+
+// unasked are the program's features that make calls of a portable tool without a question, which it asks about
+// otherwise: the terminal, because it takes further commands as input, and the tool that shows images.
+var unasked = map[string]string{
+	runnerscripts.AsksBash: "unified_exec_tty",
+	runnerscripts.AsksRead: "view_image",
 }
 
 // trust returns the TOML value of the setting "projects", which says whether the workspace is

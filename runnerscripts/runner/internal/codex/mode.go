@@ -16,7 +16,7 @@ type mode struct {
 	plans    bool // the agent makes a plan and asks questions
 }
 
-// askMode asks for everything except known read-only commands.
+// askMode asks about each command and each change of a file.
 const askMode = "untrusted"
 
 // modes returns the permission modes. The modes that ask before each action or never ask turn off
