@@ -101,7 +101,7 @@ func (p *Pool) Spawn(ctx context.Context, spec Spec) (_ *Process, err error) {
 	if spec.Grant.Session == "" {
 		return nil, errors.New("start an executor: give Grant.Session")
 	}
-	as, err := findAccount(p.cfg.Users, spec.User)
+	as, err := findAccount(p.cfg.Users, spec.User, ownAccount())
 	if err != nil {
 		return nil, fmt.Errorf("start an executor: %w", err)
 	}

@@ -334,3 +334,39 @@ func TestTheEndpointServesBothDirections(t *testing.T) {
 		t.Errorf("the stream goes on: %+v, %v", m, err)
 	}
 }
+
+// An executor that has left does not wait for an answer, and one that reads nothing gets no more.
+func TestTheEndpointWaitsForNobody(t *testing.T) {
+	begun, ended := make(chan struct{}), make(chan struct{})
+	h := host(Config{OnPermission: func(ctx context.Context, p Permission) runnerscripts.PermissionDecision {
+		close(begun)
+		<-ctx.Done()
+		close(ended)
+		return p.Allow()
+	}, PermissionTimeout: -1})
+	server := httptest.NewServer(h)
+	defer http.DefaultClient.CloseIdleConnections()
+	defer server.Close()
+	token := h.Tokens.Issue(Grant{Session: "s"})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-begun; cancel() }()
+	body := `{"jsonrpc":"2.0","id":1,"method":"request_permission","params":{"session_token":"` + token + `","tool_name":"Bash"}}`
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	if resp, err := http.DefaultClient.Do(req); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, %v", resp, err)
+	}
+	<-ended
+	to := h.Remote("s")
+	for range maxQueued {
+		if err := to.write(message{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := Ping(t.Context(), to); code(err) != CodeLimit {
+		t.Errorf("a message too many: %v", err)
+	}
+}
