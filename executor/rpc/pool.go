@@ -139,10 +139,6 @@ func (p *Pool) Spawn(ctx context.Context, spec Spec) (_ *Process, err error) {
 		return nil, err
 	}
 	e.Conn = NewConn(ctx, conn, p.cfg.Service.Handler(e.session))
-	e.reading.Go(func() {
-		<-e.Done()
-		p.cfg.Service.Tokens.revoke(e.Token)
-	})
 	if !p.add(e) {
 		return nil, ErrClosed
 	}

@@ -106,6 +106,12 @@ func (p *pool) spawn(t *testing.T, spec rpc.Spec) *rpc.Process {
 	return e
 }
 
+// isValid reports whether a token is valid.
+func (p *pool) isValid(session, token string) bool {
+	_, err := p.service.Handler(session)(context.Background(), rpc.MethodPing, []byte(`{"session_token":"`+token+`"}`))
+	return err == nil
+}
+
 func TestAnExecutorWorksOnAPrompt(t *testing.T) {
 	t.Parallel()
 	p := newPool(t, nil)
@@ -124,8 +130,7 @@ func TestAnExecutorWorksOnAPrompt(t *testing.T) {
 	if err := e.Close(); err != nil {
 		t.Error(err)
 	}
-	// Its token has ended with it.
-	if _, err := p.service.Handler("s")(t.Context(), rpc.MethodPing, []byte(`{"session_token":"`+e.Token+`"}`)); err == nil {
+	if p.isValid("s", e.Token) {
 		t.Error("its token is still valid")
 	}
 	if err := rpc.Ping(t.Context(), e); !errors.Is(err, rpc.ErrClosed) {
@@ -188,8 +193,12 @@ func TestABadExecutorIsATypedErrorAndLeavesNothing(t *testing.T) {
 		if spec.Command = []string{"/bin/sh", "-c", tt.script}; tt.script == "" {
 			spec.Command = []string{"no-such-program"}
 		}
+		spec.Grant.Token = strings.Repeat("5", 64)
 		if _, err := p.Spawn(t.Context(), spec); !errors.Is(err, tt.is) || !strings.Contains(err.Error(), tt.word) {
 			t.Errorf("%s: %v", name, err)
+		}
+		if p.isValid("s", spec.Grant.Token) {
+			t.Errorf("%s: its token is still valid", name)
 		}
 	}
 	if left := p.Executors(); len(left) != 0 {
@@ -214,6 +223,9 @@ func TestAnExecutorThatFloodsOrDiesEndsItsRequests(t *testing.T) {
 		}
 		for slices.Contains(p.Executors(), e) { // it leaves by itself
 			runtime.Gosched()
+		}
+		if p.isValid(name, e.Token) {
+			t.Errorf("%s: its token is still valid", name)
 		}
 		if err := e.Close(); err != nil {
 			t.Errorf("%s: close: %v", name, err)

@@ -198,6 +198,9 @@ func TestPermissionIsDecidedByPolicyThenByTheUser(t *testing.T) {
 	if strings.Join(asked, ", ") != "s always, s no, s wait, s yes" {
 		t.Errorf("asked: %q", asked)
 	}
+	if got := h.audited(); strings.Count(got, "s request_permission Bash allowed") != 2 || strings.Count(got, "s request_permission Bash denied") != 4 {
+		t.Errorf("audit: %s", got)
+	}
 	if _, err := h.ask(t, "s", token, MethodRequestPermission, nil); code(err) != CodeInvalidParams {
 		t.Errorf("without a tool: %v", err)
 	}
