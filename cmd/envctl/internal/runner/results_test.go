@@ -2,8 +2,10 @@ package runner_test
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/hashicorp/go-hclog"
@@ -116,5 +118,26 @@ func TestAnEventThatTheCoordinatorHasNoRoomForIsLost(t *testing.T) {
 		return full
 	}
 	take(t, s, nil)
+	s.await(s.start("x"), coordapi.RunCompleted)
+}
+
+// A coordinator that answers something else is named in the log, and asked again.
+func TestACoordinatorThatAnswersGarbage(t *testing.T) {
+	s := serve(t)
+	log := make(lines, 100)
+	var garbage atomic.Int32
+	s.before = func(w http.ResponseWriter, r *http.Request) bool {
+		if !strings.HasPrefix(r.URL.Path, "/runner/r") || garbage.Add(1)%2 == 0 {
+			return false
+		}
+		_, _ = io.WriteString(w, "<html>")
+		return true
+	}
+	take(t, s, func(cfg *runner.Config, _ *environment.Config) {
+		cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: log})
+	})
+	if line := <-log; !strings.Contains(line, "the answer is none of a coordinator") {
+		t.Errorf("the log says %s", line)
+	}
 	s.await(s.start("x"), coordapi.RunCompleted)
 }
