@@ -57,3 +57,18 @@ func TestARemovedRunnerDoesNotComeBack(t *testing.T) {
 		s.register(`{"hostname":"h","executor_profile":"coding","instance":"2"}`)
 	})
 }
+
+// A run that a runner has claimed and not started goes to another one as soon as the first one leaves.
+func TestAClaimedRunOfARunnerThatLeavesIsFree(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t)
+		runner, other := s.register(coding), s.register(`{"hostname":"other","executor_profile":"coding"}`)
+		r := s.startSession()
+		s.claim(runner)
+		begun := time.Now()
+		s.must("DELETE", "/runners/"+runner+"?self=true", "", nil)
+		if got := s.claim(other); got.ID != r.ID || time.Since(begun) != 0 {
+			t.Errorf("after %v another one got %+v", time.Since(begun), got)
+		}
+	})
+}
