@@ -72,3 +72,22 @@ func TestAClaimedRunOfARunnerThatLeavesIsFree(t *testing.T) {
 		}
 	})
 }
+
+// A stop that a runner never confirms ends the run all the same, though not at once.
+func TestAStopThatIsNotConfirmed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t)
+		runner := s.register(coding)
+		r := s.startSession()
+		s.claim(runner)
+		s.report(runner, r.ID, "started", "")
+		s.must("POST", "/sessions/"+r.SessionID+"/stop", "", nil)
+		for _, want := range []coordapi.RunStatus{coordapi.RunStopping, coordapi.RunStopped} {
+			time.Sleep(65 * time.Second)
+			s.must("POST", "/runner/heartbeat", `{"runner_id":"`+runner+`"}`, nil)
+			if got := s.state(r.ID); got.Status != want {
+				t.Errorf("it is %+v, want %s", got, want)
+			}
+		}
+	})
+}

@@ -325,6 +325,7 @@ func TestAStreamGoesOnAfterItsLastEvent(t *testing.T) {
 			post(n)
 		}
 		s.restart()
+		begun := time.Now()
 		again := s.follow("/sse/sessions?session_id="+r.SessionID, last)
 		for n := 1; n <= missed; n++ {
 			if _, kind, data := again.next(); kind != "event" || number(data) != n {
@@ -332,8 +333,16 @@ func TestAStreamGoesOnAfterItsLastEvent(t *testing.T) {
 			}
 		}
 		post(missed + 1)
-		if _, _, data := again.next(); number(data) != missed+1 {
-			t.Errorf("then came %s", data)
+		if _, _, data := again.next(); number(data) != missed+1 || time.Since(begun) != 0 {
+			t.Errorf("then came %s, after %v", data, time.Since(begun))
+		}
+		for again.lines.Scan() { // a comment, so that nothing in between ends the stream
+			if text := again.lines.Text(); text != "" {
+				if text != ":" || time.Since(begun) != 30*time.Second {
+					t.Errorf("after %v came %q", time.Since(begun), text)
+				}
+				break
+			}
 		}
 		again.stop()
 	})
