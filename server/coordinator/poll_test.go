@@ -3,7 +3,10 @@ package coordinator_test
 import (
 	"regexp"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/agentenv-dev/agentenv/internal/coordapi"
 )
 
 // The times of the protocol are part of it: a runner learns them when it registers.
@@ -30,5 +33,19 @@ func TestARunnerLearnsTheTimes(t *testing.T) {
 		s.report(runner, r.ID, "started", "")
 		s.must("POST", "/sessions/"+r.SessionID+"/stop", "", nil)
 		poll("&full=true", 200, 0) // but it stops one
+	})
+}
+
+func TestAPollEndsWithWork(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t)
+		runner := s.register(coding)
+		begun, polled := time.Now(), make(chan coordapi.Run)
+		go func() { polled <- s.claim(runner) }()
+		synctest.Wait()
+		r := s.startSession()
+		if got := <-polled; got.ID != r.ID || time.Since(begun) != 0 {
+			t.Errorf("after %v it got %+v", time.Since(begun), got)
+		}
 	})
 }

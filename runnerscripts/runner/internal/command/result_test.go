@@ -8,7 +8,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/agentenv-dev/agentenv/executor"
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -80,6 +82,9 @@ func TestAProceduralExecutorThatPrintsTooMuch(t *testing.T) {
 func TestTheTimeOutOfAProceduralExecutorIsStatus124(t *testing.T) {
 	t.Parallel()
 	f := procedural(t, `echo begun; exec sleep 600`, map[string]any{"timeout_seconds": 1})
+	if got := (executor.Profile{}).Timeout(); got != 300*time.Second {
+		t.Errorf("without timeout_seconds it is %v", got)
+	}
 	_, err := f.Start().Prompt(t.Context(), "q", `{}`)
 	if f := failure(t, err); f.Code != runnerscripts.FailTimeout || string(f.Detail.ResultData) != `{"return_code":124,"stdout":"begun\n","stderr":""}` {
 		t.Errorf("failure %+v, data %s", f, f.Detail.ResultData)
