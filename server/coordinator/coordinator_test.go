@@ -191,11 +191,12 @@ func TestOneRunOfASessionAtATime(t *testing.T) {
 		if p := s.poll(runner); p.Run != nil {
 			t.Errorf("while the first runs: %+v", p.Run)
 		}
+		s.must("POST", "/sessions/"+first.SessionID+"/bind", `{"executor_session_id":"uuid","hostname":"h","executor_profile":"coding"}`, nil)
 		s.report(runner, first.ID, "completed", `,"session_status":"idle"`)
 		if got := s.session(first.SessionID).Status; got != coordapi.SessionIdle {
 			t.Errorf("the session is %s", got)
 		}
-		if got := s.finish(runner, ""); got.ID != second.ID {
+		if got := s.finish(runner, ""); got.ID != second.ID || got.ExecutorSessionID != "uuid" {
 			t.Errorf("then %+v", got)
 		}
 	})
