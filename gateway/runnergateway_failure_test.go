@@ -27,6 +27,14 @@ func TestACoordinatorThatIsNotThere(t *testing.T) {
 	}
 	nowhere.Close()
 	_, address, _ := serveRunner(t, handler, func(c *Coordinator) { c.URL = "http://" + nowhere.Addr().String() })
+	resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(request(t, "POST", address+"/events", `{"session_id":"ses_own"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != 502 || resp.Header.Get("Content-Type") != "application/json" {
+		t.Errorf("got %s %v", resp.Status, resp.Header)
+	}
 	status, body := ask(t, request(t, "POST", address+"/events", `{"session_id":"ses_own"}`))
 	if status != 502 || !strings.HasPrefix(body, `{"detail":"Failed to connect to Agent Coordinator: dial tcp `) {
 		t.Errorf("got %d %s", status, body)
@@ -56,6 +64,9 @@ func TestACoordinatorThatDoesNotAnswer(t *testing.T) {
 		ended <- struct{}{}
 	}
 	g, address, _ := serveRunner(t, hang, nil)
+	if g.runner.timeout != 30*time.Second {
+		t.Errorf("a call may take %v", g.runner.timeout)
+	}
 	g.runner.timeout = 50 * time.Millisecond
 	for _, path := range []string{"/sessions/ses_own", "/sessions/ses_own/result", "/sessions"} {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // instead of for ever

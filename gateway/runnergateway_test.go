@@ -72,6 +72,7 @@ func TestWhatTheRunnerGatewayPassesOn(t *testing.T) {
 		"bind":                             {"POST /bind", `{"session_id":"ses_own","executor_session_id":"e1","project_dir":"/w"}`, 200, `"ok":true`, "POST /api/sessions/ses_own/bind", `{"executor_profile":"coding","executor_session_id":"e1","hostname":"builder","project_dir":"/w"}`},
 		"bind without a folder":            {"POST /bind", `{"session_id":"ses_own","executor_session_id":"e1","project_dir":null}`, 200, "", "POST /api/sessions/ses_own/bind", `{"executor_profile":"coding","executor_session_id":"e1","hostname":"builder"}`},
 		"bind with what the runner owns":   {"POST /bind", `{"session_id":"ses_own","executor_session_id":"e1","hostname":"evil","executor_profile":"root","executor_type":"x","status":"y"}`, 200, "", "POST /api/sessions/ses_own/bind", `{"executor_profile":"coding","executor_session_id":"e1","hostname":"builder"}`},
+		"bind with a query":                {"POST /bind?session_id=ses_other", `{"session_id":"ses_own","executor_session_id":"e1"}`, 200, "", "POST /api/sessions/ses_own/bind", `{"executor_profile":"coding","executor_session_id":"e1","hostname":"builder"}`},
 		"bind without a session":           {"POST /bind", `{"executor_session_id":"e1"}`, 400, `{"detail":"session_id required"}`, "", ""},
 		"bind with an empty session":       {"POST /bind", `{"session_id":"","executor_session_id":"e1"}`, 400, `{"detail":"session_id required"}`, "", ""},
 		"bind without an executor":         {"POST /bind", `{"session_id":"ses_own"}`, 400, `{"detail":"executor_session_id required"}`, "", ""},
@@ -88,6 +89,7 @@ func TestWhatTheRunnerGatewayPassesOn(t *testing.T) {
 		"event in UTF-16":                  {"POST /events", "{\x00\"\x00a\x00\"\x00:\x001\x00}\x00", 400, `{"detail":"Invalid JSON: `, "", ""},
 		"event of another session":         {"POST /events", `{"session_id":"ses_other"}`, 403, "another session", "", ""},
 		"metadata":                         {"PATCH /metadata", `{"session_id":"ses_own","last_resumed_at":"2026-01-01T00:00:00Z","executor_session_id":"e2"}`, 200, "", "PATCH /api/sessions/ses_own/metadata", `{"executor_session_id":"e2","last_resumed_at":"2026-01-01T00:00:00Z"}`},
+		"metadata that the executor owns":  {"PATCH /metadata", `{"session_id":"ses_own","project_dir":"/w"}`, 200, "", "PATCH /api/sessions/ses_own/metadata", `{"project_dir":"/w"}`},
 		"metadata that the runner owns":    {"PATCH /metadata", `{"session_id":"ses_own","hostname":"evil","executor_profile":"root","executor_session_id":"e2"}`, 200, "", "PATCH /api/sessions/ses_own/metadata", `{"executor_session_id":"e2"}`},
 		"metadata without a session":       {"PATCH /metadata", `{"last_resumed_at":"x"}`, 400, `{"detail":"session_id required"}`, "", ""},
 		"metadata without a body":          {"PATCH /metadata", "", 400, `{"detail":"Request body required"}`, "", ""},
@@ -135,8 +137,12 @@ func TestWhatTheRunnerGatewayPassesOn(t *testing.T) {
 				if a.line != c.line || a.body != c.out {
 					t.Errorf("the coordinator got %s %s", a.line, a.body)
 				}
-				if a.header.Get("Authorization") != "Bearer "+coordinatorKey {
-					t.Errorf("its authorization is %q", a.header.Get("Authorization"))
+				kind := "text/plain" // as it was sent
+				if strings.HasPrefix(c.line, "POST /api/sessions/") || method == http.MethodPatch {
+					kind = "application/json"
+				}
+				if a.header.Get("Authorization") != "Bearer "+coordinatorKey || a.header.Get("Content-Type") != kind {
+					t.Errorf("its authorization is %q, its type %q", a.header.Get("Authorization"), a.header.Get("Content-Type"))
 				}
 			default:
 				if c.line != "" {
@@ -200,6 +206,9 @@ func TestOnlyOwnSessionsAreListed(t *testing.T) {
 func TestATokenIsForItsSession(t *testing.T) {
 	handler, got := recorder(200, "{}")
 	g, address, token := serveRunner(t, handler, nil)
+	if len(token) != 64 || g.cfg.TokenLife != 24*time.Hour {
+		t.Errorf("a token of %d digits lives for %v", len(token), g.cfg.TokenLife)
+	}
 	other, _, foreign := serveRunner(t, handler, nil)
 	root := strings.TrimSuffix(address, "/"+token)
 	const path = "/sessions/ses_own"

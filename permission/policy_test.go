@@ -198,6 +198,12 @@ func TestAModeDecidesWhatNoRuleMatches(t *testing.T) {
 	if d := newPolicy(t, Rules{Mode: ModeAuto}).Decide(calls["opaque"]); d.Effect != Allow {
 		t.Errorf("auto without rules: %s (%s)", d.Effect, d.Reason)
 	}
+	// Else it is asked, and the reason says what cannot be judged.
+	for _, rules := range []Rules{{}, {Mode: ModeAuto, Deny: []string{"mcp__x__*"}}} {
+		if d := newPolicy(t, rules).Decide(calls["opaque"]); d.Effect != Ask || strings.Contains(d.Reason, "mode") {
+			t.Errorf("%+v: %s (%s)", rules, d.Effect, d.Reason)
+		}
+	}
 	if d := newPolicy(t, Rules{Allow: []string{"Bash"}}).Decide(calls["opaque"]); d.Effect != Allow {
 		t.Errorf("every command is allowed: %s (%s)", d.Effect, d.Reason)
 	}

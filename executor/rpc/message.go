@@ -64,6 +64,7 @@ func parse(line []byte) (m message, failed *Error) {
 	case m.Method == "" && len(m.ID) == 0:
 		return m, Errorf(CodeInvalidRequest, "give a method, or the id of the request that this answers")
 	case len(m.ID) > 0 && (m.ID[0] == '{' || m.ID[0] == '['):
+		m.ID = nil // the answer to a request whose ID is none has the ID null
 		return m, Errorf(CodeInvalidRequest, "give the id as a number or a text")
 	}
 	return m, nil

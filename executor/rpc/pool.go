@@ -101,7 +101,7 @@ func (p *Pool) Spawn(ctx context.Context, spec Spec) (_ *Process, err error) {
 	if spec.Grant.Session == "" {
 		return nil, errors.New("start an executor: give Grant.Session")
 	}
-	as, err := findAccount(p.cfg.Users, spec.User)
+	as, err := findAccount(p.cfg.Users, spec.User, ownAccount())
 	if err != nil {
 		return nil, fmt.Errorf("start an executor: %w", err)
 	}
@@ -139,10 +139,6 @@ func (p *Pool) Spawn(ctx context.Context, spec Spec) (_ *Process, err error) {
 		return nil, err
 	}
 	e.Conn = NewConn(ctx, conn, p.cfg.Service.Handler(e.session))
-	e.reading.Go(func() {
-		<-e.Done()
-		p.cfg.Service.Tokens.revoke(e.Token)
-	})
 	if !p.add(e) {
 		return nil, ErrClosed
 	}

@@ -198,6 +198,9 @@ func TestPermissionIsDecidedByPolicyThenByTheUser(t *testing.T) {
 	if strings.Join(asked, ", ") != "s always, s no, s wait, s yes" {
 		t.Errorf("asked: %q", asked)
 	}
+	if got := h.audited(); strings.Count(got, "s request_permission Bash allowed") != 2 || strings.Count(got, "s request_permission Bash denied") != 4 {
+		t.Errorf("audit: %s", got)
+	}
 	if _, err := h.ask(t, "s", token, MethodRequestPermission, nil); code(err) != CodeInvalidParams {
 		t.Errorf("without a tool: %v", err)
 	}
@@ -332,5 +335,41 @@ func TestTheEndpointServesBothDirections(t *testing.T) {
 	h.End("s")
 	if err := in.Decode(&m); !errors.Is(err, io.EOF) {
 		t.Errorf("the stream goes on: %+v, %v", m, err)
+	}
+}
+
+// An executor that has left does not wait for an answer, and one that reads nothing gets no more.
+func TestTheEndpointWaitsForNobody(t *testing.T) {
+	begun, ended := make(chan struct{}), make(chan struct{})
+	h := host(Config{OnPermission: func(ctx context.Context, p Permission) runnerscripts.PermissionDecision {
+		close(begun)
+		<-ctx.Done()
+		close(ended)
+		return p.Allow()
+	}, PermissionTimeout: -1})
+	server := httptest.NewServer(h)
+	defer http.DefaultClient.CloseIdleConnections()
+	defer server.Close()
+	token := h.Tokens.Issue(Grant{Session: "s"})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-begun; cancel() }()
+	body := `{"jsonrpc":"2.0","id":1,"method":"request_permission","params":{"session_token":"` + token + `","tool_name":"Bash"}}`
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, server.URL, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	if resp, err := http.DefaultClient.Do(req); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, %v", resp, err)
+	}
+	<-ended
+	to := h.Remote("s")
+	for range maxQueued {
+		if err := to.write(message{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := Ping(t.Context(), to); code(err) != CodeLimit {
+		t.Errorf("a message too many: %v", err)
 	}
 }

@@ -19,10 +19,12 @@ type account struct {
 	uid, gid int
 }
 
-// findAccount returns the user of the system that user is mapped to. An empty user is this program's
-// own.
-func findAccount(users map[string]string, name string) (account, error) {
-	self := account{uid: os.Geteuid(), gid: os.Getegid()}
+// ownAccount returns this program's user.
+func ownAccount() account { return account{uid: os.Geteuid(), gid: os.Getegid()} }
+
+// findAccount returns the user of the system that a user is mapped to, for a program of self. An empty
+// user is self.
+func findAccount(users map[string]string, name string, self account) (account, error) {
 	if name == "" {
 		return self, nil
 	}

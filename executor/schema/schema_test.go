@@ -88,6 +88,9 @@ func TestTheSchemaOfTheInvocationFitsIt(t *testing.T) {
 	if err = errors.Join(err, s.Check("invocation", data)); err != nil {
 		t.Error(err)
 	}
+	if err := s.Check("invocation", []byte(strings.Replace(string(data), "{", `{"of_a_later_version":1,`, 1))); err != nil {
+		t.Errorf("with a field that is not known: %v", err)
+	}
 	i.SchemaVersion, i.Mode = "2.1", "begin"
 	data, err = json.Marshal(i)
 	if wrong, ok := errors.AsType[*executor.SchemaError](errors.Join(err, s.Check("invocation", data))); !ok || len(wrong.Violations) != 2 {

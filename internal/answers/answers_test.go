@@ -1,6 +1,7 @@
 package answers
 
 import (
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -89,5 +90,26 @@ func TestAnswersAtOnce(t *testing.T) {
 	all.Wait()
 	if list, err := List(); err != nil || len(list) != 4 {
 		t.Errorf("%d are stored, %v", len(list), err)
+	}
+}
+
+func TestSoManyAnswersAreStored(t *testing.T) {
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	if err := Add(Answer{Key: "k"}); err != nil {
+		t.Fatal(err)
+	}
+	data, err := json.Marshal(book{version, make([]Answer, maxAnswers)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	state, err := statedir.Path()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(state, folder, bookFile), data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Add(Answer{Key: "one more"}); err == nil || !strings.Contains(err.Error(), "envctl permissions rm") {
+		t.Errorf("got %v", err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -233,6 +234,40 @@ func TestAnOldTokenIsUsedWhileOneCallerReplacesIt(t *testing.T) {
 	if got := <-replaced; got != "Bearer token-2" {
 		t.Errorf("the caller got %q", got)
 	}
+}
+
+// hanging is a network whose token endpoint answers once, with a token of an hour, and then no more.
+type hanging struct{ asked int }
+
+func (h *hanging) RoundTrip(r *http.Request) (*http.Response, error) {
+	text := r.Header.Get("Authorization")
+	if r.URL.Path == "/token" {
+		if h.asked++; h.asked > 1 {
+			<-r.Context().Done()
+			return nil, r.Context().Err()
+		}
+		text = `{"access_token":"first","expires_in":3600}`
+	}
+	return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(text)), Request: r}, nil
+}
+
+// A request waits for two seconds while it can use the old token, and for half a minute when it cannot.
+func TestATokenEndpointThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		base := &url.URL{Scheme: "http", Host: "coordinator.test"}
+		tr := NewTransport(base, Auth{OAuth2: &OAuth2{TokenURL: "http://issuer.test/token", ClientID: "runner", ClientSecret: clientSecret}}, &hanging{})
+		for _, c := range []struct {
+			passes, waits time.Duration
+			want          string
+		}{{0, 0, "Bearer first"}, {3539 * time.Second, 0, "Bearer first"}, {time.Second, 2 * time.Second, "Bearer first"}, {time.Minute, 30 * time.Second, ""}} {
+			time.Sleep(c.passes)
+			began := time.Now()
+			got, err := send(t.Context(), t, tr, base.String())
+			if _, none := errors.AsType[*TokenError](err); time.Since(began) != c.waits || got != c.want || none != (c.want == "") {
+				t.Errorf("after %v more: %q, %v, in %v", c.passes, got, err, time.Since(began))
+			}
+		}
+	})
 }
 
 func TestWithoutATokenNothingIsSent(t *testing.T) {

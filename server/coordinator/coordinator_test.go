@@ -47,10 +47,12 @@ func TestARunFromItsRequestToItsResult(t *testing.T) {
 		}
 
 		// It is resumed where it is, and nowhere else.
-		elsewhere := s.register(`{"hostname":"other","executor_profile":"coding"}`)
+		elsewhere := []string{s.register(`{"hostname":"other","executor_profile":"coding"}`), s.register(`{"hostname":"h","executor_profile":"other"}`)}
 		next := s.run(`{"type":"resume_session","session_id":"` + r.SessionID + `","prompt":"more"}`)
-		if p := s.poll(elsewhere); p.Run != nil {
-			t.Errorf("another runner got %+v", p.Run)
+		for _, id := range elsewhere {
+			if p := s.poll(id); p.Run != nil {
+				t.Errorf("another runner got %+v", p.Run)
+			}
 		}
 		s.must("POST", "/runner/heartbeat", `{"runner_id":"`+runner+`"}`, nil)
 		if got := s.finish(runner, "more done"); got.ID != next.ID || got.ExecutorSessionID != "uuid" {
@@ -80,6 +82,7 @@ func TestDemandsChooseTheRunner(t *testing.T) {
 			`{"project_dir":"/other"}`:                  "",
 			`{"tags":["gpu","small"]}`:                  "",
 			`{"hostname":"elsewhere"}`:                  "",
+			`{"executor_profile":"other"}`:              "",
 			`{"executor_type":"codex","hostname":"h"}`:  "", // the one that has it wants a tag
 			`{}`: plain,
 		} {
@@ -188,11 +191,12 @@ func TestOneRunOfASessionAtATime(t *testing.T) {
 		if p := s.poll(runner); p.Run != nil {
 			t.Errorf("while the first runs: %+v", p.Run)
 		}
+		s.must("POST", "/sessions/"+first.SessionID+"/bind", `{"executor_session_id":"uuid","hostname":"h","executor_profile":"coding"}`, nil)
 		s.report(runner, first.ID, "completed", `,"session_status":"idle"`)
 		if got := s.session(first.SessionID).Status; got != coordapi.SessionIdle {
 			t.Errorf("the session is %s", got)
 		}
-		if got := s.finish(runner, ""); got.ID != second.ID {
+		if got := s.finish(runner, ""); got.ID != second.ID || got.ExecutorSessionID != "uuid" {
 			t.Errorf("then %+v", got)
 		}
 	})
@@ -222,7 +226,10 @@ func TestASessionIsStoppedAndDeleted(t *testing.T) {
 		if p := s.poll(runner); len(p.StopSessions) != 1 || p.StopSessions[0] != r.SessionID {
 			t.Errorf("the runner got %+v", p)
 		}
-		s.report(runner, r.ID, "stopped", `,"signal":"SIGTERM"`)
+		s.report(runner, r.ID, "stopped", `,"signal":"SIGKILL"`)
+		if got := s.state(r.ID).Error; got != "SIGKILL" {
+			t.Errorf("it was stopped by %q", got)
+		}
 		if got := s.session(r.SessionID).Status; got != coordapi.SessionStopped {
 			t.Errorf("the session is %s", got)
 		}

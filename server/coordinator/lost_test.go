@@ -57,3 +57,37 @@ func TestARemovedRunnerDoesNotComeBack(t *testing.T) {
 		s.register(`{"hostname":"h","executor_profile":"coding","instance":"2"}`)
 	})
 }
+
+// A run that a runner has claimed and not started goes to another one as soon as the first one leaves.
+func TestAClaimedRunOfARunnerThatLeavesIsFree(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t)
+		runner, other := s.register(coding), s.register(`{"hostname":"other","executor_profile":"coding"}`)
+		r := s.startSession()
+		s.claim(runner)
+		begun := time.Now()
+		s.must("DELETE", "/runners/"+runner+"?self=true", "", nil)
+		if got := s.claim(other); got.ID != r.ID || time.Since(begun) != 0 {
+			t.Errorf("after %v another one got %+v", time.Since(begun), got)
+		}
+	})
+}
+
+// A stop that a runner never confirms ends the run all the same, though not at once.
+func TestAStopThatIsNotConfirmed(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t)
+		runner := s.register(coding)
+		r := s.startSession()
+		s.claim(runner)
+		s.report(runner, r.ID, "started", "")
+		s.must("POST", "/sessions/"+r.SessionID+"/stop", "", nil)
+		for _, want := range []coordapi.RunStatus{coordapi.RunStopping, coordapi.RunStopped} {
+			time.Sleep(65 * time.Second)
+			s.must("POST", "/runner/heartbeat", `{"runner_id":"`+runner+`"}`, nil)
+			if got := s.state(r.ID); got.Status != want {
+				t.Errorf("it is %+v, want %s", got, want)
+			}
+		}
+	})
+}

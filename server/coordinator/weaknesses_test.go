@@ -37,7 +37,7 @@ func TestAHookDoesNotHoldThePollThatItNeeds(t *testing.T) {
 			t.Errorf("the hook is %+v", hook)
 		}
 		got := s.finish(runner, "")
-		if got.ID != r.ID || got.Prompt != "final" || time.Since(begun) != 0 {
+		if got.ID != r.ID || got.Prompt != "final" || string(got.Parameters) != `{"prompt":"final"}` || time.Since(begun) != 0 {
 			t.Errorf("after %v the run is %+v", time.Since(begun), got)
 		}
 		if notes := s.finish(runner, ""); notes.AgentName != "notes" || !strings.Contains(notes.Prompt, `"status":"completed"`) {
@@ -104,6 +104,16 @@ func TestAHookThatTakesTooLongIsStopped(t *testing.T) {
 		}
 		if got := s.claim(runner); got.ID != r.ID {
 			t.Errorf("then it got %+v", got)
+		}
+	})
+	bubble(t, func(t *testing.T) {
+		s := start(t, gated("block", 20)...)
+		runner := s.register(coding)
+		r := s.run(`{"type":"start_session","agent_name":"gated","prompt":"x"}`)
+		s.report(runner, s.claim(runner).ID, "started", "")
+		time.Sleep(30 * time.Second)
+		if got := s.state(r.ID); got.Status != coordapi.RunFailed || !strings.Contains(got.Error, "on_run_start failed: it took too long") {
+			t.Errorf("with on_error block it is %+v", got)
 		}
 	})
 }
@@ -315,6 +325,7 @@ func TestAStreamGoesOnAfterItsLastEvent(t *testing.T) {
 			post(n)
 		}
 		s.restart()
+		begun := time.Now()
 		again := s.follow("/sse/sessions?session_id="+r.SessionID, last)
 		for n := 1; n <= missed; n++ {
 			if _, kind, data := again.next(); kind != "event" || number(data) != n {
@@ -322,8 +333,16 @@ func TestAStreamGoesOnAfterItsLastEvent(t *testing.T) {
 			}
 		}
 		post(missed + 1)
-		if _, _, data := again.next(); number(data) != missed+1 {
-			t.Errorf("then came %s", data)
+		if _, _, data := again.next(); number(data) != missed+1 || time.Since(begun) != 0 {
+			t.Errorf("then came %s, after %v", data, time.Since(begun))
+		}
+		for again.lines.Scan() { // a comment, so that nothing in between ends the stream
+			if text := again.lines.Text(); text != "" {
+				if text != ":" || time.Since(begun) != 30*time.Second {
+					t.Errorf("after %v came %q", time.Since(begun), text)
+				}
+				break
+			}
 		}
 		again.stop()
 	})

@@ -49,7 +49,7 @@ type client struct {
 	register func(context.Context) error
 }
 
-// do sends one request, and decodes the answer into out unless that is nil or the answer is empty.
+// do sends one request, and decodes the answer into out unless the answer is empty. It must be JSON also if out is nil.
 func (c *client) do(ctx context.Context, patience time.Duration, method, path string, in, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, patience+callTimeout)
 	defer cancel()
@@ -81,8 +81,10 @@ func (c *client) do(ctx context.Context, patience time.Duration, method, path st
 		return fmt.Errorf("the answer to %s %s has more than %d bytes", method, path, maxAnswer)
 	case w.StatusCode/100 != 2:
 		return refusal(w, method+" "+r.URL.Path, data)
-	case out == nil || len(data) == 0:
+	case len(data) == 0:
 		return nil
+	case out == nil: // what only acknowledges is an object too, else a proxy's page would lose a report
+		out = new(map[string]json.RawMessage)
 	}
 	if err := json.Unmarshal(data, out); err != nil {
 		return fmt.Errorf("%s %s: the answer is none of a coordinator: %w; its address ends with %s for an 'envctl serve'", method, path, err, coordapi.Prefix)

@@ -2,9 +2,17 @@ package runner_test
 
 import (
 	"encoding/json"
+	"io"
 	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -117,4 +125,176 @@ func TestAnEventThatTheCoordinatorHasNoRoomForIsLost(t *testing.T) {
 	}
 	take(t, s, nil)
 	s.await(s.start("x"), coordapi.RunCompleted)
+}
+
+// A coordinator that answers something else is named in the log, and asked again.
+func TestACoordinatorThatAnswersGarbage(t *testing.T) {
+	s := serve(t)
+	log := make(lines, 100)
+	var garbage atomic.Int32
+	s.before = func(w http.ResponseWriter, r *http.Request) bool {
+		if !strings.HasPrefix(r.URL.Path, "/runner/r") || garbage.Add(1)%2 == 0 {
+			return false
+		}
+		_, _ = io.WriteString(w, "<html>")
+		return true
+	}
+	take(t, s, func(cfg *runner.Config, _ *environment.Config) {
+		cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: log})
+	})
+	if line := <-log; !strings.Contains(line, "the answer is none of a coordinator") {
+		t.Errorf("the log says %s", line)
+	}
+	s.await(s.start("x"), coordapi.RunCompleted)
+}
+
+// A run whose start the coordinator refuses is not run.
+func TestARunThatIsStoppedBeforeItStartsIsNotRun(t *testing.T) {
+	s := serve(t)
+	stopped := make(chan coordapi.Run, 1)
+	s.before = func(_ http.ResponseWriter, r *http.Request) bool {
+		select {
+		case run := <-stopped:
+			if !strings.HasSuffix(r.URL.Path, "/started") {
+				stopped <- run
+				return false
+			}
+			stop := httptest.NewRequestWithContext(r.Context(), "POST", "/sessions/"+run.SessionID+"/stop", nil)
+			s.server.Handler.ServeHTTP(httptest.NewRecorder(), stop)
+		default:
+		}
+		return false
+	}
+	first := s.start("x")
+	stopped <- first
+	r := take(t, s, nil)
+	s.await(s.start("y"), coordapi.RunCompleted)
+	s.await(first, coordapi.RunStopped)
+	if len(r.opened) != 1 {
+		t.Errorf("%d sessions were opened", len(r.opened))
+	}
+}
+
+// A run that comes again while it runs is run once.
+func TestARunThatComesTwiceIsRunOnce(t *testing.T) {
+	s := serve(t)
+	again := make(chan coordapi.Run, 1)
+	s.before = func(w http.ResponseWriter, r *http.Request) bool {
+		if r.URL.Path != "/runner/runs" {
+			return false
+		}
+		select {
+		case run := <-again:
+			if err := json.NewEncoder(w).Encode(coordapi.Polled{Run: &run}); err != nil {
+				t.Error(err)
+			}
+			return true
+		default:
+			return false
+		}
+	}
+	r := take(t, s, nil)
+	first := s.start("wait")
+	s.await(first, coordapi.RunRunning)
+	again <- first
+	for _, prompt := range []string{"wakes the poll", "comes after it"} {
+		s.await(s.start(prompt), coordapi.RunCompleted)
+	}
+	if len(again) != 0 || len(r.opened) != 3 {
+		t.Errorf("%d sessions were opened; it has not come again: %d", len(r.opened), len(again))
+	}
+}
+
+// A stop of a session that is not here is confirmed, else it would come for ever.
+func TestAStopOfASessionThatIsNotHereIsConfirmed(t *testing.T) {
+	s := serve(t)
+	stops, confirmed := make(chan string, 1), make(chan coordapi.Report, 1)
+	stops <- "ses_of_another_time"
+	s.before = func(w http.ResponseWriter, r *http.Request) bool {
+		switch {
+		case r.URL.Path == "/runner/runs" && len(stops) > 0:
+			_ = json.NewEncoder(w).Encode(coordapi.Polled{StopSessions: []string{<-stops}}) // the runner asks again if it fails
+			return true
+		case r.URL.Path == "/runner/sessions/ses_of_another_time/status":
+			var in coordapi.Report
+			if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+				t.Error(err)
+			}
+			confirmed <- in
+			return true
+		}
+		return false
+	}
+	r := take(t, s, nil)
+	if in := <-confirmed; in.Status != "stopped" || in.RunnerID != r.id {
+		t.Errorf("it said %+v", in)
+	}
+}
+
+// Heartbeats name the runs that a runner has, so that they do not count as lost while an agent is silent.
+func TestHeartbeatsNameTheRuns(t *testing.T) {
+	s := serve(t)
+	beats, runs := make(chan coordapi.Report, 100), make(chan *coordapi.Run, 1)
+	runs <- &coordapi.Run{ID: "run_1", SessionID: "ses_1", Prompt: "wait"}
+	s.before = func(w http.ResponseWriter, r *http.Request) bool {
+		switch r.URL.Path {
+		case "/runner/register":
+			_ = json.NewEncoder(w).Encode(coordapi.Registered{RunnerID: "lnch_1", PollTimeoutSeconds: 1, HeartbeatIntervalSeconds: 1})
+		case "/runner/heartbeat":
+			var in coordapi.Report
+			if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
+				t.Error(err)
+			}
+			beats <- in
+		case "/runner/runs":
+			select {
+			case run := <-runs:
+				_ = json.NewEncoder(w).Encode(coordapi.Polled{Run: run})
+			case <-r.Context().Done():
+			}
+		}
+		return true
+	}
+	r := take(t, s, func(cfg *runner.Config, _ *environment.Config) { cfg.MaxRuns = 1 })
+	<-r.opened
+	for in := range beats {
+		if in.RunnerID != "lnch_1" {
+			t.Errorf("it said %+v", in)
+		}
+		if slices.Equal(in.Runs, []string{"run_1"}) {
+			break
+		}
+	}
+}
+
+// Runs that end within the time of Config.Drain are completed.
+func TestARunnerLetsItsRunsEnd(t *testing.T) {
+	s := serve(t)
+	var hold string
+	waits := make(chan struct{}, 1)
+	r := take(t, s, func(cfg *runner.Config, env *environment.Config) {
+		hold = filepath.Join(t.TempDir(), "hold")
+		env.Agent.Config = json.RawMessage(strings.ReplaceAll(scenario, "hold", hold))
+		if err := syscall.Mkfifo(hold, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cfg.Drain = time.Hour
+		cfg.Say = func(format string, _ ...any) {
+			if strings.HasPrefix(format, "waiting up to") {
+				waits <- struct{}{}
+			}
+		}
+	})
+	run := s.start("x")
+	<-r.opened
+	s.await(run, coordapi.RunRunning)
+	r.stop()
+	<-waits
+	if err := os.WriteFile(hold, []byte("held"), 0); err != nil { // the agent goes on now
+		t.Fatal(err)
+	}
+	s.await(run, coordapi.RunCompleted)
+	if err := r.end(t); err != nil {
+		t.Error(err)
+	}
 }

@@ -8,7 +8,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/agentenv-dev/agentenv/executor"
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -44,14 +46,12 @@ func failure(t *testing.T, err error) *runnerscripts.ScriptFailure {
 
 func TestProceduralExecutorGetsArgumentsAndItsOutputIsTheResult(t *testing.T) {
 	t.Parallel()
-	f := procedural(t, `if read -r x; then echo "input $x"; fi; printf '{"args":"%s"}\n' "$*"`, nil)
+	f := procedural(t, `if read -r x; then echo "input $x"; fi; printf '{"args":"%s"}\n' "$(printf %s "$*" | sed 's/"/\\"/g')"`, nil)
 	c := f.Start()
 	for range 2 { // it begins anew each time
 		done, err := c.Prompt(t.Context(), "q", `{"name": "two words", "list": [1, "b"], "flag": true, "off": false, "none": null, "deep": {"a": 1}, "n": 12345678901234567890}`)
-		if want := `{"args":"--deep {"a":1} --flag --list 1,b --n 12345678901234567890 --name two words"}`; err != nil || string(done.ResultData) == "" {
+		if want := `{"args":"--deep {\"a\": 1} --flag --list 1,b --n 12345678901234567890 --name two words"}`; err != nil || string(done.ResultData) != want {
 			t.Fatalf("result %s, %v; want %s", done.ResultData, err, want)
-		} else if !strings.Contains(string(done.ResultData), `--flag --list 1,b --n 12345678901234567890 --name two words`) {
-			t.Errorf("result %s", done.ResultData)
 		}
 	}
 	f.SameAsTranscript()
@@ -71,9 +71,20 @@ func TestProceduralExecutorWithoutJSONHasItsOutputAsResult(t *testing.T) {
 	}
 }
 
+func TestAProceduralExecutorThatPrintsTooMuch(t *testing.T) {
+	t.Parallel()
+	f := procedural(t, `head -c 17000000 /dev/zero`, nil)
+	if done, err := f.Start().Prompt(t.Context(), "q", `{}`); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "16777216 bytes") {
+		t.Errorf("%d bytes, %v", len(done.ResultData), err)
+	}
+}
+
 func TestTheTimeOutOfAProceduralExecutorIsStatus124(t *testing.T) {
 	t.Parallel()
 	f := procedural(t, `echo begun; exec sleep 600`, map[string]any{"timeout_seconds": 1})
+	if got := (executor.Profile{}).Timeout(); got != 300*time.Second {
+		t.Errorf("without timeout_seconds it is %v", got)
+	}
 	_, err := f.Start().Prompt(t.Context(), "q", `{}`)
 	if f := failure(t, err); f.Code != runnerscripts.FailTimeout || string(f.Detail.ResultData) != `{"return_code":124,"stdout":"begun\n","stderr":""}` {
 		t.Errorf("failure %+v, data %s", f, f.Detail.ResultData)
