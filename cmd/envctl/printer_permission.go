@@ -32,7 +32,7 @@ func (p *textPrinter) permission(ev runnerscripts.Event) error {
 		hint = "; the rule " + done.Rule + " denies it"
 	case done.Reason == runnerscripts.ReasonMode:
 		hint = "; the mode of the permissions denies it"
-	case req.mayDeny != "" && done.By == "":
+	case req.mayDeny != "":
 		hint = "; it may be what the rule " + req.mayDeny + " denies"
 	case p.denying:
 		hint = "; --permission allow would have allowed it"
