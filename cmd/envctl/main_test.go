@@ -57,9 +57,12 @@ type tests struct{ *testing.M }
 
 func (m tests) Run() int { return testmodal.Check(testdocker.Main(m.M)) }
 
+// environ is the environment before a test changes it: HOME has the build cache.
+var environ = os.Environ()
+
 // withoutRaces returns the folder of the programs of scripts, which have no race detector. A script runs some hundred
-// processes one after the other, which the detector makes three times as expensive. What runs concurrently has it: tests that
-// call Execute, and the servers of scripts and clusters.
+// processes one after the other, which the detector makes three times as expensive. What does much at once has it: whatever
+// calls Execute or runs on a terminal, and the servers of TestScriptsOverAServer and of clusters.
 var withoutRaces = sync.OnceValues(func() (dir string, err error) {
 	path, err := exec.LookPath("envctl")
 	if err != nil {
@@ -72,6 +75,7 @@ var withoutRaces = sync.OnceValues(func() (dir string, err error) {
 	dir = filepath.Join(dir, "plain")
 	envctl := filepath.Join(dir, "envctl")
 	cmd := exec.CommandContext(context.Background(), "go", "test", "-c", "-trimpath", "-vet=off", "-ldflags=-s -w", "-o", envctl, ".")
+	cmd.Env = environ
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build envctl: %w: %s", err, out)
 	}
