@@ -2,12 +2,17 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -29,7 +34,12 @@ func TestMain(m *testing.M) {
 	if agenttest.ServeMCP() {
 		return
 	}
-	testscript.Main(tests{m}, map[string]func(){"envctl": main, "asking-agent": askingAgent, "store-session": storeSession, "stubborn": stubborn, "make-socket": makeSocket})
+	testscript.Main(tests{m}, programs)
+}
+
+// programs are the commands of scripts.
+var programs = map[string]func(){
+	"envctl": main, "asking-agent": askingAgent, "store-session": storeSession, "stubborn": stubborn, "make-socket": makeSocket,
 }
 
 // stubborn is a program that ends at no signal, as envctl where something hangs.
@@ -46,6 +56,36 @@ func stubborn() {
 type tests struct{ *testing.M }
 
 func (m tests) Run() int { return testmodal.Check(testdocker.Main(m.M)) }
+
+// environ is the environment before a test changes it: HOME has the build cache.
+var environ = os.Environ()
+
+// withoutRaces returns the folder of the programs of scripts, which have no race detector. A script runs some hundred
+// processes one after the other, which the detector makes three times as expensive. What does much at once has it: whatever
+// calls Execute or runs on a terminal, and the servers of TestScriptsOverAServer and of clusters.
+var withoutRaces = sync.OnceValues(func() (dir string, err error) {
+	path, err := exec.LookPath("envctl")
+	if err != nil {
+		return "", err
+	}
+	dir = filepath.Dir(path) // testscript removes it
+	if info, _ := debug.ReadBuildInfo(); !slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		return dir, nil
+	}
+	dir = filepath.Join(dir, "plain")
+	envctl := filepath.Join(dir, "envctl")
+	cmd := exec.CommandContext(context.Background(), "go", "test", "-c", "-trimpath", "-vet=off", "-ldflags=-s -w", "-o", envctl, ".")
+	cmd.Env = environ
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build envctl: %w: %s", err, out)
+	}
+	for name := range programs {
+		if name != "envctl" {
+			err = errors.Join(err, os.Link(envctl, filepath.Join(dir, name)))
+		}
+	}
+	return dir, err
+})
 
 // TestScripts runs the scripts in testdata/script, each with its own sandboxes, and checks that
 // no sandbox and no process is left.
@@ -96,6 +136,10 @@ func runScripts(t *testing.T, p testscript.Params, vars map[string]string, confi
 	if err != nil {
 		t.Fatal(err)
 	}
+	dir, err := withoutRaces()
+	if err != nil {
+		t.Fatal(err)
+	}
 	claude, busybox := testagents.Claude(t), testdocker.Busybox(t)
 	p.RequireExplicitExec, p.RequireUniqueNames = true, true
 	more := p.Setup
@@ -103,9 +147,8 @@ func runScripts(t *testing.T, p testscript.Params, vars map[string]string, confi
 		e.Setenv("HOME", e.WorkDir)
 		e.Setenv("XDG_CACHE_HOME", filepath.Join(e.WorkDir, ".cache"))
 		e.Setenv(bundle.ExplicitVariable, runner)
-		dir, _, _ := strings.Cut(e.Getenv("PATH"), string(os.PathListSeparator))
 		e.Setenv("ENVCTL_DIR", dir)
-		e.Setenv("PATH", e.Getenv("PATH")+string(os.PathListSeparator)+filepath.Dir(claude))
+		e.Setenv("PATH", strings.Join([]string{dir, e.Getenv("PATH"), filepath.Dir(claude)}, string(os.PathListSeparator)))
 		// Otherwise the race detector sleeps for a second at every exit.
 		e.Setenv("GORACE", "atexit_sleep_ms=0")
 		// A variable that is not passed on must not reach a sandbox.

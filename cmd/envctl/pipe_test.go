@@ -25,7 +25,7 @@ func piped(t *testing.T, args ...string) (s *screen, out *os.File) {
 // The user can answer a question on the terminal while no program reads the agent's text from
 // the pipe. All of the text arrives.
 func TestAQuestionDoesNotWaitForTheReaderOfAPipe(t *testing.T) {
-	said := strings.Repeat("0123456789abcdef\n", 1<<14) // more than a pipe holds
+	said := strings.Repeat("0123456789abcdef\n", 1<<13) // more than a pipe holds
 	scenario := file(t, "ask.json", fmt.Sprintf(
 		`{"turns":[{"steps":[{"text":%q},{"ask":{"write":{"path":"asked.txt","content":"x"}}},{"text":"over"}]}]}`, said))
 	for name, flags := range map[string][]string{"text": nil, "json": {"--json"}} {
@@ -43,8 +43,8 @@ func TestAQuestionDoesNotWaitForTheReaderOfAPipe(t *testing.T) {
 			if code := s.end(); code != exitOK {
 				t.Errorf("exit status %d:\n%s", code, s.seen.String())
 			}
-			if got := strings.Count(string(text), "0123456789abcdef"); got != 1<<14 || !strings.Contains(string(text), "over") {
-				t.Errorf("%d of %d lines have arrived, and the end: %v", got, 1<<14, strings.Contains(string(text), "over"))
+			if got := strings.Count(string(text), "0123456789abcdef"); got != 1<<13 || !strings.Contains(string(text), "over") {
+				t.Errorf("%d of %d lines have arrived, and the end: %v", got, 1<<13, strings.Contains(string(text), "over"))
 			}
 		})
 	}
@@ -52,7 +52,7 @@ func TestAQuestionDoesNotWaitForTheReaderOfAPipe(t *testing.T) {
 
 // After a second interrupt envctl ends, although no program reads its output.
 func TestASecondInterruptDoesNotWaitForTheReaderOfAPipe(t *testing.T) {
-	said := strings.Repeat("0123456789abcdef\n", 1<<14)
+	said := strings.Repeat("0123456789abcdef\n", 1<<13)
 	scenario := file(t, "long.json", fmt.Sprintf(`{"turns":[{"steps":[{"text":%q},{"ask":{"write":{"path":"asked.txt","content":"x"}}}]}]}`, said))
 	s, _ := piped(t, "run", "--scenario", scenario, "go")
 	s.wait("instead: ")

@@ -108,6 +108,13 @@ func codexSubject() subject {
 	}
 }
 
+// importingCodex is codexSubject with imports: a rule looks at what the model gets, and not at the transcript.
+func importingCodex() subject {
+	s := codexSubject()
+	s.imports = true
+	return s
+}
+
 func geminiSubject() subject {
 	return subject{
 		name: "gemini", driver: gemini.Driver{}, find: testagents.Gemini, mode: "default", silent: "autoEdit", hidesContext: true, forgets: true,

@@ -321,7 +321,7 @@ func mutants() []mutant {
 		{name: "a transcript is not restored", rule: "a restored session remembers the conversation", says: "and 0 after the restore", broken: broken{transcript: func(runnerscripts.Transcript) runnerscripts.Transcript {
 			return runnerscripts.Transcript{}
 		}}},
-		{name: "a transcript is ignored", rule: "a restored session remembers the conversation", says: "the model was sent", subject: opencodeSubject, broken: broken{setup: func(req *runnerscripts.SetupRequest) error {
+		{name: "a transcript is ignored", rule: "a restored session remembers the conversation", says: "the model was sent", subject: importingCodex, broken: broken{setup: func(req *runnerscripts.SetupRequest) error {
 			req.Transcript = nil
 			return nil
 		}}},
