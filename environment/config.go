@@ -225,6 +225,9 @@ func (c Config) checkValues() error {
 	if err := c.checkPermissions(); err != nil {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
+	if _, err := c.schemas(); err != nil {
+		return err
+	}
 	for key := range c.Agent.Env {
 		if key == "" || strings.ContainsAny(key, "=\x00") {
 			return fmt.Errorf("%w: agent.env: %q cannot be the name of a variable", ErrConfig, key)

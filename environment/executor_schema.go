@@ -36,14 +36,25 @@ func (c Config) schemas() (s executorSchemas, err error) {
 	return s, nil
 }
 
+// CheckPrompt returns why the configured agent can get no such prompt: the parameters of an executor
+// that do not match. It is the failure with which the query would end, a
+// *runnerscripts.ScriptFailure, but needs no sandbox. For schemas that cannot be used it is [ErrConfig].
+func (c Config) CheckPrompt(prompt string) error {
+	s, err := c.schemas()
+	if err != nil {
+		return err
+	}
+	return s.checkPrompt(prompt)
+}
+
 // checkPrompt checks the parameters of a prompt, before anything is started.
 func (s executorSchemas) checkPrompt(prompt string) error {
-	if s.parameters == nil {
-		return nil
-	}
 	parameters, err := s.profile.ParametersOf(prompt)
-	if err == nil {
+	if err == nil && s.parameters != nil {
 		err = s.parameters.Check("parameters", parameters)
+	}
+	if err == nil && s.profile.Type == executor.Procedural {
+		_, err = executor.Arguments(parameters)
 	}
 	return mismatch(runnerscripts.FailParameters, err, nil)
 }
@@ -63,7 +74,7 @@ func mismatch(code runnerscripts.FailureCode, err error, result json.RawMessage)
 		return err
 	}
 	return &runnerscripts.ScriptFailure{
-		Code: code, Message: "correct the " + wrong.What + ": " + wrong.Error(),
+		Code: code, Message: wrong.Error(),
 		Detail: &runnerscripts.FailureDetail{Violations: wrong.Violations, ResultData: result},
 	}
 }

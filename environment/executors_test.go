@@ -71,7 +71,7 @@ func TestAWrongExecutorProfileSaysFileAndField(t *testing.T) {
 		"outside.json":    `{"type": "x", "command": "sh", "files": ["../secret"]}`,
 		"link.json":       `{"type": "x", "command": "sh", "files": ["link"]}`,
 		"large.json":      `{"type": "x", "command": "sh", "files": ["large"]}`,
-		"schema.json":     `{"type": "x", "command": "sh", "parameters_schema": {"type": 5}}`,
+		"schema.json":     `{"type": "x", "command": "sh", "parameters_schema": {"type": "objct"}}`,
 		"remote.json":     `{"type": "x", "command": "sh", "output_schema": {"$ref": "https://example.com/schema.json"}}`,
 		"timeout.json":    `{"type": "x", "command": "sh", "timeout_seconds": 5}`,
 		"persistent.json": `{"type": "procedural", "command": "sh", "lifecycle": "persistent"}`,
@@ -82,7 +82,7 @@ func TestAWrongExecutorProfileSaysFileAndField(t *testing.T) {
 	}
 	for name, word := range map[string]string{
 		"json": "json.json", "field": "unknown key livecycle; did you mean lifecycle?", "kind": "command", "no-type": "type: it is missing", "no-cmd": "command: ",
-		"life": "lifecycle: ", "missing": "files[0]: ", "outside": "files[0]: ", "link": "files[0]: ", "large": "1048576 bytes", "schema": "parameters_schema: ", "remote": "output_schema: ",
+		"life": "lifecycle: ", "missing": "files[0]: ", "outside": "files[0]: ", "link": "files[0]: ", "large": "1048576 bytes", "schema": "parameters_schema: invalid argument: invalid JSON schema: $.type: value must be one of 'array'", "remote": "output_schema: ",
 		"timeout": "timeout_seconds: ", "persistent": "lifecycle: ",
 	} {
 		file := filepath.Join(dir, name+".json")
@@ -102,6 +102,11 @@ func TestAWrongExecutorProfileSaysFileAndField(t *testing.T) {
 		if _, err := environment.ParseConfig([]byte(text)); err == nil || !strings.Contains(err.Error(), word) {
 			t.Errorf("%s: %v", text, err)
 		}
+	}
+	// A schema in the configuration itself needs no sandbox either.
+	_, err := environment.ParseConfig([]byte(`agent: {name: command, command: [sh], config: {output_schema: {type: objct}}}`))
+	if !errors.Is(err, environment.ErrConfig) || !strings.Contains(err.Error(), "agent.config: output_schema: ") {
+		t.Errorf("a schema in a configuration: %v", err)
 	}
 	cfg := environment.Config{Agent: environment.Agent{Name: "executor:echo"}, Sandbox: environment.Sandbox{Type: "local"}}
 	if err := cfg.Check(t.Context()); !errors.Is(err, environment.ErrConfig) || !strings.Contains(err.Error(), "FindExecutor") {

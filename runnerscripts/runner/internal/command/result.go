@@ -144,7 +144,7 @@ func mismatch(err error) error {
 		return err
 	}
 	return &runnerscripts.ScriptFailure{
-		Code: runnerscripts.FailParameters, Message: "correct the parameters: " + wrong.Error(),
+		Code: runnerscripts.FailParameters, Message: wrong.Error(),
 		Detail: &runnerscripts.FailureDetail{Violations: wrong.Violations},
 	}
 }
