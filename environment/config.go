@@ -308,7 +308,7 @@ func FormatConfig(cfg Config) ([]byte, error) {
 // parseConfig decodes a configuration. file is the file that holds it, empty for none. The
 // profile may be a name from the catalog or a path relative to dir.
 func parseConfig(data []byte, file, dir string) (Config, error) {
-	asJSON, err := configfile.ToJSON(data)
+	asJSON, err := configfile.ToJSON(file, data)
 	if err != nil {
 		return Config{}, err
 	}

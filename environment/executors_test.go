@@ -62,6 +62,7 @@ func TestAWrongExecutorProfileSaysFileAndField(t *testing.T) {
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
 	dir := folder(t, map[string]string{
 		"json.json":       `{"type": "x", "command": `,
+		"comma.json":      "{\"type\": \"x\",\n \"command\": \"sh\",\n}",
 		"field.json":      `{"type": "x", "command": "sh", "livecycle": "persistent"}`,
 		"kind.json":       `{"type": "x", "command": 5}`,
 		"no-type.json":    `{"command": "sh"}`,
@@ -81,8 +82,8 @@ func TestAWrongExecutorProfileSaysFileAndField(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, word := range map[string]string{
-		"json": "json.json", "field": "unknown key livecycle; did you mean lifecycle?", "kind": "command", "no-type": "type: it is missing", "no-cmd": "command: ",
-		"life": "lifecycle: ", "missing": "files[0]: ", "outside": "files[0]: ", "link": "files[0]: ", "large": "1048576 bytes", "schema": "parameters_schema: invalid argument: invalid JSON schema: $.type: value must be one of 'array'", "remote": "output_schema: ",
+		"json": "json.json", "comma": "it is no JSON: line 3: invalid character '}'", "field": "unknown key livecycle; did you mean lifecycle?", "kind": "command", "no-type": "type: it is missing", "no-cmd": "command: ",
+		"life": "lifecycle: ", "missing": "files[0]: nosuch.py in " + dir + ": ", "outside": "files[0]: ../secret in ", "link": "files[0]: ", "large": "1048576 bytes", "schema": "parameters_schema: invalid argument: invalid JSON schema: $.type: value must be one of 'array'", "remote": "output_schema: ",
 		"timeout": "timeout_seconds: ", "persistent": "lifecycle: ",
 	} {
 		file := filepath.Join(dir, name+".json")
@@ -96,6 +97,8 @@ func TestAWrongExecutorProfileSaysFileAndField(t *testing.T) {
 	}
 	for text, word := range map[string]string{
 		"agent: executor:echo":                            "there are none in",
+		"agent: executor:other":                           "give the configuration file, as with --config",
+		`agent: "executor:"`:                              "executor: has no name; give one, such as executor:echo",
 		"agent: {name: executor:echo, command: [x]}":      "leave both out",
 		"agent: {name: executor:" + dir + "/nosuch.json}": "nosuch.json",
 	} {
