@@ -225,6 +225,9 @@ func (c Config) checkValues() error {
 	if err := c.checkPermissions(); err != nil {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
+	if _, err := c.schemas(); err != nil {
+		return err
+	}
 	for key := range c.Agent.Env {
 		if key == "" || strings.ContainsAny(key, "=\x00") {
 			return fmt.Errorf("%w: agent.env: %q cannot be the name of a variable", ErrConfig, key)
@@ -305,7 +308,7 @@ func FormatConfig(cfg Config) ([]byte, error) {
 // parseConfig decodes a configuration. file is the file that holds it, empty for none. The
 // profile may be a name from the catalog or a path relative to dir.
 func parseConfig(data []byte, file, dir string) (Config, error) {
-	asJSON, err := configfile.ToJSON(data)
+	asJSON, err := configfile.ToJSON(file, data)
 	if err != nil {
 		return Config{}, err
 	}

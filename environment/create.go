@@ -20,6 +20,9 @@ func Create(ctx context.Context, cfg Config) (*Environment, error) {
 	if err := cfg.Check(ctx); err != nil {
 		return nil, err
 	}
+	if err := cfg.findExecutor(); err != nil {
+		return nil, err
+	}
 	if cfg.Name != "" {
 		if err := kept.CheckNameFree(ctx, cfg.Name, lives); err != nil { // before creating anything
 			return nil, err

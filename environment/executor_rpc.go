@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 
 	"github.com/agentenv-dev/agentenv/environment/internal/gate"
@@ -78,16 +79,19 @@ func (h *questions) ask(ctx context.Context, p rpc.Permission) PermissionDecisio
 	return q.Ask(ctx, p.PermissionRequest)
 }
 
+// maxShownMessage is how many bytes of an executor's JSON are the message of a log event.
+const maxShownMessage = 1024
+
 // report reports a message as a log event.
 func (h *questions) report(ctx context.Context, m rpc.Message) {
 	q := h.queries.Load()
 	if q == nil {
 		return
 	}
-	event := runnerscripts.Log{Level: "info", Message: "message of the executor", Stream: "executor", Data: m.Body}
-	var text string
-	if json.Unmarshal(m.Body, &text) == nil {
-		event.Message, event.Data = text, nil
+	event := runnerscripts.Log{Level: "info", Stream: "executor"}
+	if json.Unmarshal(m.Body, &event.Message) != nil { // it is no text
+		shown := m.Body[:min(len(m.Body), maxShownMessage)]
+		event.Message, event.Data = strings.ToValidUTF8(string(shown), "\uFFFD"), m.Body
 	}
 	q.Report(ctx, runnerscripts.TypeLog, event)
 }

@@ -63,6 +63,9 @@ func TestAnExecutorReachesItsHostFromTheSandbox(t *testing.T) {
 				case *runnerscripts.Log:
 					if v.Stream == "executor" {
 						said = append(said, string(v.Data))
+						if v.Message != string(v.Data) {
+							t.Errorf("the message %q of %s", v.Message, v.Data)
+						}
 					}
 				case *runnerscripts.PermissionResolved:
 					resolved = append(resolved, string(v.Kind)+" "+v.Reason+" "+v.Rule)

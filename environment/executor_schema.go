@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/agentenv-dev/agentenv/executor"
 	"github.com/agentenv-dev/agentenv/executor/schema"
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -36,14 +38,53 @@ func (c Config) schemas() (s executorSchemas, err error) {
 	return s, nil
 }
 
-// checkPrompt checks the parameters of a prompt, before anything is started.
-func (s executorSchemas) checkPrompt(prompt string) error {
-	if s.parameters == nil {
+// findExecutor returns an error if the program of the configured executor is missing, and this machine can
+// know that before there is a sandbox.
+func (c Config) findExecutor() error {
+	command := c.executor().Command
+	if len(command) == 0 {
+		command = c.Agent.Command
+	}
+	if c.Agent.Name != commandAgent || len(command) == 0 || len(c.Scripts.SetupSession)+len(c.Scripts.ExecuteQuery) > 0 {
 		return nil
 	}
+	p, err := c.Sandbox.provider(c)
+	if err != nil {
+		return err
+	}
+	finder, ok := p.(primitives.ProgramFinder)
+	if !ok || slices.ContainsFunc(c.executor().Files, func(f runnerscripts.WorkspaceFile) bool { return f.Path == command[0] }) {
+		return nil
+	}
+	env := (&primitives.Spec{Env: c.Agent.Env}).Environ()
+	if err := finder.FindProgram(c.Sandbox.Spec, env, command[0]); err != nil {
+		return &runnerscripts.ScriptFailure{
+			Code:    runnerscripts.FailAgentMissing,
+			Message: fmt.Sprintf("the program of the executor cannot be started: %v; install it, or correct the command of its profile, or agent.command", err),
+		}
+	}
+	return nil
+}
+
+// CheckPrompt returns why the configured agent can get no such prompt: the parameters of an executor
+// that do not match. It is the failure with which the query would end, a
+// *runnerscripts.ScriptFailure, but needs no sandbox. For schemas that cannot be used it is [ErrConfig].
+func (c Config) CheckPrompt(prompt string) error {
+	s, err := c.schemas()
+	if err != nil {
+		return err
+	}
+	return s.checkPrompt(prompt)
+}
+
+// checkPrompt checks the parameters of a prompt, before anything is started.
+func (s executorSchemas) checkPrompt(prompt string) error {
 	parameters, err := s.profile.ParametersOf(prompt)
-	if err == nil {
+	if err == nil && s.parameters != nil {
 		err = s.parameters.Check("parameters", parameters)
+	}
+	if err == nil && s.profile.Type == executor.Procedural {
+		_, err = executor.Arguments(parameters)
 	}
 	return mismatch(runnerscripts.FailParameters, err, nil)
 }
@@ -63,7 +104,7 @@ func mismatch(code runnerscripts.FailureCode, err error, result json.RawMessage)
 		return err
 	}
 	return &runnerscripts.ScriptFailure{
-		Code: code, Message: "correct the " + wrong.What + ": " + wrong.Error(),
+		Code: code, Message: wrong.Error(),
 		Detail: &runnerscripts.FailureDetail{Violations: wrong.Violations, ResultData: result},
 	}
 }

@@ -90,6 +90,9 @@ func FindExecutor(name, config string) (Agent, error) { return findExecutor(name
 
 // findExecutor is FindExecutor with the path that the name has if it is one.
 func findExecutor(where, name, config string) (Agent, error) {
+	if name == "" {
+		return Agent{}, fmt.Errorf("%w: agent: %s has no name; give one, such as %[2]secho, or the path of a profile", ErrConfig, ExecutorPrefix)
+	}
 	if configfile.IsProfileName(name) {
 		list, err := Executors(config)
 		if err != nil {
@@ -104,7 +107,7 @@ func findExecutor(where, name, config string) (Agent, error) {
 			}
 		}
 		if where == "" {
-			return Agent{}, unknownExecutor(name, names, catalog(config))
+			return Agent{}, unknownExecutor(name, config, names)
 		}
 	}
 	_, p, err := loadExecutor(where)
@@ -115,13 +118,16 @@ func findExecutor(where, name, config string) (Agent, error) {
 	return Agent{Name: commandAgent, Config: data}, err
 }
 
-func unknownExecutor(name string, names []string, folders []string) error {
-	advice := "there are none in " + strings.Join(folders, " and ")
+func unknownExecutor(name, config string, names []string) error {
+	advice := "there are none in " + strings.Join(catalog(config), " and ")
 	if len(names) > 0 {
 		advice = "choose one of " + strings.Join(names, ", ")
 	}
 	if meant := closest.Name(name, names); meant != "" {
 		advice = "did you mean " + meant + "? " + advice
+	}
+	if config == "" {
+		advice += "; give the configuration file, as with --config, for those in the folder profiles beside it"
 	}
 	return fmt.Errorf("%w: executor %q: %w; %s, or give the path of a profile, such as executor:./%[2]s.json", ErrConfig, name, fs.ErrNotExist, advice)
 }
@@ -132,7 +138,7 @@ func loadExecutor(name string) (f executorFile, p executor.Profile, err error) {
 	if err != nil {
 		return f, p, fmt.Errorf("read the executor profile: %w", err)
 	}
-	if data, err = configfile.ToJSON(data); err == nil {
+	if data, err = configfile.ToJSON(name, data); err == nil {
 		err = reader.Decode(data, &f, "")
 	}
 	if err == nil && strings.TrimSpace(f.Type) == "" {
@@ -186,6 +192,9 @@ func executorFiles(dir string, names []string) ([]runnerscripts.WorkspaceFile, e
 		})
 		if errors.Is(err, primitives.ErrLimit) {
 			err = fmt.Errorf("%w; the files of an executor may have %d bytes together: put the rest into the image", err, maxExecutorFiles)
+		}
+		if at, ok := errors.AsType[*fs.PathError](err); ok {
+			err = fmt.Errorf("%s in %s: %w", at.Path, dir, at.Err)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("files[%d]: %w", i, err)

@@ -12,6 +12,7 @@ import (
 	"github.com/agentenv-dev/agentenv/executor"
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local"
 	rs "github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -62,6 +63,9 @@ func TestAWrongExecutorProfileSaysFileAndField(t *testing.T) {
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
 	dir := folder(t, map[string]string{
 		"json.json":       `{"type": "x", "command": `,
+		"plain.json":      `{"type": "x", "command": "./large/../script.py", "files": ["script.py"]}`,
+		"script.py":       "print(1)",
+		"comma.json":      "{\"type\": \"x\",\n \"command\": \"sh\",\n}",
 		"field.json":      `{"type": "x", "command": "sh", "livecycle": "persistent"}`,
 		"kind.json":       `{"type": "x", "command": 5}`,
 		"no-type.json":    `{"command": "sh"}`,
@@ -71,7 +75,7 @@ func TestAWrongExecutorProfileSaysFileAndField(t *testing.T) {
 		"outside.json":    `{"type": "x", "command": "sh", "files": ["../secret"]}`,
 		"link.json":       `{"type": "x", "command": "sh", "files": ["link"]}`,
 		"large.json":      `{"type": "x", "command": "sh", "files": ["large"]}`,
-		"schema.json":     `{"type": "x", "command": "sh", "parameters_schema": {"type": 5}}`,
+		"schema.json":     `{"type": "x", "command": "sh", "parameters_schema": {"type": "objct"}}`,
 		"remote.json":     `{"type": "x", "command": "sh", "output_schema": {"$ref": "https://example.com/schema.json"}}`,
 		"timeout.json":    `{"type": "x", "command": "sh", "timeout_seconds": 5}`,
 		"persistent.json": `{"type": "procedural", "command": "sh", "lifecycle": "persistent"}`,
@@ -81,8 +85,8 @@ func TestAWrongExecutorProfileSaysFileAndField(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, word := range map[string]string{
-		"json": "json.json", "field": "unknown key livecycle; did you mean lifecycle?", "kind": "command", "no-type": "type: it is missing", "no-cmd": "command: ",
-		"life": "lifecycle: ", "missing": "files[0]: ", "outside": "files[0]: ", "link": "files[0]: ", "large": "1048576 bytes", "schema": "parameters_schema: ", "remote": "output_schema: ",
+		"json": "json.json", "plain": "command: invalid argument: the file script.py is not executable", "comma": "it is no JSON: line 3: invalid character '}'", "field": "unknown key livecycle; did you mean lifecycle?", "kind": "command", "no-type": "type: it is missing", "no-cmd": "command: ",
+		"life": "lifecycle: ", "missing": "files[0]: nosuch.py in " + dir + ": ", "outside": "files[0]: ../secret in ", "link": "files[0]: ", "large": "1048576 bytes", "schema": "parameters_schema: invalid argument: invalid JSON schema: $.type: value must be one of 'array'", "remote": "output_schema: ",
 		"timeout": "timeout_seconds: ", "persistent": "lifecycle: ",
 	} {
 		file := filepath.Join(dir, name+".json")
@@ -96,12 +100,19 @@ func TestAWrongExecutorProfileSaysFileAndField(t *testing.T) {
 	}
 	for text, word := range map[string]string{
 		"agent: executor:echo":                            "there are none in",
+		"agent: executor:other":                           "give the configuration file, as with --config",
+		`agent: "executor:"`:                              "executor: has no name; give one, such as executor:echo",
 		"agent: {name: executor:echo, command: [x]}":      "leave both out",
 		"agent: {name: executor:" + dir + "/nosuch.json}": "nosuch.json",
 	} {
 		if _, err := environment.ParseConfig([]byte(text)); err == nil || !strings.Contains(err.Error(), word) {
 			t.Errorf("%s: %v", text, err)
 		}
+	}
+	// A schema in the configuration itself needs no sandbox either.
+	_, err := environment.ParseConfig([]byte(`agent: {name: command, command: [sh], config: {output_schema: {type: objct}}}`))
+	if !errors.Is(err, environment.ErrConfig) || !strings.Contains(err.Error(), "agent.config: output_schema: ") {
+		t.Errorf("a schema in a configuration: %v", err)
 	}
 	cfg := environment.Config{Agent: environment.Agent{Name: "executor:echo"}, Sandbox: environment.Sandbox{Type: "local"}}
 	if err := cfg.Check(t.Context()); !errors.Is(err, environment.ErrConfig) || !strings.Contains(err.Error(), "FindExecutor") {
@@ -157,5 +168,46 @@ func TestTheSchemasOfAnExecutorAreChecked(t *testing.T) {
 	}
 	if said, err := env.Exec(t.Context(), "cat", "started"); err != nil || said != "started\nstarted\n" {
 		t.Errorf("it was started: %q, %v", said, err)
+	}
+}
+
+// The host knows the programs of a sandbox that is not isolated from it.
+func TestAnExecutorWhoseProgramIsMissingMakesNoSandbox(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	empty, bin := t.TempDir(), t.TempDir()
+	if err := os.WriteFile(filepath.Join(bin, "my-executor"), []byte("#!/bin/sh\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	create := func(a environment.Agent) error {
+		a.Name = "command"
+		env, err := environment.Create(t.Context(), environment.Config{Agent: a, Sandbox: environment.Sandbox{Type: "local", Provider: &local.Provider{Root: root}}})
+		if err == nil {
+			err = env.Close()
+		}
+		return err
+	}
+	for _, a := range []environment.Agent{
+		{Command: []string{"my-executor"}},
+		{Config: json.RawMessage(`{"type": "x", "command": ["my-executor", "x"]}`)},
+		{Command: []string{"sh"}, Env: map[string]string{"PATH": empty}},
+	} {
+		err := create(a)
+		f, ok := errors.AsType[*rs.ScriptFailure](err)
+		if !ok || f.Code != rs.FailAgentMissing || !strings.Contains(err.Error(), "correct the command of its profile") {
+			t.Errorf("%+v: %v", a, err)
+		}
+	}
+	if made, err := os.ReadDir(root); len(made) > 0 {
+		t.Errorf("sandboxes were made: %v, %v", made, err)
+	}
+	for _, a := range []environment.Agent{
+		{Command: []string{"my-executor"}, Env: map[string]string{"PATH": bin}},
+		{Command: []string{"./my-executor"}}, // in the workspace, perhaps
+		{Config: json.RawMessage(`{"type": "x", "command": "run", "files": [{"path": "run", "mode": 493}]}`)},
+	} {
+		if err := create(a); err != nil {
+			t.Errorf("%+v: %v", a, err)
+		}
 	}
 }

@@ -24,7 +24,7 @@ func FuzzParseConfig(f *testing.F) {
 	f.Add([]byte(`{"sandbox":"local","workspace":{"files":[{"path":"a","content":"b"}]},"profile":{"memory":"x"}}`))
 	f.Add([]byte("a: &a [x, x]\nb: [*a, *a]\n---\nagent: {}\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		asJSON, err := configfile.ToJSON(data)
+		asJSON, err := configfile.ToJSON("", data)
 		if err != nil {
 			return
 		}

@@ -97,6 +97,9 @@ func (p Profile) Check() error {
 		if slices.ContainsFunc(p.Files[:i], func(g runnerscripts.WorkspaceFile) bool { return g.Path == f.Path }) {
 			return invalid(fmt.Sprintf("files[%d]", i), "%q stands twice", f.Path)
 		}
+		if f.Path == path.Clean(p.Command[0]) && f.Mode&0o111 == 0 {
+			return invalid("command", "the file %s is not executable; make it so, or name its interpreter, as in [python3, %[1]s]", f.Path)
+		}
 	}
 	return nil
 }

@@ -22,5 +22,5 @@ func (e *SchemaError) Error() string {
 	for _, v := range e.Violations {
 		all = append(all, v.Path+": "+v.Message)
 	}
-	return "the " + e.What + " does not match its schema: " + strings.Join(all, "; ")
+	return "invalid " + e.What + ": " + strings.Join(all, "; ")
 }

@@ -66,7 +66,14 @@ type BudgetError struct {
 }
 
 func (e *BudgetError) Error() string {
-	return fmt.Sprintf("the %s's budget of %s is used up; to allow more, raise budget.%[1]s.%[3]s", e.Scope, e.Most, e.Limit)
+	flag := ""
+	switch {
+	case e.Scope == "query" && e.Limit == "time":
+		flag = ", or --timeout of envctl"
+	case e.Scope == "session" && e.Limit != "time":
+		flag = ", or --budget of envctl"
+	}
+	return fmt.Sprintf("the %s's budget of %s is used up; to allow more, raise budget.%[1]s.%[3]s%[4]s", e.Scope, e.Most, e.Limit, flag)
 }
 
 // over returns a [*BudgetError] for the limit that is used up, or nil if none is. allowed has

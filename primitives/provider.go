@@ -210,6 +210,14 @@ type SpecChecker interface {
 	CheckSpec(spec Spec) error
 }
 
+// ProgramFinder is implemented by providers whose sandboxes run the programs of this machine.
+type ProgramFinder interface {
+	// FindProgram returns the error with which a command of a new sandbox would not start: that the PATH of
+	// spec and env has no program of this name. A name with a slash is not looked for: the sandbox may
+	// get it.
+	FindProgram(spec Spec, env []string, name string) error
+}
+
 // Collector is implemented by providers that can remove orphans.
 type Collector interface {
 	// GC removes sandboxes that are not kept and whose programs have died, and what remains of

@@ -365,7 +365,7 @@ type Result struct {
 // ScriptFailure says why a script failed. It implements error.
 type ScriptFailure struct { //nolint:errname // on the wire it is data; ScriptError is the error around it
 	Code    FailureCode `json:"code"`
-	Message string      `json:"message"` // for people; starts with advice
+	Message string      `json:"message"` // for people: what failed, why, and advice
 	// HTTPStatus is the status that the model's API returned; with FailAPI.
 	HTTPStatus int `json:"http_status,omitempty"`
 	// Detail has what a program can use of the failure; nil for nothing.

@@ -126,6 +126,9 @@ func (s *AgentSession) runTurn(ctx context.Context, a *activeTurn) {
 // attempt gives the prompt to the agent and stores its events. It returns the query's last
 // event, if any, which is not stored yet.
 func (s *AgentSession) attempt(ctx context.Context, a *activeTurn) (*liveSandbox, *runnerscripts.Event, error) {
+	if err := s.cfg.Environment.CheckPrompt(a.turn.prompt); err != nil {
+		return nil, nil, err // before a sandbox is made for nothing
+	}
 	live, err := s.ensureSandbox(ctx)
 	if err != nil {
 		return nil, nil, err

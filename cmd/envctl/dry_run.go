@@ -10,10 +10,16 @@ import (
 	"github.com/agentenv-dev/agentenv/session"
 )
 
-// printConfig checks a configuration as a run does before it makes anything, and prints it.
-func (f *runFlags) printConfig(ctx context.Context, cfg environment.Config) error {
+// printConfig checks a configuration and prompts as a run does before it makes anything, and prints the
+// configuration.
+func (f *runFlags) printConfig(ctx context.Context, cfg environment.Config, prompts []string) error {
 	if err := (session.Config{Environment: cfg}).Check(ctx); err != nil {
 		return notOpened(ctx, err)
+	}
+	for _, p := range prompts {
+		if err := cfg.CheckPrompt(p); err != nil {
+			return err
+		}
 	}
 	config, err := environment.FormatSafely(cfg)
 	if err != nil {

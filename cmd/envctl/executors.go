@@ -42,6 +42,9 @@ With --schema print the JSON schema of what an executor reads.`,
 			if asJSON {
 				return printLines(a, list)
 			}
+			if len(list) == 0 && config == "" {
+				fmt.Fprintln(a.err, "there are none in the folder of your configuration; give --config FILE for those beside a configuration file")
+			}
 			rows := [][]term.Span{term.Plains("NAME", "TYPE", "LIFECYCLE", "PATH", "PROBLEM")}
 			for _, e := range list {
 				rows = append(rows, term.Plains(e.Name, firstOf(e.Type, "-"), firstOf(string(e.Lifecycle), string(executor.OneShot)), e.Path, firstOf(e.Problem, "-")))

@@ -377,8 +377,14 @@ func summary(c runnerscripts.QueryCompleted) string {
 	return s
 }
 
+// maxShownLine is how many characters of an agent's line a warning shows.
+const maxShownLine = 200
+
 func (p *textPrinter) diagnostic(ev runnerscripts.Event) error {
-	var d struct{ Level, Message string }
+	var d struct {
+		Level, Message string
+		Data           json.RawMessage
+	}
 	if json.Unmarshal(ev.Payload, &d) != nil || d.Message == "" || d.Level == "debug" || d.Level == "info" {
 		return nil
 	}
@@ -388,6 +394,10 @@ func (p *textPrinter) diagnostic(ev runnerscripts.Event) error {
 	if ev.Type != runnerscripts.TypeLog {
 		p.failure = d.Message
 		return nil
+	}
+	var about struct{ Line string } // of the agent's output
+	if json.Unmarshal(d.Data, &about) == nil && about.Line != "" {
+		d.Message += fmt.Sprintf(": %q", cut(about.Line, maxShownLine))
 	}
 	return p.err.Println(term.Dim(firstOf(d.Level, "error") + ": " + d.Message))
 }

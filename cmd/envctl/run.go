@@ -167,7 +167,7 @@ func (f *runFlags) run(ctx context.Context, prompts []string) (err error) {
 		return err
 	}
 	if f.dryRun {
-		return f.printConfig(ctx, cfg)
+		return f.printConfig(ctx, cfg, prompts)
 	}
 	show := f.app.newPrinter(f.asJSON)
 	if len(prompts) > 1 {

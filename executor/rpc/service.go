@@ -186,6 +186,9 @@ func (s *Service) getAPIKey(ctx context.Context, g *grant, raw json.RawMessage) 
 	if err != nil {
 		return nil, err
 	}
+	if p.Name == "" {
+		return nil, Errorf(CodeInvalidParams, "give credential_key, the name of the credential")
+	}
 	record := Record{Session: g.Session, User: g.User, Method: MethodGetAPIKey, Subject: visible(p.Name), Outcome: Refused}
 	defer func() { s.audit(record) }()
 	if s.cfg.Credential == nil || !slices.Contains(g.Credentials, p.Name) {

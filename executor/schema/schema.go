@@ -3,150 +3,79 @@
 package schema
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
-	"slices"
 	"strings"
+	"sync"
 
-	"github.com/google/jsonschema-go/jsonschema"
+	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/agentenv-dev/agentenv/executor"
 )
 
-// maxViolations bounds the list of violations.
-const maxViolations = 20
+// base is the URL of a schema that has no $id.
+const base = "schema:///"
 
-// Schema is a JSON schema, of draft 2020-12 or draft 7.
+// Schema is a JSON schema: of draft 2020-12, or of the earlier draft that its $schema names, from 4 on.
+// Its methods may be called from several goroutines.
 type Schema struct {
-	root     *jsonschema.Schema
-	resolved *jsonschema.Resolved
+	compiled *jsonschema.Schema
+
+	mu       sync.Mutex
+	compiler *jsonschema.Compiler
 }
 
-// Parse parses a JSON schema. It loads nothing: a schema that refers to another file is
-// fs.ErrInvalid, as are other errors.
+// standalone refuses to load what a schema refers to.
+type standalone struct{}
+
+// Load returns an error.
+func (standalone) Load(string) (any, error) {
+	return nil, errors.New("nothing is loaded; put what it refers to into its $defs")
+}
+
+// Parse parses a JSON schema and checks it against the schema of its draft. It loads nothing: a schema
+// that refers to another file is fs.ErrInvalid, as are other errors.
 func Parse(data []byte) (*Schema, error) {
-	s := new(Schema)
-	if err := json.Unmarshal(data, &s.root); err != nil {
-		return nil, fmt.Errorf("%w: it is no JSON schema: %w", fs.ErrInvalid, err)
+	doc, err := decode(data)
+	if err != nil {
+		return nil, fmt.Errorf("%w: it is no JSON: %w", fs.ErrInvalid, err)
 	}
-	if s.root == nil {
-		return nil, fmt.Errorf("%w: it is null; give a JSON schema", fs.ErrInvalid)
+	s := &Schema{compiler: jsonschema.NewCompiler()}
+	s.compiler.UseLoader(standalone{})
+	if err = s.compiler.AddResource(base, doc); err == nil {
+		s.compiled, err = s.compiler.Compile(base)
 	}
-	var err error
-	if s.resolved, err = s.root.CloneSchemas().Resolve(nil); err != nil {
-		return nil, fmt.Errorf("%w: it is no JSON schema that stands alone: %w", fs.ErrInvalid, err)
+	if wrong, ok := errors.AsType[*jsonschema.SchemaValidationError](err); ok {
+		if found, ok := errors.AsType[*jsonschema.ValidationError](wrong.Err); ok {
+			return nil, fmt.Errorf("%w: %w", fs.ErrInvalid, &executor.SchemaError{What: "JSON schema", Violations: s.list(found, doc)})
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: it is no JSON schema that stands alone: %s", fs.ErrInvalid, strings.ReplaceAll(err.Error(), base, ""))
 	}
 	return s, nil
 }
 
 // Check returns a [*executor.SchemaError] if data does not match the schema. what names the data.
 func (s *Schema) Check(what string, data []byte) error {
-	var value any
-	if err := json.Unmarshal(data, &value); err != nil {
+	value, err := decode(data)
+	if err != nil {
 		return &executor.SchemaError{What: what, Violations: []executor.Violation{{Path: "$", Message: "it is no JSON: " + err.Error()}}}
 	}
-	err := s.resolved.Validate(value)
-	if err == nil {
-		return nil
+	err = s.compiled.Validate(value)
+	if wrong, ok := errors.AsType[*jsonschema.ValidationError](err); ok {
+		return &executor.SchemaError{What: what, Violations: s.list(wrong, value)}
 	}
-	c := &checker{root: s.root}
-	c.look(s.root, value, "$", "")
-	if len(c.found) == 0 { // the parts match, the whole does not
-		c.add("$", "", cause(err))
-	}
-	return &executor.SchemaError{What: what, Violations: c.found}
+	return err
 }
 
-// checker finds all parts of a value that do not match: the library stops at the first.
-type checker struct {
-	root  *jsonschema.Schema
-	found []executor.Violation
-}
-
-func (c *checker) add(at, schemaAt, message string) {
-	if len(c.found) < maxViolations {
-		c.found = append(c.found, executor.Violation{Path: at, Message: message, SchemaPath: strings.TrimPrefix(schemaAt, "/")})
+// decode decodes JSON without rounding its numbers.
+func decode(data []byte) (any, error) {
+	if err := json.Unmarshal(data, new(json.RawMessage)); err != nil {
+		return nil, err // it says more than that of the decoder
 	}
-}
-
-// look adds the violations of a value, those of its parts before its own.
-func (c *checker) look(s *jsonschema.Schema, value any, at, schemaAt string) {
-	err := c.validate(s, value)
-	if err == nil || len(c.found) >= maxViolations {
-		return
-	}
-	for range 10 { // a chain of references; one that never ends is left to the library
-		name, defs := strings.CutPrefix(s.Ref, "#/$defs/")
-		from := c.root.Defs
-		if !defs {
-			name, defs = strings.CutPrefix(s.Ref, "#/definitions/")
-			from = c.root.Definitions
-		}
-		if !defs || from[name] == nil {
-			break
-		}
-		s, schemaAt = from[name], strings.TrimPrefix(s.Ref, "#")
-	}
-	before := len(c.found)
-	switch value := value.(type) {
-	case map[string]any:
-		c.object(s, value, at, schemaAt)
-	case []any:
-		for i, v := range value {
-			if s.Items != nil {
-				c.look(s.Items, v, fmt.Sprintf("%s[%d]", at, i), schemaAt+"/items")
-			}
-		}
-	}
-	if len(c.found) == before {
-		message := cause(err)
-		keyword, _, _ := strings.Cut(message, ":")
-		c.add(at, schemaAt+"/"+keyword, message)
-	}
-}
-
-func (c *checker) object(s *jsonschema.Schema, value map[string]any, at, schemaAt string) {
-	for _, name := range s.Required {
-		if _, ok := value[name]; !ok {
-			c.add(at, schemaAt+"/required", fmt.Sprintf("%q is required", name))
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(value)) {
-		child := at + "." + name
-		if property := s.Properties[name]; property != nil {
-			c.look(property, value[name], child, schemaAt+"/properties/"+name)
-			continue
-		}
-		if s.AdditionalProperties == nil || len(s.PatternProperties) > 0 {
-			continue
-		}
-		if c.validate(s.AdditionalProperties, value[name]) != nil {
-			known := strings.Join(slices.Sorted(maps.Keys(s.Properties)), ", ")
-			c.add(child, schemaAt+"/additionalProperties", "it is not allowed here; there are: "+known)
-		}
-	}
-}
-
-// validate validates a value against a part of the schema.
-func (c *checker) validate(s *jsonschema.Schema, value any) error {
-	alone := &jsonschema.Schema{Schema: c.root.Schema, Defs: c.root.Defs, Definitions: c.root.Definitions, AllOf: []*jsonschema.Schema{s}}
-	resolved, err := alone.CloneSchemas().Resolve(nil)
-	if err != nil {
-		return err
-	}
-	return resolved.Validate(value)
-}
-
-// cause returns the innermost error, without the path in the schema.
-func cause(err error) string {
-	for {
-		inner := errors.Unwrap(err)
-		if inner == nil {
-			return err.Error()
-		}
-		err = inner
-	}
+	return jsonschema.UnmarshalJSON(bytes.NewReader(data))
 }

@@ -16,7 +16,7 @@ const person = `{
 	"properties": {
 		"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0},
 		"friends": {"type": "array", "items": {"$ref": "#/$defs/friend"}},
-		"kind": {"anyOf": [{"const": "a"}, {"const": "b"}]}
+		"kind": {"anyOf": [{"const": "a", "type": "string"}, {"const": "b", "type": "string"}, {"type": "object", "properties": {"first": {"type": "string"}}}]}
 	},
 	"$defs": {"friend": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}}
 }`
@@ -29,18 +29,23 @@ func TestEachViolationSaysWhereItIs(t *testing.T) {
 	for text, want := range map[string][]executor.Violation{
 		`{"name": "x", "age": 3, "friends": [{"name": "y"}], "kind": "a"}`: nil,
 		`{"name": 1, "age": -1}`: {
-			{Path: "$.age", Message: `minimum: -1/1 is less than 0.000000`, SchemaPath: "properties/age/minimum"},
-			{Path: "$.name", Message: `type: 1 has type "integer", want "string"`, SchemaPath: "properties/name/type"},
+			{Path: "$.age", Message: `minimum: got -1, want 0`, SchemaPath: "properties/age/minimum"},
+			{Path: "$.name", Message: `got number, want string`, SchemaPath: "properties/name/type"},
 		},
 		`{"nam": "x"}`: {
 			{Path: "$", Message: `"name" is required`, SchemaPath: "required"},
 			{Path: "$.nam", Message: `it is not allowed here; there are: age, friends, kind, name`, SchemaPath: "additionalProperties"},
 		},
 		`{"name": "x", "friends": [{"name": "y"}, {"name": 5}, {}]}`: {
-			{Path: "$.friends[1].name", Message: `type: 5 has type "integer", want "string"`, SchemaPath: "$defs/friend/properties/name/type"},
+			{Path: "$.friends[1].name", Message: `got number, want string`, SchemaPath: "$defs/friend/properties/name/type"},
 			{Path: "$.friends[2]", Message: `"name" is required`, SchemaPath: "$defs/friend/required"},
 		},
-		`5`: {{Path: "$", Message: `type: 5 has type "integer", want "object"`, SchemaPath: "type"}},
+		`{"name": "x", "kind": "c"}`: {
+			{Path: "$.kind", Message: `'anyOf' failed: value must be 'a', or value must be 'b'`, SchemaPath: "properties/kind/anyOf"},
+		},
+		// Of alternatives only those for the type of the value count.
+		`{"name": "x", "kind": {"first": 5}}`: {{Path: "$.kind.first", Message: `got number, want string`, SchemaPath: "properties/kind/anyOf/2/properties/first/type"}},
+		`5`: {{Path: "$", Message: `got number, want object`, SchemaPath: "type"}},
 		``:  {{Path: "$", Message: `it is no JSON: unexpected end of JSON input`}},
 	} {
 		err := s.Check("result", []byte(text))
@@ -52,9 +57,9 @@ func TestEachViolationSaysWhereItIs(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-	err = s.Check("result", []byte(`{"name": "x", "kind": "c"}`))
-	if err == nil || !strings.Contains(err.Error(), "$.kind: anyOf") {
-		t.Errorf("anyOf: %v", err)
+	err = s.Check("parameters", []byte(`{"name": "x", "age": -1, "friends": [1]}`))
+	if want := "invalid parameters: $.age: minimum: got -1, want 0; $.friends[0]: got number, want object"; err == nil || err.Error() != want {
+		t.Errorf("as a text: %v", err)
 	}
 	many := `{"name": "x", "friends": [` + strings.TrimSuffix(strings.Repeat("1,", 1000), ",") + `]}`
 	if wrong, ok := errors.AsType[*executor.SchemaError](s.Check("result", []byte(many))); !ok || len(wrong.Violations) != maxViolations {
@@ -62,11 +67,45 @@ func TestEachViolationSaysWhereItIs(t *testing.T) {
 	}
 }
 
-func TestASchemaStandsAlone(t *testing.T) {
-	for _, text := range []string{``, `null`, `5`, `{"type": 5}`, `{"$ref": "https://example.com/x"}`, `{"$ref": "#/$defs/none"}`, `{"pattern": "("}`} {
-		if _, err := Parse([]byte(text)); !errors.Is(err, fs.ErrInvalid) {
+func TestASchemaIsCheckedAgainstItsDraft(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"type": "objct"}`: "$.type: value must be one of 'array'",
+		`{"properties": {"a": {"type": "string", "minLength": -1}}}`:                                 "$.properties.a.minLength: minimum: got -1, want 0",
+		`{"$schema": "http://json-schema.org/draft-07/schema#", "items": [{"required": "name"}]}`:    "$.items[0].required: got string, want array",
+		`{"$defs": {"unused": {"enum": 5}}}`:                                                         "$.$defs.unused.enum: got number, want array",
+		`{"type": 5}`:                                 "$.type: ",
+		`5`:                                           "$: got number, want boolean or object",
+		`null`:                                        "$: got null, want boolean or object",
+		``:                                            "it is no JSON: unexpected end",
+		`{"type": "object"`:                           "it is no JSON: unexpected end",
+		`{"pattern": "("}`:                            "$.pattern: '(' is not valid regex",
+		`{"$ref": "#/$defs/none"}`:                    `"#/$defs/none" not found`,
+		`{"$ref": "https://example.com/x"}`:           "put what it refers to into its $defs",
+		`{"$ref": "other.json"}`:                      `"other.json": nothing is loaded`,
+		`{"$ref": "file:///etc/hostname"}`:            "nothing is loaded",
+		`{"$schema": "https://example.com/my-draft"}`: "nothing is loaded",
+	} {
+		if _, err := Parse([]byte(text)); !errors.Is(err, fs.ErrInvalid) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), base) {
 			t.Errorf("%s: %v", text, err)
 		}
+	}
+	for _, text := range []string{`true`, `{}`, `{"$ref": "https://json-schema.org/draft/2020-12/schema"}`, `{"$id": "https://example.com/mine", "$ref": "#/$defs/a", "$defs": {"a": {}}}`} {
+		if _, err := Parse([]byte(text)); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+func TestNumbersAreNotRounded(t *testing.T) {
+	s, err := Parse([]byte(`{"enum": [9007199254740993]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Check("result", []byte(`9007199254740993`)); err != nil {
+		t.Error(err)
+	}
+	if err := s.Check("result", []byte(`9007199254740992`)); err == nil {
+		t.Error("another number matches")
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"path/filepath"
 	"runtime"
+	"strings"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -25,11 +26,12 @@ type Provider struct {
 }
 
 var (
-	_ primitives.Provider    = Provider{}
-	_ primitives.SpecChecker = Provider{}
-	_ primitives.Collector   = Provider{}
-	_ primitives.Examiner    = Provider{}
-	_ primitives.PathHolder  = (*Provider)(nil)
+	_ primitives.Provider      = Provider{}
+	_ primitives.SpecChecker   = Provider{}
+	_ primitives.ProgramFinder = Provider{}
+	_ primitives.Collector     = Provider{}
+	_ primitives.Examiner      = Provider{}
+	_ primitives.PathHolder    = (*Provider)(nil)
 )
 
 // notHere explains why a local sandbox refuses a setting of Spec.
@@ -41,6 +43,15 @@ func (p Provider) CheckSpec(spec primitives.Spec) error {
 	if err == nil && spec.Workspace != "" && spec.WorkspacePath != spec.Workspace {
 		err = spec.Refuse("a local sandbox works in the workspace itself; leave it out", "workspace_path")
 	}
+	return err
+}
+
+// FindProgram implements primitives.ProgramFinder.
+func (p Provider) FindProgram(spec primitives.Spec, env []string, name string) error {
+	if strings.Contains(name, "/") {
+		return nil
+	}
+	_, err := lookup(name, "/", mergeEnv(baseEnv(hostEnv(), primitives.Paths{}, "", spec.Environ()), env))
 	return err
 }
 

@@ -101,7 +101,7 @@ func executorParts(name string) (parts []string, ok bool) {
 
 // describesExecutor is executorParts for the content of a file: an executor has a type or a command.
 func describesExecutor(data []byte) (parts []string, ok bool) {
-	asJSON, err := ToJSON(data)
+	asJSON, err := ToJSON("", data)
 	if err != nil {
 		return nil, false
 	}

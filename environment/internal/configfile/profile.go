@@ -38,15 +38,15 @@ func (r Reader) loadProfileFile(name string) (runnerscripts.Profile, error) {
 	if _, is := describesExecutor(data); is {
 		return runnerscripts.Profile{}, fmt.Errorf("%s: %w: it describes an executor; use it as an agent: executor:NAME", name, ErrInvalid)
 	}
-	p, err := r.parseProfile(data)
+	p, err := r.parseProfile(name, data)
 	if err != nil {
 		return runnerscripts.Profile{}, fmt.Errorf("%s: %w", name, err)
 	}
 	return p, nil
 }
 
-func (r Reader) parseProfile(data []byte) (p runnerscripts.Profile, err error) {
-	asJSON, err := ToJSON(data)
+func (r Reader) parseProfile(name string, data []byte) (p runnerscripts.Profile, err error) {
+	asJSON, err := ToJSON(name, data)
 	if err != nil {
 		return p, err
 	}
@@ -66,7 +66,7 @@ func (r Reader) loadProfileFolder(dir string) (runnerscripts.Profile, error) {
 			continue
 		}
 		data, _ := l.content(name)
-		if l.profile, err = r.parseProfile(data); err != nil {
+		if l.profile, err = r.parseProfile(name, data); err != nil {
 			l.fail(name, "%w", err)
 		}
 	}

@@ -20,10 +20,15 @@ func RawLine(line []byte) json.RawMessage {
 // EmitUnreadable reports a line that a driver cannot parse. It is not an error: the agent may
 // be newer than the driver. program is its name in messages.
 func EmitUnreadable(out Sink, program string, line []byte, err error) {
+	EmitLine(out, program+" printed a line that is not understood", line, err)
+}
+
+// EmitLine warns of a line of an agent: what is wrong with it, and why.
+func EmitLine(out Sink, what string, line []byte, err error) {
 	const most = 1024
 	shown := string(bytes.ToValidUTF8(line[:min(len(line), most)], []byte("\uFFFD")))
 	data, _ := json.Marshal(map[string]string{"line": shown, "error": err.Error()})
 	out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
-		Level: "warn", Message: program + " printed a line that is not understood", Data: data,
+		Level: "warn", Message: what + ": " + err.Error(), Data: data,
 	})
 }

@@ -221,12 +221,14 @@ func TestStandardErrorOfAnExecutorIsLogged(t *testing.T) {
 
 func TestExecutorThatFailsFailsTheQueryAndTheNextOneGoesOn(t *testing.T) {
 	t.Parallel()
-	for prompt, word := range map[string]string{"crash": "exit status 3: the real reason", "leave": "turn_complete"} {
+	for prompt, word := range map[string]string{
+		"crash": "the executor failed: it ended: exit status 3: the real reason; the next", "leave": "the executor did not complete the turn: it ended; print a turn_complete",
+	} {
 		t.Run(prompt, func(t *testing.T) {
 			t.Parallel()
 			f := newFixture(t, "persistent", echo)
 			c := f.Start()
-			if _, err := c.Prompt(t.Context(), "q", prompt); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), word) {
+			if _, err := c.Prompt(t.Context(), "q", prompt); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.HasPrefix(err.Error(), word) {
 				t.Errorf("error %v", err)
 			}
 			f.prompt(c, "again")
@@ -238,7 +240,7 @@ func TestExecutorThatFailsFailsTheQueryAndTheNextOneGoesOn(t *testing.T) {
 	t.Run("one_shot", func(t *testing.T) {
 		t.Parallel()
 		f := newFixture(t, "one_shot", "echo half; echo why >&2; exit 4")
-		if _, err := f.Start().Prompt(t.Context(), "q", "x"); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.Contains(err.Error(), "exit status 4: why") {
+		if _, err := f.Start().Prompt(t.Context(), "q", "x"); !agenttest.HasCode(err, runnerscripts.FailAgent) || !strings.HasPrefix(err.Error(), "the executor failed: it ended: exit status 4: why") {
 			t.Errorf("error %v", err)
 		}
 		if f.Said() != "half\n\n" {
@@ -300,7 +302,7 @@ func TestInvalidProfileIsRefused(t *testing.T) {
 		"none":           {``, nil, runnerscripts.FailInvalidRequest, "agent.command"},
 		"unknown field":  {`{"type":"x","command":"/bin/sh","x":1}`, nil, runnerscripts.FailInvalidRequest, `"x"`},
 		"no command":     {`{"type":"x"}`, nil, runnerscripts.FailInvalidRequest, "agent.command"},
-		"two commands":   {`{"type":"x","command":"/bin/sh"}`, func(a *runnerscripts.Agent) { a.Command = []string{"/bin/sh"} }, runnerscripts.FailInvalidRequest, "not in both"},
+		"two commands":   {`{"type":"x","command":"/bin/sh"}`, func(a *runnerscripts.Agent) { a.Command = []string{"/bin/sh"} }, runnerscripts.FailInvalidRequest, "leave one of them out"},
 		"life":           {`{"type":"x","command":"/bin/sh","lifecycle":"for ever"}`, nil, runnerscripts.FailInvalidRequest, "one_shot"},
 		"agents folder":  {`{"type":"x","command":"/bin/sh","agents_dir":"a"}`, nil, runnerscripts.FailUnsupported, "agents_dir"},
 		"not installed":  {`{"type":"x","command":"no-such-program"}`, nil, runnerscripts.FailAgentMissing, "no-such-program"},

@@ -142,7 +142,7 @@ func (c *conversation) choose(resumed bool, parameters json.RawMessage) (*child.
 	cmd.Read, cmd.Stderr = c.read, c.printed
 	p, err := child.Start(cmd, nil)
 	if err != nil {
-		return nil, nil, agent.Failed("check that the executor's command can run on this platform: %v", err)
+		return nil, nil, agent.Failed("the executor cannot be started: %v; check that its command can run on this platform", err)
 	}
 	c.process = p
 	return p, newInvocation(c.session, c.profile, c.servers, resumed, parameters), nil
@@ -229,7 +229,7 @@ func (c *conversation) await(ctx context.Context, p *child.Process, q *query, se
 			quiet := time.Since(time.Unix(0, c.heard.Load()))
 			if c.profile.Lifecycle == executor.Persistent && quiet > c.silence {
 				p.Kill()
-				return agent.Failed("look at why the executor printed nothing for %v, and send the prompt again, which resumes the session", c.silence)
+				return agent.Failed("the executor printed nothing for %v and was killed; look at why, and send the prompt again, which resumes the session", c.silence)
 			}
 		case <-ctx.Done():
 			p.Kill()
@@ -247,9 +247,9 @@ func (c *conversation) outcome(p *child.Process, q *query) error {
 	case cancelled, c.profile.Type == executor.Procedural:
 		return nil
 	case p.Err() != nil:
-		return agent.Failed("look at what the executor says, and send the prompt again: %s", p.Crash())
+		return agent.Failed("the executor failed: %s; the next prompt starts it again", p.Crash())
 	case c.profile.Lifecycle == executor.Persistent && !completed:
-		return agent.Failed("let the executor print a turn_complete line at the end of each turn: %s", p.Crash())
+		return agent.Failed("the executor did not complete the turn: %s; print a turn_complete line at the end of each turn", p.Crash())
 	}
 	return nil
 }
@@ -272,12 +272,12 @@ func (c *conversation) Respond(_ context.Context, id string, _ runnerscripts.Per
 
 // SetMode always fails: executors have no modes.
 func (c *conversation) SetMode(context.Context, string) error {
-	return agent.Unsupported("leave the mode as it is: an executor has none")
+	return agent.Unsupported("an executor has no modes; leave the mode as it is")
 }
 
 // SetModel always fails: the model is in the executor's own configuration.
 func (c *conversation) SetModel(context.Context, string) error {
-	return agent.Unsupported("give the model in agent.config.config, if this executor has one: it cannot be changed")
+	return agent.Unsupported("the model of an executor cannot be changed; give it in config of its profile, if this one reads it there")
 }
 
 // preventStarts prevents further starts. It returns the last process, or nil, and whether a prompt is

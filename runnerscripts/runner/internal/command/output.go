@@ -66,10 +66,10 @@ func (c *conversation) handle(line []byte) {
 	ends := err == nil && l.Type == executor.TypeTurnComplete
 	switch {
 	case q == nil && !ends:
-		agent.EmitUnreadable(c.out, "the executor", line, errors.New("no turn is running"))
+		agent.EmitLine(c.out, "the executor printed a line without a prompt", line, errors.New("print only from a prompt to its turn_complete"))
 	case ends && !c.complete(q, l.Result):
-		agent.EmitUnreadable(c.out, "the executor", line,
-			errors.New("the turn has ended already; print one turn_complete for each turn: a persistent executor is started again before the next one"))
+		agent.EmitLine(c.out, "the executor completed a turn that was over", line,
+			errors.New("print one turn_complete for each prompt; it is started again before the next one"))
 	case ends:
 	case err == nil && l.Type != "" && l.Payload != nil:
 		c.event(q, l)
@@ -138,7 +138,7 @@ func (c *conversation) event(q *query, l outputLine) {
 		q.open = false
 		c.out.Emit(runnerscripts.MainConversation, typ, l.Payload)
 	default:
-		agent.EmitUnreadable(c.out, "the executor", l.Payload, errors.New("executors do not tell events of the type "+l.Type))
+		agent.EmitUnreadable(c.out, "the executor", l.Payload, fmt.Errorf("an executor has no events of the type %q", l.Type))
 	}
 }
 

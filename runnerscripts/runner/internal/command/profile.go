@@ -38,7 +38,7 @@ func check(s runnerscripts.Session) (profile, error) {
 	p.Type = cmp.Or(strings.TrimSpace(p.Type), name)
 	if len(a.Command) > 0 {
 		if len(p.Command) > 0 {
-			return p, agent.Invalid("name the executor's program in agent.command or in agent.config.command, not in both")
+			return p, agent.Invalid("agent.command and agent.config.command both name the executor's program; leave one of them out")
 		}
 		p.Command = a.Command
 	}
@@ -55,11 +55,11 @@ func check(s runnerscripts.Session) (profile, error) {
 		return p, agent.Invalid("agent.command is empty: name the executor's program in it, such as [python3, executor.py]")
 	}
 	if err := p.Check(); err != nil {
-		return p, agent.Invalid("correct agent.config.%v", err)
+		return p, agent.Invalid("agent.config: %v", err)
 	}
 	for _, r := range refused {
 		if r.is {
-			return p, agent.Unsupported("leave %s out: an executor has no such option; give it in agent.config.config if this one has", r.what)
+			return p, agent.Unsupported("%s: an executor has no such option; leave it out, or give it in config of its profile, if this one reads it there", r.what)
 		}
 	}
 	return p, nil
@@ -72,7 +72,7 @@ func launch(s runnerscripts.Session, p profile) (child.Command, error) {
 	if err != nil {
 		return child.Command{}, &runnerscripts.ScriptFailure{
 			Code:    runnerscripts.FailAgentMissing,
-			Message: fmt.Sprintf("install the executor in the sandbox, or correct its command in agent.config: %v", err),
+			Message: fmt.Sprintf("the program of the executor cannot be started: %v; install it in the sandbox, or correct the command of its profile, or agent.command", err),
 		}
 	}
 	return child.Command{Args: args, Dir: s.Paths.Workspace, Env: env}, nil

@@ -88,14 +88,14 @@ func (c *conversation) returned(q *query, p *child.Process, expired bool, o outp
 	switch {
 	case expired:
 		o.ReturnCode, failure.Code = executor.TimeoutStatus, runnerscripts.FailTimeout
-		failure.Message = fmt.Sprintf("let the executor end within %v, or raise timeout_seconds of its profile", c.profile.Timeout())
+		failure.Message = fmt.Sprintf("the executor did not end within %v; raise timeout_seconds of its profile", c.profile.Timeout())
 	case exited:
 		if o.ReturnCode = exit.ExitCode(); o.ReturnCode < 0 {
 			o.ReturnCode = 128 + int(exit.Sys().(syscall.WaitStatus).Signal()) // as a shell shows it
 		}
-		failure.Message = "look at what the executor says: " + p.Crash()
+		failure.Message = "the executor failed: " + p.Crash()
 	case p.Err() != nil:
-		return agent.Failed("let the executor print less: %v", p.Err())
+		return agent.Failed("the output of the executor cannot be read: %v", p.Err())
 	}
 	data, err := json.Marshal(o)
 	if err != nil {
@@ -121,7 +121,7 @@ func (c *conversation) start(cmd child.Command) (*child.Process, error) {
 	}
 	p, err := child.Start(cmd, nil)
 	if err != nil {
-		return nil, agent.Failed("check that the executor's command can run on this platform: %v", err)
+		return nil, agent.Failed("the executor cannot be started: %v; check that its command can run on this platform", err)
 	}
 	c.process = p
 	return p, nil
@@ -144,7 +144,7 @@ func mismatch(err error) error {
 		return err
 	}
 	return &runnerscripts.ScriptFailure{
-		Code: runnerscripts.FailParameters, Message: "correct the parameters: " + wrong.Error(),
+		Code: runnerscripts.FailParameters, Message: wrong.Error(),
 		Detail: &runnerscripts.FailureDetail{Violations: wrong.Violations},
 	}
 }

@@ -160,7 +160,8 @@ func TestAnExecutorThatAnswersTwiceIsStartedAgain(t *testing.T) {
 	c := f.Start()
 	f.prompt(c, "twice")
 	f.Out.Wait(t.Context(), t, func(ev runnerscripts.Event) bool {
-		return ev.Type == runnerscripts.TypeLog && strings.Contains(string(ev.Payload), "second")
+		return ev.Type == runnerscripts.TypeLog && strings.Contains(string(ev.Payload), "the executor completed a turn that was over") &&
+			strings.Contains(string(ev.Payload), "second")
 	})
 	f.prompt(c, "next")
 	if got := f.Said(); got != "first\necho: next\n" {
