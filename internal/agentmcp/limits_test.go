@@ -202,6 +202,24 @@ func (r *rig) endlessly(parent *session.AgentSession) *session.AgentSession {
 	return r.host.Opened(got.SessionID)
 }
 
+// begin prompts a session and returns when its agent works.
+func (r *rig) begin(s *session.AgentSession, prompt string) *session.Turn {
+	r.t.Helper()
+	turn, err := s.Prompt(r.t.Context(), prompt)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for ev, err := range turn.Events(r.t.Context()) {
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if ev.Type == runnerscripts.TypeQueryStarted {
+			break
+		}
+	}
+	return turn
+}
+
 // TestTheEndOfAnAgentEndsOthers checks that the sandboxes of started agents have ended when that of the one that has started
 // them has.
 func TestTheEndOfAnAgentEndsOthers(t *testing.T) {
@@ -232,18 +250,7 @@ func TestAnInterruptStopsOthers(t *testing.T) {
 	for _, prompt := range []string{"endless", "failing"} {
 		child := r.endlessly(parent)
 		running := child.Turns()
-		turn, err := parent.Prompt(t.Context(), prompt)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for ev, err := range turn.Events(t.Context()) {
-			if err != nil {
-				t.Fatal(err)
-			}
-			if ev.Type == runnerscripts.TypeQueryStarted {
-				break
-			}
-		}
+		turn := r.begin(parent, prompt)
 		if prompt == "endless" {
 			if err := turn.Interrupt(t.Context()); err != nil {
 				t.Fatal(err)
@@ -258,6 +265,70 @@ func TestAnInterruptStopsOthers(t *testing.T) {
 		if state, err := child.State(t.Context()); err != nil || state.Query != nil {
 			t.Errorf("%s: it is %+v, %v", prompt, state.Query, err)
 		}
+	}
+}
+
+// slowHost is a host that waits before it opens a session.
+type slowHost struct {
+	*session.Host
+	opening, goOn chan struct{}
+}
+
+func (h *slowHost) wait() {
+	h.opening <- struct{}{}
+	<-h.goOn
+}
+
+func (h *slowHost) Create(ctx context.Context, cfg session.Config) (*session.AgentSession, error) {
+	h.wait()
+	return h.Host.Create(ctx, cfg)
+}
+
+func (h *slowHost) OpenAs(ctx context.Context, id string, change func(*session.Config)) (*session.AgentSession, error) {
+	h.wait()
+	return h.Host.OpenAs(ctx, id, change)
+}
+
+// TestAnInterruptStopsThoseThatAreStarted interrupts an agent while it starts another one, and while it resumes that.
+func TestAnInterruptStopsThoseThatAreStarted(t *testing.T) {
+	r := newRig(t, map[string]string{"endless": endless}, nil)
+	slow := &slowHost{r.host, make(chan struct{}), make(chan struct{})}
+	r.server.Use(slow)
+	parent := r.parent()
+	c := r.client(parent)
+	type answer struct {
+		report
+		err error
+	}
+	var id string
+	for _, tool := range []string{"start_agent_session", "resume_agent_session"} {
+		turn := r.begin(parent, "endless")
+		with := args{"session_id": id, "prompt": "hi"}
+		if id == "" {
+			with = args{"agent_blueprint_name": "endless", "prompt": "hi"}
+		}
+		answers := make(chan answer, 1)
+		go func() {
+			got, err := try[report](t, c, tool, with)
+			answers <- answer{got, err}
+		}()
+		<-slow.opening
+		if err := turn.Interrupt(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := turn.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		slow.goOn <- struct{}{}
+		got := <-answers
+		if got.err != nil || got.Status != statusInterrupted {
+			t.Fatalf("%s: %+v, %v", tool, got.report, got.err)
+		}
+		id = got.SessionID
+		if all := call[sessions](t, c, "list_agent_sessions", nil).Sessions; len(all) != 1 || all[0].Status != statusInterrupted {
+			t.Errorf("%s: the sessions are %+v", tool, all)
+		}
+		call[report](t, c, "stop_agent_session", args{"session_id": id})
 	}
 }
 
