@@ -54,7 +54,9 @@ CREATE UNIQUE INDEX entry_key ON entry (session, key) WHERE key != '';
 
 const (
 	// hasKey repeats the condition of its index, which SQLite does not use else.
-	hasKey          = "SELECT EXISTS (SELECT 1 FROM entry WHERE session = ? AND key = ? AND key != '')"
+	hasKey = "SELECT EXISTS (SELECT 1 FROM entry WHERE session = ? AND key = ? AND key != '')"
+	// countEvents reads an index, and one row of each session.
+	countEvents     = "SELECT entry.session, n, time FROM entry JOIN (SELECT count(*) AS n, max(seq) AS last FROM entry WHERE kind = ? GROUP BY session) ON seq = last"
 	forgetSession   = "DELETE FROM entry WHERE session = ?"
 	forgetDeletions = "DELETE FROM entry WHERE kind = 'session_deleted' AND seq < (SELECT max(seq) FROM entry) - ?"
 )
@@ -249,6 +251,33 @@ func (d *db) entries(ctx context.Context, q query) (list []entry, err error) {
 		list = append(list, e)
 	}
 	return list, rows.Err()
+}
+
+// logged is what the log has of a session's events.
+type logged struct {
+	events int
+	last   time.Time
+}
+
+// logged returns what the log has of the events of each session.
+func (d *db) logged(ctx context.Context) (_ map[string]logged, err error) {
+	rows, err := d.sql.QueryContext(ctx, countEvents, kindEvent)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	all := make(map[string]logged)
+	for rows.Next() {
+		var id string
+		var l logged
+		var ms int64
+		if err := rows.Scan(&id, &l.events, &ms); err != nil {
+			return nil, err
+		}
+		l.last = time.UnixMilli(ms).UTC()
+		all[id] = l
+	}
+	return all, rows.Err()
 }
 
 // has reports whether a session has an entry with a key.
