@@ -203,6 +203,9 @@ func TestARunnerThatComesBackKeepsItsRuns(t *testing.T) {
 			t.Errorf("it is %+v", got)
 		}
 		s.fails("the first one", "GET", "/runner/runs?instance=1&runner_id="+runner, "", 409, "duplicate_runner")
+		s.fails("its end", "DELETE", "/runners/"+runner+"?self=true&instance=1", "", 409, "duplicate_runner")
+		s.must("GET", "/runner/runs?instance=2&runner_id="+runner, "", nil)
+		s.must("DELETE", "/runners/"+runner+"?self=true&instance=2", "", nil)
 	})
 }
 
