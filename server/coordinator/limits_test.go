@@ -108,10 +108,7 @@ func TestASessionWithTheMostEventsHasResults(t *testing.T) {
 		s := start(t)
 		runner := s.register(coding)
 		r := s.startSession()
-		s.close()
-		s.sql("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000) " +
-			"INSERT INTO entry (kind, session, owner, time, key, data) SELECT 'event', '" + r.SessionID + "', '', i, '', '{}' FROM n")
-		s.open()
+		s.c.SetEvents(r.SessionID, 100_000)
 		s.claim(runner)
 		s.report(runner, r.ID, "started", "")
 		s.fails("one more", "POST", "/sessions/"+r.SessionID+"/events", `{"event_type":"message"}`, 413, "100000 events")
@@ -199,7 +196,11 @@ func TestASignOfLifeDoesNotWriteTheRun(t *testing.T) {
 		s.must("POST", "/sessions/"+r.SessionID+"/events", `{"event_type":"message"}`, nil)
 		s.must("POST", "/runner/heartbeat", `{"runner_id":"`+runner+`","runs":["`+r.ID+`"]}`, nil)
 		after := s.session(r.SessionID).LastActivity
-		if s.restart(); !after.After(before) || s.session(r.SessionID).LastActivity.Sub(after).Abs() >= time.Millisecond {
+		counted := s.c.Events(r.SessionID)
+		if s.restart(); counted != 1 || s.c.Events(r.SessionID) != 1 {
+			t.Errorf("it has %d events, after a restart %d", counted, s.c.Events(r.SessionID))
+		}
+		if !after.After(before) || s.session(r.SessionID).LastActivity.Sub(after).Abs() >= time.Millisecond {
 			t.Errorf("the last activity is at %v and then %v, after a restart %v", before, after, s.session(r.SessionID).LastActivity)
 		}
 	})

@@ -423,7 +423,7 @@ func (t *tx) entry(s *session, kind, key string, data any) {
 		t.c.log.Error("an event cannot be written", "error", err)
 		return
 	}
-	t.entries = append(t.entries, entry{kind: kind, session: s.ID, owner: s.Owner, time: t.now, key: key, data: text})
+	t.entries = append(t.entries, entry{kind: kind, session: s.ID, owner: s.Owner, runner: s.RunnerOwner, time: t.now, key: key, data: text})
 }
 
 // newID returns a random ID.
