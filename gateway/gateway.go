@@ -140,19 +140,19 @@ type Gateway struct {
 	transport *http.Transport
 	send      func(*http.Request) (*http.Response, error) // to an upstream
 	// The constants, except in tests.
-	writeTimeout, closeTimeout time.Duration
-	stop                       context.CancelFunc     // ends the contexts of all requests
-	ended                      func() <-chan struct{} // begins to wait for all requests; closed when they have ended
-	recorder                   *replay.Recorder       // nil for none
-	player                     *replay.Player         // nil for none
-	slots                      chan struct{}          // one for each request that is passed on
-	tools                      chan struct{}          // one for each request to Config.Tools
-	executors                  chan struct{}          // one for each request to Config.Executors
-	share                      *share                 // of the program's memory
-	outward                    *outward
-	runner                     *runnerGateway // nil for none
-	revoke                     func()         // removes the token from those of the program
-	serving                    sync.WaitGroup
+	bodyTimeout, writeTimeout, closeTimeout time.Duration
+	stop                                    context.CancelFunc     // ends the contexts of all requests
+	ended                                   func() <-chan struct{} // begins to wait for all requests; closed when they have ended
+	recorder                                *replay.Recorder       // nil for none
+	player                                  *replay.Player         // nil for none
+	slots                                   chan struct{}          // one for each request that is passed on
+	tools                                   chan struct{}          // one for each request to Config.Tools
+	executors                               chan struct{}          // one for each request to Config.Executors
+	share                                   *share                 // of the program's memory
+	outward                                 *outward
+	runner                                  *runnerGateway // nil for none
+	revoke                                  func()         // removes the token from those of the program
+	serving                                 sync.WaitGroup
 
 	mu      sync.Mutex
 	expires time.Time
@@ -184,7 +184,7 @@ func New(cfg Config) (*Gateway, error) {
 		cfg.Token = hex.EncodeToString(secret)
 	}
 	g := &Gateway{
-		cfg: cfg, digest: sha256.Sum256([]byte(cfg.Token)), slots: make(chan struct{}, maxRequests), tools: make(chan struct{}, maxTools), executors: make(chan struct{}, maxExecutors), share: program.newShare(), writeTimeout: writeTimeout, closeTimeout: closeTimeout,
+		cfg: cfg, digest: sha256.Sum256([]byte(cfg.Token)), slots: make(chan struct{}, maxRequests), tools: make(chan struct{}, maxTools), executors: make(chan struct{}, maxExecutors), share: program.newShare(), bodyTimeout: bodyTimeout, writeTimeout: writeTimeout, closeTimeout: closeTimeout,
 		expires: time.Now().Add(cfg.TokenLife),
 		transport: &http.Transport{
 			Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, DisableCompression: true,
@@ -229,6 +229,9 @@ func New(cfg Config) (*Gateway, error) {
 		mux[coordinatorName] = g.runner
 	}
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 { // the server waits for the body of a request that is refused unread; see also body
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(g.bodyTimeout))
+		}
 		if isOutward(r) {
 			g.outward.ServeHTTP(w, r)
 			return
@@ -270,11 +273,7 @@ func (g *Gateway) addExecutors(to routes) error {
 		}
 		defer leave()
 		r = r.WithContext(r.Context())
-		deadline := http.NewResponseController(w).SetReadDeadline
-		if r.ContentLength != 0 {
-			_ = deadline(time.Now().Add(bodyTimeout)) // also for the body of a request that is refused unread
-		}
-		r.Body = &body{ReadCloser: r.Body, deadline: deadline, limit: callTime(r.ContentLength)}
+		r.Body = &body{ReadCloser: r.Body, deadline: http.NewResponseController(w).SetReadDeadline, limit: callTime(r.ContentLength)}
 		g.cfg.Executors.ServeHTTP(&answer{ResponseWriter: w, timeout: g.writeTimeout}, r)
 	})
 	return nil

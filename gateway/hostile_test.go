@@ -3,6 +3,7 @@ package gateway
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -44,6 +46,57 @@ func TestAnAgentThatNeverReads(t *testing.T) {
 	fmt.Fprintf(conn, "POST /anthropic/v1/messages HTTP/1.1\r\nHost: x\r\nX-Api-Key: %s\r\nContent-Length: 2\r\n\r\n{}", at.Token)
 	<-gone
 	waitIdle(g)
+}
+
+// TestARefusedRequestFreesItsConnection has clients that announce a body and never send it: the server would wait for it.
+func TestARefusedRequestFreesItsConnection(t *testing.T) {
+	served := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no", http.StatusUnauthorized) })
+	g, err := New(Config{
+		Upstreams: map[string]Upstream{"anthropic": {API: "anthropic", Key: realKey}}, Tools: served, Executors: served,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.bodyTimeout = time.Millisecond
+	at := serve(t, g)
+	const short, chunked = "Content-Length: 9", "Transfer-Encoding: chunked"
+	token := "\r\nX-Api-Key: " + at.Token
+	for _, c := range []struct {
+		line, header string
+		status       int
+	}{
+		{"POST /anthropic/v1/messages", short, 401},
+		{"POST /anthropic/v1/messages", chunked, 401},
+		{"POST /anthropic/v1/files", short + token, 403},
+		{"HEAD /anthropic", short, 200},
+		{"POST /none", short, 404},
+		{"POST " + ToolsPath, short, 401},
+		{"POST " + ToolsPath, short + token, 401},
+		{"POST " + runnerscripts.ExecutorPath, short, 401},
+		{"POST http://a.test/", short, 403},
+	} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(at.URL, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(conn, "%s HTTP/1.1\r\nHost: x\r\n%s\r\n\r\n", c.line, c.header)
+		answer, err := io.ReadAll(conn) // until the gateway closes it
+		if want := fmt.Sprintf("HTTP/1.1 %d ", c.status); err != nil || !strings.HasPrefix(string(answer), want) {
+			t.Errorf("%s with %s: %q, %v", c.line, c.header, answer, err)
+		}
+		conn.Close()
+	}
+}
+
+// TestADeadlineOfABodyEndsWithIt checks that the answer has none, and what the server waits for after another error has.
+func TestADeadlineOfABodyEndsWithIt(t *testing.T) {
+	for _, want := range []error{io.EOF, io.ErrUnexpectedEOF} {
+		var last time.Time
+		b := &body{ReadCloser: io.NopCloser(iotest.ErrReader(want)), deadline: func(by time.Time) error { last = by; return nil }}
+		if _, err := b.Read(nil); !errors.Is(err, want) || last.IsZero() != errors.Is(want, io.EOF) {
+			t.Errorf("%v: the deadline is %v", err, last)
+		}
+	}
 }
 
 // TestAStreamThatIsCut checks that the agent can tell a truncated stream from a complete one.

@@ -268,7 +268,7 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 	_ = b.deadline(by)
 	n, err := b.ReadCloser.Read(p)
-	if err != nil {
+	if errors.Is(err, io.EOF) { // after another error the server waits for the rest
 		_ = b.deadline(time.Time{}) // otherwise the deadline would also end the answer
 	}
 	return n, err

@@ -40,6 +40,18 @@ func (s *AgentSession) storePrompt(ctx context.Context, t *Turn) (seq uint64, er
 	return events[0].Seq, nil
 }
 
+// attachmentsAt returns the attachments of the prompt whose event has a Seq.
+func (s *AgentSession) attachmentsAt(ctx context.Context, seq uint64) ([]runnerscripts.Attachment, error) {
+	for ev, err := range s.store.Events(ctx, s.id, seq) {
+		if err != nil {
+			return nil, fmt.Errorf("read the prompt: %w", err)
+		}
+		p, _ := decode[runnerscripts.QueryStarted](ev)
+		return p.Attachments, nil
+	}
+	return nil, nil
+}
+
 // readAttachments returns stored attachments with their contents.
 func (s *AgentSession) readAttachments(ctx context.Context, stored []runnerscripts.Attachment) ([]runnerscripts.Attachment, error) {
 	var list []runnerscripts.Attachment

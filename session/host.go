@@ -249,7 +249,7 @@ func (h *Host) Destroy(ctx context.Context, id string) error {
 	if lerr != nil {
 		return errors.Join(err, lerr)
 	}
-	return errors.Join(h.cfg.Store.Delete(ctx, id), unlock())
+	return errors.Join(Remove(ctx, h.cfg.Store, id), unlock())
 }
 
 // List returns the matching records of the store, of open sessions and others.

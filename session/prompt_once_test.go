@@ -16,8 +16,8 @@ func TestAPromptThatIsSentAgainIsAcceptedOnce(t *testing.T) {
 	s := startFake(t, cfg, newFake())
 	send := func(s *AgentSession, id string) QueryState {
 		t.Helper()
-		q, err := s.PromptOnce(t.Context(), id, "go")
-		if err != nil || q.ID != id || q.Seq == 0 {
+		q, err := s.PromptOnce(t.Context(), id, "go", runnerscripts.Attachment{Name: "a.txt", Data: []byte("text")})
+		if err != nil || q.ID != id || q.Seq == 0 || len(q.Attachments) != 1 || q.Attachments[0].Digest == "" || q.Attachments[0].Data != nil {
 			t.Fatalf("%+v, %v", q, err)
 		}
 		awaitFrom(t, s, q.Seq, runnerscripts.TypeSessionIdle)

@@ -242,27 +242,68 @@ func (s *AgentSession) statusNow() string {
 // session has used counts towards the budget of that one, also when it is opened again.
 const DelegatedBy = "delegated_by"
 
-// delegatedUsage returns what the sessions that a session has started have used, with those that they have started.
-func (s *AgentSession) delegatedUsage(ctx context.Context, id string) (sum runnerscripts.Usage, err error) {
-	if s.cfg.Environment.Delegation.IsZero() {
-		return sum, nil
+// Remove removes a session from a store. What it and the sessions that it has started have used still counts towards the budget
+// of the session whose agent has started it. The caller must hold its lease, and its sandbox must have ended. The errors are those
+// of store.Store.Delete. If the deletion fails, the next attempt counts the usage again.
+func Remove(ctx context.Context, st store.Store, id string) error {
+	rec, err := st.Load(ctx, id)
+	if err != nil && !errors.Is(err, store.ErrCorrupt) { // nothing is known of a damaged one
+		return err
 	}
-	var started []store.Record
-	for rec, err := range s.store.List(ctx, store.Filter{Metadata: map[string]string{DelegatedBy: id}}) {
+	if by := rec.Metadata[DelegatedBy]; by != "" {
+		used, err := usageOf(ctx, st, id)
+		if err != nil {
+			return err
+		}
+		err = st.Update(ctx, by, func(r *store.Record) { r.Delegated = r.Delegated.Add(used) })
+		if err != nil && !errors.Is(err, store.ErrNotFound) { // its usage was counted when that was removed
+			return fmt.Errorf("count the usage of the session to %s, whose agent has started it: %w", by, err)
+		}
+	}
+	return st.Delete(ctx, id)
+}
+
+// usageOf returns what a session and those that it has started have used; nothing for one that was removed or whose record is
+// damaged.
+func usageOf(ctx context.Context, st store.Store, id string) (runnerscripts.Usage, error) {
+	rec, err := st.Load(ctx, id)
+	if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrCorrupt) {
+		return runnerscripts.Usage{}, nil
+	}
+	if err != nil {
+		return runnerscripts.Usage{}, err
+	}
+	state := newState() // its program may have died before it wrote the record
+	err = state.load(ctx, st, rec)
+	if errors.Is(err, store.ErrCorrupt) || errors.Is(err, store.ErrDropped) {
+		state.Usage, err = rec.Usage, nil
+	}
+	if err != nil {
+		return runnerscripts.Usage{}, err
+	}
+	delegated, err := delegatedUsage(ctx, st, id)
+	return state.Usage.Add(delegated), err
+}
+
+// delegatedUsage returns what the sessions that a session has started have used, with those that they have started.
+func delegatedUsage(ctx context.Context, st store.Store, id string) (sum runnerscripts.Usage, err error) {
+	var started []string
+	for rec, err := range st.List(ctx, store.Filter{Metadata: map[string]string{DelegatedBy: id}}) {
 		if errors.Is(err, store.ErrCorrupt) {
 			continue
 		}
 		if err != nil {
 			return sum, err
 		}
-		started = append(started, rec)
+		started = append(started, rec.ID)
 	}
-	for _, rec := range started {
-		more, err := s.delegatedUsage(ctx, rec.ID)
+	for _, id := range started {
+		used, err := usageOf(ctx, st, id)
 		if err != nil {
 			return sum, err
 		}
-		sum = sum.Add(rec.Usage).Add(more)
+		sum = sum.Add(used)
 	}
-	return sum, nil
+	rec, err := st.Load(ctx, id) // last: a session that was removed meanwhile counts here
+	return sum.Add(rec.Delegated), err
 }

@@ -101,3 +101,36 @@ func savedOf(st State) string {
 	}
 	return fmt.Sprintf("%+v", st)
 }
+
+// A session counts with what its log says: its program may have died before it wrote the record. Sessions that do not exist any
+// more count nothing.
+func TestARemovedSessionCountsAsItsLogSays(t *testing.T) {
+	t.Parallel()
+	st := store.NewMemory()
+	create := func(id, by string) {
+		meta := map[string]string{DelegatedBy: by}
+		if err := st.Create(t.Context(), store.Record{ID: id, Metadata: meta}); err != nil {
+			t.Fatal(err)
+		}
+		done := event(runnerscripts.TypeQueryCompleted, "q", runnerscripts.QueryCompleted{Usage: runnerscripts.Usage{InputTokens: 10}})
+		done.Seq = 1
+		if err := st.Append(t.Context(), id, done); err != nil {
+			t.Fatal(err)
+		}
+	}
+	create("first", "")
+	create("second", "first")
+	create("third", "second")
+	create("alone", "removed before")
+	for _, id := range []string{"second", "third", "alone"} {
+		if err := Remove(t.Context(), st, id); err != nil {
+			t.Errorf("%s: %v", id, err)
+		}
+	}
+	if rec, err := st.Load(t.Context(), "first"); err != nil || rec.Delegated.InputTokens != 20 {
+		t.Errorf("counted: %+v, %v", rec.Delegated, err)
+	}
+	if err := Remove(t.Context(), st, "third"); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("removed twice: %v", err)
+	}
+}

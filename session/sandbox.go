@@ -252,11 +252,13 @@ func (s *AgentSession) makeSandbox(ctx context.Context) (sandbox, []runnerscript
 	}
 	defer from.close()
 	cfg := s.environmentConfig(from)
-	delegated, err := s.delegatedUsage(ctx, s.id)
-	if err != nil {
-		return nil, nil, err
+	if !cfg.Delegation.IsZero() {
+		delegated, err := delegatedUsage(ctx, s.store, s.id)
+		if err != nil {
+			return nil, nil, err
+		}
+		cfg.Session.Used.Usage = cfg.Session.Used.Usage.Add(delegated)
 	}
-	cfg.Session.Used.Usage = cfg.Session.Used.Usage.Add(delegated)
 	if cfg.Session.States, err = s.newStates(ctx, from.checkpoint, from.workspace != nil); err != nil {
 		return nil, nil, err
 	}

@@ -295,7 +295,9 @@ func (s *AgentSession) Close() error {
 func (s *AgentSession) Destroy(ctx context.Context) error {
 	s.shut(true)
 	<-s.done
-	err := s.store.Delete(ctx, s.id)
+	s.saving.Lock() // a second caller must not count its usage again
+	defer s.saving.Unlock()
+	err := Remove(ctx, s.store, s.id)
 	if errors.Is(err, store.ErrNotFound) {
 		err = nil
 	}

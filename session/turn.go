@@ -46,7 +46,7 @@ func (s *AgentSession) Prompt(ctx context.Context, text string, attachments ...r
 // PromptOnce is [AgentSession.Prompt] for a caller that cannot know whether an earlier call was
 // successful, such as one whose connection broke: the prompt becomes the query with this ID, and
 // if the session has that among its last 64 queries, PromptOnce accepts nothing. It returns the
-// query with its ID and Seq. Another program may have made the earlier call.
+// query with its ID, Seq and attachments, without their contents. Another program may have made the earlier call.
 func (s *AgentSession) PromptOnce(ctx context.Context, id, text string, attachments ...runnerscripts.Attachment) (QueryState, error) {
 	if id == "" {
 		return QueryState{}, fmt.Errorf("prompt: %w: the ID is empty", fs.ErrInvalid)
@@ -55,7 +55,11 @@ func (s *AgentSession) PromptOnce(ctx context.Context, id, text string, attachme
 	if err != nil {
 		return QueryState{}, err
 	}
-	return QueryState{ID: id, Seq: t.seq, Prompt: text}, nil
+	q := QueryState{ID: id, Seq: t.seq, Prompt: text, Attachments: t.attachments}
+	if len(t.attachments) > 0 && t.attachments[0].Digest == "" { // an earlier call has stored them
+		q.Attachments, err = s.attachmentsAt(ctx, t.seq)
+	}
+	return q, err
 }
 
 // prompt returns the turn of a prompt. One that was accepted before has the Seq alone.

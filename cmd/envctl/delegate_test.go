@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coder/websocket"
 	"github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/agentenv-dev/agentenv/environment"
@@ -135,6 +138,73 @@ func TestDelegatesOfAnAgentInASandbox(t *testing.T) {
 		}
 	}
 	envctl(t, "rm", id, "kept")
+}
+
+// startsAnother is an agent that starts another one with the tools that it has, and says what they answer.
+const startsAnother = `IFS= read -r line; url=${line#*'"url":"'}
+curl -s -H "Authorization: Bearer $AGENTENV_GATEWAY_TOKEN" -H 'Content-Type: application/json' -H 'Accept: application/json, text/event-stream' -d \
+'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"start_agent_session","arguments":{"agent_blueprint_name":"a","prompt":"hi"}}}' "${url%%'"'*}"`
+
+// TestDelegatesOfServedAgents has sessions of a server, and of an editor, whose agents start others.
+func TestDelegatesOfServedAgents(t *testing.T) {
+	alone(t)
+	agent := file(t, "a.yaml", "agent: {name: script, config: {turns: [{steps: [{text: 'over {{prompt}}'}]}]}}\n")
+	config := configFile(t, map[string]any{
+		"sandbox": "local", "agent": map[string]any{"name": "command", "command": []string{"sh", "-c", startsAnother}},
+		"delegation": map[string]any{"agents": map[string]any{"a": agent}},
+	})
+	const want = "over hi"
+	if out := promptServed(t, config); !strings.Contains(out, want) {
+		t.Errorf("at /acp of a server the other agent says nothing: %s", out)
+	}
+	e := startEditor(t, "--config", config)
+	id, _ := e.session()
+	if e.say(id, "hi"); !strings.Contains(e.text(id), want) {
+		t.Errorf("in an editor the other agent says nothing: %s", e.text(id))
+	}
+	if err := e.end(); err != nil {
+		t.Error(err)
+	}
+}
+
+// promptServed sends a prompt to a session at /acp of a server with a configuration, and returns all messages.
+func promptServed(t *testing.T, config string) string {
+	t.Helper()
+	url, token := serveClients(t, config)
+	conn, res, err := websocket.Dial(t.Context(), url+"/acp", &websocket.DialOptions{HTTPHeader: http.Header{"Authorization": {"Bearer " + token}}})
+	if err != nil {
+		t.Fatalf("%v, %v", err, res)
+	}
+	defer conn.CloseNow()
+	var all strings.Builder
+	ask := func(id int, method, params string) (result struct{ SessionID string }) {
+		line := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"%s","params":%s}`, id, method, params)
+		if err := conn.Write(t.Context(), websocket.MessageText, []byte(line)); err != nil {
+			t.Fatal(err)
+		}
+		for {
+			_, data, err := conn.Read(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Write(data)
+			var message struct {
+				ID     int
+				Result any
+			}
+			message.Result = &result
+			if err := json.Unmarshal(data, &message); err != nil {
+				t.Fatalf("%v: %s", err, data)
+			}
+			if message.ID == id {
+				return result
+			}
+		}
+	}
+	ask(1, "initialize", `{"protocolVersion":1}`)
+	id := ask(2, "session/new", `{"cwd":"/","mcpServers":[]}`).SessionID
+	ask(3, "session/prompt", `{"sessionId":"`+id+`","prompt":[{"type":"text","text":"hi"}]}`)
+	return all.String()
 }
 
 // TestWhatMCPRefuses checks calls that exit with 2 and say what to do.

@@ -208,6 +208,9 @@ func (f *runnerFlags) chooseExecutor() error {
 		return err
 	}
 	for _, e := range list {
+		if e.Name == name && e.AgentsDir != "" {
+			return usagef("executor %q: agents_dir: a runner registers no agents of its own; leave it out, and give them to 'envctl serve --agents'", name)
+		}
 		if e.Name == name {
 			f.agent, f.executor, f.profile = environment.ExecutorPrefix+name, e, ""
 		}

@@ -116,7 +116,7 @@ func (a *app) removeSession(ctx context.Context, s *sqlite.Store, id string, onl
 		}
 	}
 	if err == nil {
-		err = s.Delete(ctx, id)
+		err = session.Remove(ctx, s, id)
 	}
 	if err = errors.Join(err, unlock()); err != nil {
 		return err

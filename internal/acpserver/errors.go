@@ -44,7 +44,7 @@ func describe(err error) apierror.Error {
 }
 
 // requestError returns the protocol's form of an error. The code in its data is that of the HTTP interface, or the failure code
-// of a query.
+// of a query, with its detail.
 func (s *server) requestError(err error) *acp.RequestError {
 	if e, ok := errors.AsType[*acp.RequestError](err); ok {
 		return e
@@ -53,6 +53,9 @@ func (s *server) requestError(err error) *acp.RequestError {
 		data := map[string]any{"code": q.Failure.Code}
 		if q.Failure.HTTPStatus != 0 {
 			data["httpStatus"] = q.Failure.HTTPStatus
+		}
+		if q.Failure.Detail != nil { // as the event query_failed has it
+			data["detail"] = q.Failure.Detail
 		}
 		return &acp.RequestError{Code: codeInternal, Message: q.Failure.Message, Data: data}
 	}

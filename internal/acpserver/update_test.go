@@ -3,6 +3,7 @@ package acpserver
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -202,6 +203,17 @@ func TestWithoutASandboxPathsAreTheEditorsOwn(t *testing.T) {
 	}
 	if !slices.Equal(got, []string{"/f/a", "/f/a", "/x/a", ""}) {
 		t.Errorf("%q", got)
+	}
+}
+
+// A client gets what does not match the schema of an executor, as the events have it.
+func TestAFailedPromptHasItsDetail(t *testing.T) {
+	failed := &session.QueryError{QueryID: "q", Failure: rs.QueryFailed{Code: rs.FailParameters, Message: "no", Detail: &rs.FailureDetail{
+		Violations: []rs.Violation{{Path: "$.month", Message: "type"}},
+	}}}
+	data, err := json.Marshal(new(server).requestError(fmt.Errorf("prompt: %w", failed)).Data)
+	if want := `{"code":"parameter_validation_failed","detail":{"validation_errors":[{"path":"$.month","message":"type"}]}}`; err != nil || string(data) != want {
+		t.Errorf("%s, %v", data, err)
 	}
 }
 

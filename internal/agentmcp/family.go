@@ -32,10 +32,11 @@ type family struct {
 	http   http.Handler
 	unload func(id string) error // closes a session, whatever the caller's context
 
-	mu       sync.Mutex
-	closed   bool
-	starting int // sessions that are being opened
-	live     map[string]*child
+	mu         sync.Mutex
+	closed     bool
+	interrupts int // calls of Interrupt
+	starting   int // sessions that are being opened
+	live       map[string]*child
 }
 
 // child is a session that is open.
@@ -64,13 +65,23 @@ func (s *Server) newFamily(ctx context.Context, of environment.Delegator, parent
 
 func (f *family) host() Host { return *f.owner.host.Load() }
 
-// Interrupt stops the queries of all sessions.
+// Interrupt stops the queries of all sessions, also of those that are being opened; see prompt.
 func (f *family) Interrupt(ctx context.Context) {
+	f.mu.Lock()
+	f.interrupts++
+	f.mu.Unlock()
 	for _, c := range f.opened() {
 		for _, turn := range c.session.Turns() {
 			_ = turn.Interrupt(ctx) // it fails if the session has ended
 		}
 	}
+}
+
+// interrupted returns the number of interrupts, for prompt.
+func (f *family) interrupted() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.interrupts
 }
 
 // opened returns the sessions that are open.
@@ -165,6 +176,7 @@ func (f *family) start(ctx context.Context, name, prompt string) (*child, error)
 	if err != nil {
 		return nil, err
 	}
+	before := f.interrupted()
 	done, err := f.reserve()
 	if err != nil {
 		return nil, err
@@ -179,7 +191,7 @@ func (f *family) start(ctx context.Context, name, prompt string) (*child, error)
 		return nil, err
 	}
 	f.owner.cfg.Logger.Info("agent started by another", "session", s.ID(), "by", f.parent, "agent", name)
-	return c, f.prompt(ctx, c, prompt)
+	return c, f.prompt(ctx, c, prompt, before)
 }
 
 // resume sends a prompt to a session.
@@ -187,6 +199,7 @@ func (f *family) resume(ctx context.Context, id, prompt string) (*child, error) 
 	if err := checkPrompt(prompt); err != nil {
 		return nil, err
 	}
+	before := f.interrupted()
 	c, name, err := f.find(ctx, id)
 	if err == nil && c == nil {
 		c, err = f.reopen(ctx, id, name)
@@ -194,7 +207,7 @@ func (f *family) resume(ctx context.Context, id, prompt string) (*child, error) 
 	if err != nil {
 		return nil, err
 	}
-	return c, f.prompt(ctx, c, prompt)
+	return c, f.prompt(ctx, c, prompt, before)
 }
 
 func (f *family) reopen(ctx context.Context, id, name string) (*child, error) {
@@ -210,14 +223,20 @@ func (f *family) reopen(ctx context.Context, id, name string) (*child, error) {
 	return f.add(s, name)
 }
 
-func (f *family) prompt(ctx context.Context, c *child, prompt string) error {
+// prompt sends a prompt to a session. before is the number of interrupts when the agent called: a later Interrupt may have come
+// too early to see the query, which is interrupted then.
+func (f *family) prompt(ctx context.Context, c *child, prompt string, before int) error {
 	turn, err := c.session.Prompt(ctx, prompt)
 	if err != nil {
 		return err
 	}
 	f.mu.Lock()
 	c.turn = turn
+	late := f.interrupts != before
 	f.mu.Unlock()
+	if late {
+		_ = turn.Interrupt(context.WithoutCancel(ctx)) // it fails if the session has ended
+	}
 	return nil
 }
 

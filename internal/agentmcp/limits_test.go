@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/mcp"
+
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/permission"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -80,6 +82,70 @@ func TestTheBudgetCountsForAll(t *testing.T) {
 	refused(t, c, "the session's budget of 100 tokens is used up", "start_agent_session", args{"agent_blueprint_name": "calls", "prompt": "hi"})
 	r.server.cfg.Complete = func(cfg *environment.Config) { cfg.Runner = runnerBinary }
 	refused(t, c, "counted at the gateway", "start_agent_session", args{"agent_blueprint_name": "calls", "prompt": "hi"})
+}
+
+// TestTheBudgetCountsForRemovedAgents removes the sessions of started agents, in two generations: what they have used counts to
+// the budget of the first agent when that is opened again.
+func TestTheBudgetCountsForRemovedAgents(t *testing.T) {
+	credentials := model(t)
+	middle := fmt.Sprintf("agent: {name: command, command: [sh, -c, %q]}\n", parentScript)
+	r := newRig(t, map[string]string{"calls": calls(), "middle": middle}, func(cfg *environment.Config) {
+		cfg.Credentials, cfg.Delegation.Depth = credentials, 2
+		cfg.Budget.Session.Tokens = 100
+	})
+	r.server.cfg.Complete = func(cfg *environment.Config) { cfg.Runner, cfg.Credentials = runnerBinary, credentials }
+	start := func(c *mcp.ClientSession, agent string) report {
+		return call[report](t, c, "start_agent_session", args{"agent_blueprint_name": agent, "prompt": "hi"})
+	}
+	for name, remove := range map[string]func(c *mcp.ClientSession, id string){
+		"by the agent":         func(c *mcp.ClientSession, _ string) { call[deleted](t, c, "delete_all_agent_sessions", nil) },
+		"from the store":       func(_ *mcp.ClientSession, id string) { remove(t, r, id) },
+		"without their parent": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			parent := r.parent()
+			c := r.client(parent)
+			between := start(c, "middle")
+			inner, err := r.connect(r.accessOf(r.host.Opened(between.SessionID)), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			one, two := start(inner, "calls"), start(inner, "calls")
+			if remove == nil {
+				remove = func(_ *mcp.ClientSession, id string) {
+					for _, id := range []string{one.SessionID, id, two.SessionID} {
+						if err := r.host.Destroy(t.Context(), id); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+			}
+			remove(c, between.SessionID)
+			if err := r.host.Unload(t.Context(), parent.ID()); err != nil {
+				t.Fatal(err)
+			}
+			if parent, err = r.host.Open(t.Context(), parent.ID()); err != nil {
+				t.Fatal(err)
+			}
+			r.converse(parent, "once more")
+			refused(t, r.client(parent), "the session's budget of 100 tokens is used up", "start_agent_session",
+				args{"agent_blueprint_name": "calls", "prompt": "hi"})
+			if rec, err := r.host.Store().Load(t.Context(), parent.ID()); err != nil || rec.Delegated.TotalInput()+rec.Delegated.OutputTokens != 120 {
+				t.Errorf("the usage of removed agents is %+v, %v", rec.Delegated, err)
+			}
+		})
+	}
+}
+
+// remove removes a session as 'envctl sessions rm' does.
+func remove(t *testing.T, r *rig, id string) {
+	t.Helper()
+	if err := r.host.Unload(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if err := session.Remove(t.Context(), r.host.Store(), id); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestPermissionsHoldForAll has agents that may not touch files, for any of the reasons that there are: those that they start may
@@ -191,72 +257,6 @@ func TestGenerations(t *testing.T) {
 		var err error
 		if c, err = r.connect(a, nil); err != nil {
 			t.Fatal(err)
-		}
-	}
-}
-
-// endlessly starts an agent that does not end by itself, and returns its session when it works.
-func (r *rig) endlessly(parent *session.AgentSession) *session.AgentSession {
-	r.t.Helper()
-	got := call[report](r.t, r.client(parent), "start_agent_session", args{"agent_blueprint_name": "endless", "prompt": "hi", "mode": "async"})
-	return r.host.Opened(got.SessionID)
-}
-
-// TestTheEndOfAnAgentEndsOthers checks that the sandboxes of started agents have ended when that of the one that has started
-// them has.
-func TestTheEndOfAnAgentEndsOthers(t *testing.T) {
-	r := newRig(t, map[string]string{"endless": endless, "echo": echo}, nil)
-	for name, end := range map[string]func(*session.AgentSession) error{
-		"close":     (*session.AgentSession).Close,
-		"terminate": func(s *session.AgentSession) error { return s.TerminateEnvironment(t.Context()) },
-		"destroy":   func(s *session.AgentSession) error { return r.host.Destroy(t.Context(), s.ID()) },
-	} {
-		parent := r.parent()
-		child := r.endlessly(parent)
-		if err := end(parent); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		if r.host.Opened(child.ID()) != nil {
-			t.Errorf("%s: the session of the other agent is open", name)
-		}
-		if state, _ := child.State(t.Context()); state.Environment.Status == session.EnvironmentReady || state.Query != nil {
-			t.Errorf("%s: it is %+v", name, state.Environment)
-		}
-	}
-}
-
-// TestAnInterruptStopsOthers interrupts and fails queries of an agent: those of the agents that it has started end, too.
-func TestAnInterruptStopsOthers(t *testing.T) {
-	r := newRig(t, map[string]string{"endless": endless}, nil)
-	parent := r.parent()
-	for _, prompt := range []string{"endless", "failing"} {
-		child := r.endlessly(parent)
-		running := child.Turns()
-		turn, err := parent.Prompt(t.Context(), prompt)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for ev, err := range turn.Events(t.Context()) {
-			if err != nil {
-				t.Fatal(err)
-			}
-			if ev.Type == runnerscripts.TypeQueryStarted {
-				break
-			}
-		}
-		if prompt == "endless" {
-			if err := turn.Interrupt(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		}
-		_, _ = turn.Wait(t.Context())
-		for _, other := range running {
-			if done, err := other.Wait(t.Context()); err != nil || done.StopReason != runnerscripts.StopCancelled {
-				t.Errorf("%s: the other's query ends with %+v, %v", prompt, done, err)
-			}
-		}
-		if state, err := child.State(t.Context()); err != nil || state.Query != nil {
-			t.Errorf("%s: it is %+v, %v", prompt, state.Query, err)
 		}
 	}
 }

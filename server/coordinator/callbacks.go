@@ -13,6 +13,9 @@ import (
 // make six bytes of one, and the answer to a poll has them twice.
 const maxResult, maxResults = 50_000, 500_000
 
+// maxCallbacks is how many callbacks may wait for a parent, with those of children that have not ended.
+const maxCallbacks = 1_000
+
 // callback is the end of a child's run, for its parent.
 type callback struct {
 	Session string             `json:"session"`
@@ -42,6 +45,20 @@ func (t *tx) callBack(r *run, s *session) {
 	t.deliver(parent)
 }
 
+// waiting returns how many callbacks a session has, or will have from children that have not ended.
+func (t *tx) waiting(s *session) int {
+	n := len(s.Callbacks)
+	for _, r := range t.selectRuns(func(*run) bool { return true }) {
+		if r.ParentSessionID == s.ID && r.ExecutionMode == coordapi.ModeAsyncCallback {
+			n++
+		}
+		if r.SessionID == s.ID && r.StartedAt == nil {
+			n += len(r.Callbacks) // they return if it never starts
+		}
+	}
+	return n
+}
+
 // cut shortens a text to maxResult.
 func cut(text string) string {
 	if len(text) <= maxResult {
@@ -68,8 +85,9 @@ func bounded(list []callback, more ...callback) []callback {
 }
 
 // deliver resumes a session with all callbacks that it has, unless it has a run: that delivers them when it ends, however it ends.
+// A session that a client has stopped stays stopped.
 func (t *tx) deliver(s *session) {
-	if len(s.Callbacks) == 0 || len(t.selectRuns(func(r *run) bool { return r.SessionID == s.ID })) > 0 {
+	if len(s.Callbacks) == 0 || s.Stopped || len(t.selectRuns(func(r *run) bool { return r.SessionID == s.ID })) > 0 {
 		return
 	}
 	var b strings.Builder

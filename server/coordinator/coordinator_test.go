@@ -322,33 +322,6 @@ func TestACallerSeesItsOwn(t *testing.T) {
 	})
 }
 
-func TestAStreamBeginsWithTheSessions(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := start(t)
-		r := s.as("alice").startSession()
-		f, other := s.follow("/sse/sessions", ""), s.as("bob").follow("/sse/sessions", "")
-		if _, kind, data := f.next(); kind != "init" || !strings.Contains(data, r.SessionID) {
-			t.Errorf("first %s %s", kind, data)
-		}
-		if _, kind, data := other.next(); kind != "init" || data != `{"sessions":[]}` {
-			t.Errorf("another one has %s %s", kind, data)
-		}
-		for _, c := range []struct{ method, path, want string }{{"POST", "/stop", "session_updated"}, {"DELETE", "", "session_deleted"}} {
-			s.must(c.method, "/sessions/"+r.SessionID+c.path, "", nil)
-			want := c.want
-			if _, kind, data := f.next(); kind != want || !strings.Contains(data, r.SessionID) {
-				t.Errorf("%s %s, want %s", kind, data, want)
-			}
-		}
-		mine := s.as("bob").startSession()
-		if _, kind, data := other.next(); kind != "session_created" || !strings.Contains(data, mine.SessionID) {
-			t.Errorf("another one has %s %s", kind, data)
-		}
-		f.stop()
-		other.stop()
-	})
-}
-
 func TestARunnerBringsAgents(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := start(t, coordapi.Agent{Name: "mine"})

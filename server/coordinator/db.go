@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	_ "modernc.org/sqlite" // the driver "sqlite"
@@ -25,13 +26,12 @@ const (
 	lockFile = "lock"
 	// lockWait is how long a program that ends may still have the lock.
 	lockWait = time.Second
-	// version of the schema.
-	version = 1
 	// keptDeletions is how many entries of the log later a deletion is forgotten.
 	keptDeletions = 100_000
 )
 
-const schema = `
+// migrations lead from each version of the database to the next one.
+var migrations = []string{`
 CREATE TABLE item (
 	kind TEXT NOT NULL, -- session, run or runner
 	id   TEXT NOT NULL,
@@ -50,23 +50,29 @@ CREATE TABLE entry (
 CREATE INDEX entry_session ON entry (session, kind, seq);
 CREATE INDEX entry_deleted ON entry (kind, seq) WHERE kind = 'session_deleted';
 CREATE UNIQUE INDEX entry_key ON entry (session, key) WHERE key != '';
-`
+`, `
+ALTER TABLE entry ADD COLUMN runner TEXT NOT NULL DEFAULT ''; -- the caller behind the session's runner
+`}
 
 const (
 	// hasKey repeats the condition of its index, which SQLite does not use else.
-	hasKey          = "SELECT EXISTS (SELECT 1 FROM entry WHERE session = ? AND key = ? AND key != '')"
+	hasKey = "SELECT EXISTS (SELECT 1 FROM entry WHERE session = ? AND key = ? AND key != '')"
+	// countEvents reads an index, and one row of each session.
+	countEvents     = "SELECT entry.session, n, time FROM entry JOIN (SELECT count(*) AS n, max(seq) AS last FROM entry WHERE kind = ? GROUP BY session) ON seq = last"
 	forgetSession   = "DELETE FROM entry WHERE session = ?"
 	forgetDeletions = "DELETE FROM entry WHERE kind = 'session_deleted' AND seq < (SELECT max(seq) FROM entry) - ?"
 )
 
 // entry is one line of the log that clients follow.
 type entry struct {
-	seq            uint64
-	kind           string
-	session, owner string
-	time           time.Time
-	key            string
-	data           json.RawMessage
+	seq     uint64
+	kind    string
+	session string
+	owner   string // of the session
+	runner  string // the caller behind its runner
+	time    time.Time
+	key     string
+	data    json.RawMessage
 }
 
 // item is something stored; nil data removes it.
@@ -115,19 +121,19 @@ func openDB(ctx context.Context, dir string) (_ *db, err error) {
 	return &db{sql: conn, unlock: unlock}, nil
 }
 
-// prepare makes the tables of a new database.
+// prepare brings a database to the current version.
 func prepare(ctx context.Context, conn *sql.DB) error {
 	var found int
 	if err := conn.QueryRowContext(ctx, "PRAGMA user_version").Scan(&found); err != nil {
 		return err
 	}
 	switch {
-	case found > version:
-		return fmt.Errorf("version %d; this program knows versions up to %d: update it", found, version)
-	case found == version:
+	case found > len(migrations):
+		return fmt.Errorf("version %d; this program knows versions up to %d: update it", found, len(migrations))
+	case found == len(migrations):
 		return nil
 	}
-	_, err := conn.ExecContext(ctx, fmt.Sprintf("BEGIN; %s PRAGMA user_version = %d; COMMIT", schema, version))
+	_, err := conn.ExecContext(ctx, fmt.Sprintf("BEGIN; %s PRAGMA user_version = %d; COMMIT", strings.Join(migrations[found:], ""), len(migrations)))
 	return err
 }
 
@@ -188,8 +194,8 @@ func (d *db) commit(ctx context.Context, items []item, entries []entry) (err err
 		if err := forget(ctx, tx, e); err != nil {
 			return err
 		}
-		if _, err := tx.ExecContext(ctx, "INSERT INTO entry (kind, session, owner, time, key, data) VALUES (?, ?, ?, ?, ?, ?)",
-			e.kind, e.session, e.owner, e.time.UnixMilli(), e.key, string(e.data)); err != nil {
+		if _, err := tx.ExecContext(ctx, "INSERT INTO entry (kind, session, owner, runner, time, key, data) VALUES (?, ?, ?, ?, ?, ?, ?)",
+			e.kind, e.session, e.owner, e.runner, e.time.UnixMilli(), e.key, string(e.data)); err != nil {
 			return err
 		}
 	}
@@ -213,25 +219,25 @@ func forget(ctx context.Context, tx *sql.Tx, next entry) error {
 
 // query selects entries.
 type query struct {
-	after   uint64 // the first one comes after this one
-	session string // empty for all
-	kind    string // empty for all
-	owner   *string
+	after   uint64  // the first one comes after this one
+	session string  // empty for all
+	kind    string  // empty for all
+	caller  *string // nil for all, else the owner of the session or the caller behind its runner
 	limit   int
 }
 
 // entries returns entries in order.
 func (d *db) entries(ctx context.Context, q query) (list []entry, err error) {
 	text, args := "SELECT seq, kind, session, owner, time, key, data FROM entry WHERE seq > ?", []any{q.after}
-	add := func(condition string, arg any) { text, args = text+" AND "+condition, append(args, arg) }
+	add := func(condition string, more ...any) { text, args = text+" AND "+condition, append(args, more...) }
 	if q.session != "" {
 		add("session = ?", q.session)
 	}
 	if q.kind != "" {
 		add("kind = ?", q.kind)
 	}
-	if q.owner != nil {
-		add("owner = ?", *q.owner)
+	if q.caller != nil {
+		add("(owner = ? OR runner = ?)", *q.caller, *q.caller)
 	}
 	rows, err := d.sql.QueryContext(ctx, text+" ORDER BY seq LIMIT ?", append(args, q.limit)...)
 	if err != nil {
@@ -249,6 +255,33 @@ func (d *db) entries(ctx context.Context, q query) (list []entry, err error) {
 		list = append(list, e)
 	}
 	return list, rows.Err()
+}
+
+// logged is what the log has of a session's events.
+type logged struct {
+	events int
+	last   time.Time
+}
+
+// logged returns what the log has of the events of each session.
+func (d *db) logged(ctx context.Context) (_ map[string]logged, err error) {
+	rows, err := d.sql.QueryContext(ctx, countEvents, kindEvent)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	all := make(map[string]logged)
+	for rows.Next() {
+		var id string
+		var l logged
+		var ms int64
+		if err := rows.Scan(&id, &l.events, &ms); err != nil {
+			return nil, err
+		}
+		l.last = time.UnixMilli(ms).UTC()
+		all[id] = l
+	}
+	return all, rows.Err()
 }
 
 // has reports whether a session has an entry with a key.

@@ -102,41 +102,13 @@ func (s *subject) asText(v any) string {
 	return string(text)
 }
 
-// The callbacks of many children, which their parent gets at once, fit into a run.
-func TestTheCallbacksOfManyChildrenAreCut(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := start(t)
-		runner := s.register(coding)
-		parent := s.startSession()
-		s.claim(runner)
-		s.report(runner, parent.ID, "started", "")
-		var children []coordapi.Run
-		for range 15 {
-			s.run(`{"type":"start_session","prompt":"x","execution_mode":"async_callback","parent_session_id":"` + parent.SessionID + `"}`)
-			children = append(children, s.finish(runner, strings.Repeat("x", 60_000)))
-		}
-		s.report(runner, parent.ID, "completed", "")
-		status, answer := s.ask("GET", "/runner/runs?runner_id="+runner, "")
-		if status != 200 || len(answer) > 8<<20 || strings.Count(answer, "[cut]") != 30 || strings.Count(answer, "/result") != 12 {
-			t.Errorf("the poll got %d with %d bytes, %d cut and %d remarks", status, len(answer), strings.Count(answer, "[cut]"), strings.Count(answer, "/result"))
-		}
-		for _, c := range children {
-			if !strings.Contains(answer, c.SessionID) {
-				t.Errorf("the callback of %s is missing", c.SessionID)
-			}
-		}
-	})
-}
-
 // A session whose log is full still has the results of its runs.
 func TestASessionWithTheMostEventsHasResults(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := start(t)
 		runner := s.register(coding)
 		r := s.startSession()
-		s.close()
-		s.sql("UPDATE item SET data = json_set(data, '$.events', 100000) WHERE kind = 'session'")
-		s.open()
+		s.c.SetEvents(r.SessionID, 100_000)
 		s.claim(runner)
 		s.report(runner, r.ID, "started", "")
 		s.fails("one more", "POST", "/sessions/"+r.SessionID+"/events", `{"event_type":"message"}`, 413, "100000 events")
@@ -207,7 +179,8 @@ func TestTheSessionOfAHookIsRemoved(t *testing.T) {
 	})
 }
 
-// That a run is alive is not stored: each event would write the run with its prompt.
+// That a run is alive is not stored, and neither is what an event changes of its session: each event would write the run with its
+// prompt, and the session with its result.
 func TestASignOfLifeDoesNotWriteTheRun(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		s := start(t)
@@ -216,10 +189,19 @@ func TestASignOfLifeDoesNotWriteTheRun(t *testing.T) {
 		s.claim(runner)
 		s.report(runner, r.ID, "started", "")
 		s.close()
-		s.sql("CREATE TRIGGER refuse BEFORE INSERT ON item WHEN NEW.kind = 'run' BEGIN SELECT RAISE(ABORT, 'a run is written'); END")
+		s.sql("CREATE TRIGGER refuse BEFORE INSERT ON item WHEN NEW.kind IN ('run', 'session') BEGIN SELECT RAISE(ABORT, 'it is written'); END")
 		s.open()
 		time.Sleep(time.Second)
+		before := s.session(r.SessionID).LastActivity
 		s.must("POST", "/sessions/"+r.SessionID+"/events", `{"event_type":"message"}`, nil)
 		s.must("POST", "/runner/heartbeat", `{"runner_id":"`+runner+`","runs":["`+r.ID+`"]}`, nil)
+		after := s.session(r.SessionID).LastActivity
+		counted := s.c.Events(r.SessionID)
+		if s.restart(); counted != 1 || s.c.Events(r.SessionID) != 1 {
+			t.Errorf("it has %d events, after a restart %d", counted, s.c.Events(r.SessionID))
+		}
+		if !after.After(before) || s.session(r.SessionID).LastActivity.Sub(after).Abs() >= time.Millisecond {
+			t.Errorf("the last activity is at %v and then %v, after a restart %v", before, after, s.session(r.SessionID).LastActivity)
+		}
 	})
 }

@@ -83,7 +83,7 @@ func (c *Coordinator) Routes() []Route {
 		{Method: "POST", Path: runOf + "/stopped", Summary: "Report that a run was stopped", handle: c.report(as(coordapi.RunStopped))},
 		{Method: "POST", Path: "/runner/sessions/{id}/status", Summary: "Report the state of a session", handle: c.reportSession},
 		{Method: "GET", Path: "/runners", Summary: "List the runners", handle: c.listRunners},
-		{Method: "DELETE", Path: "/runners/{id}", Summary: "Remove a runner", Query: []string{"self"}, handle: c.removeRunner},
+		{Method: "DELETE", Path: "/runners/{id}", Summary: "Remove a runner", Query: []string{"self", "instance"}, handle: c.removeRunner},
 	}
 }
 
@@ -430,8 +430,10 @@ func (c *Coordinator) listRunners(w http.ResponseWriter, _ *http.Request, caller
 }
 
 func (c *Coordinator) removeRunner(w http.ResponseWriter, r *http.Request, caller Caller) error {
-	self := r.URL.Query().Get("self") == "true"
-	if err := c.change(r.Context(), func(t *tx) error { return t.remove(caller, r.PathValue("id"), self) }); err != nil {
+	q := r.URL.Query()
+	if err := c.change(r.Context(), func(t *tx) error {
+		return t.remove(caller, r.PathValue("id"), q.Get("self") == "true", q.Get("instance"))
+	}); err != nil {
 		return err
 	}
 	return answer(w, http.StatusOK, ok)

@@ -91,7 +91,7 @@ func (t *tx) alive(caller Caller, id, instance string) (*runner, error) {
 	switch {
 	case r == nil || r.Owner != caller.Name && !caller.Admin:
 		return nil, failf(http.StatusUnauthorized, "Runner %q is not registered; register again", id)
-	case instance != "" && r.Instance != "" && instance != r.Instance:
+	case isOther(r, instance):
 		return nil, named(http.StatusConflict, "duplicate_runner", "another program has registered as the runner %s", id)
 	case r.Status == deregistered:
 		return r, nil
@@ -101,6 +101,11 @@ func (t *tx) alive(caller Caller, id, instance string) (*runner, error) {
 		r.Status, r.LastHeartbeat = online, t.now
 	}
 	return r, nil
+}
+
+// isOther reports whether another program has registered as the runner since. A program without an instance may be the same one.
+func isOther(r *runner, instance string) bool {
+	return instance != "" && r.Instance != "" && instance != r.Instance
 }
 
 // poll returns what a runner is to do; an empty answer is nothing. full says that it takes no run now.
@@ -257,11 +262,15 @@ func (t *tx) sessionStatus(caller Caller, id string, in coordapi.Report) error {
 	}
 }
 
-// remove removes a runner. One that an admin removes is told by the answer to its next poll.
-func (t *tx) remove(caller Caller, id string, self bool) error {
+// remove removes a runner. One that an admin removes learns of it by the answer to its next poll. self says that the runner itself
+// has ended; instance is that program.
+func (t *tx) remove(caller Caller, id string, self bool, instance string) error {
 	r := t.c.runners[id]
 	if r == nil || r.Owner != caller.Name && !caller.Admin {
 		return failf(http.StatusNotFound, "Runner %q not found", id)
+	}
+	if self && isOther(r, instance) {
+		return named(http.StatusConflict, "duplicate_runner", "another program has registered as the runner %s, and stays", id)
 	}
 	if self {
 		t.abandon(id, "its runner has ended")

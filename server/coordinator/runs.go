@@ -52,8 +52,13 @@ func (t *tx) create(caller Caller, in coordapi.NewRun) (*run, error) {
 		return nil, failf(http.StatusBadRequest, "execution_mode: async_callback resumes the parent; give parent_session_id")
 	}
 	if calls || in.ParentSessionID != "" { // that of an earlier run may have been deleted
-		if _, err := t.seen(caller, r.ParentSessionID); err != nil {
+		parent, err := t.seen(caller, r.ParentSessionID)
+		if err != nil {
 			return nil, err
+		}
+		if calls && t.waiting(parent) >= maxCallbacks {
+			return nil, failf(http.StatusTooManyRequests,
+				"execution_mode: %d callbacks wait for the session %s, with those of children that have not ended; use async_poll, or resume it if it is stopped", maxCallbacks, parent.ID)
 		}
 	}
 	if err := t.room(caller, s == nil); err != nil {
@@ -63,6 +68,7 @@ func (t *tx) create(caller Caller, in coordapi.NewRun) (*run, error) {
 		return nil, err
 	}
 	t.add(r, s)
+	t.session(r.SessionID).Stopped = false
 	return r, nil
 }
 
@@ -219,7 +225,9 @@ func brief(r coordapi.Run) coordapi.Run {
 }
 
 // stop stops what a session does: runs that have not started end at once, and the runner gets the stop until it reports the end of the session.
+// Callbacks wait for the next run that a client asks for.
 func (t *tx) stop(s *session) {
+	s.Stopped = true
 	for _, r := range t.selectRuns(func(r *run) bool { return r.SessionID == s.ID }) {
 		r = t.run(r.ID)
 		if r.Status == coordapi.RunPending || r.Status == coordapi.RunClaimed {

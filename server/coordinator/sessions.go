@@ -62,16 +62,21 @@ func (t *tx) metadata(caller Caller, id string, in coordapi.Metadata) (*session,
 	return s, nil
 }
 
-// touch returns a session in which something has happened, so that its run counts as alive.
+// touch returns a session in which something has happened.
 func (t *tx) touch(id string) *session {
+	t.lives(id)
 	s := t.session(id)
 	s.LastActivity = t.now
+	return s
+}
+
+// lives notes that something has happened in a session, so that its run counts as alive.
+func (t *tx) lives(id string) {
 	for _, r := range t.selectRuns(func(r *run) bool {
 		return r.SessionID == id && (r.Status == coordapi.RunRunning || r.Status == coordapi.RunStopping)
 	}) {
 		t.heard(r)
 	}
-	return s
 }
 
 // heard notes a sign of life of a run, of this change or before it. It is not stored, and stays if the change fails.
@@ -79,7 +84,8 @@ func (t *tx) heard(r *run) { r.Activity = t.now }
 
 // event adds an event of an executor. One that was sent before, by its event_id, changes nothing.
 func (t *tx) event(caller Caller, id string, body []byte) error {
-	if _, err := t.seen(caller, id); err != nil {
+	s, err := t.seen(caller, id)
+	if err != nil {
 		return err
 	}
 	var in struct {
@@ -104,8 +110,9 @@ func (t *tx) event(caller Caller, id string, body []byte) error {
 		}
 	}
 	t.quiet = true
-	s := t.touch(id)
+	t.lives(id)
 	if in.Type == coordapi.EventResult {
+		s = t.touch(id)
 		s.Result = &coordapi.Result{Text: in.ResultText, Data: in.ResultData}
 	}
 	if s.Events >= maxEvents {
@@ -114,7 +121,6 @@ func (t *tx) event(caller Caller, id string, body []byte) error {
 		}
 		return failf(http.StatusRequestEntityTooLarge, "the session has %d events", s.Events)
 	}
-	s.Events++
 	t.entry(s, kindEvent, in.ID, json.RawMessage(body))
 	return nil
 }

@@ -86,7 +86,9 @@ type Coordinator struct {
 type session struct {
 	coordapi.Session
 	Result *coordapi.Result `json:"result,omitempty"`
-	Events int              `json:"events"`
+	// Events counts those in the log. It is not stored, and neither is that an event was the last activity: each event would write
+	// the session with its result and its callbacks.
+	Events int `json:"-"`
 	// Runner is the ID of the runner that has the session, or had it last, and RunnerOwner the caller behind it.
 	Runner      string `json:"runner,omitempty"`
 	RunnerOwner string `json:"runner_owner,omitempty"`
@@ -96,6 +98,8 @@ type session struct {
 	Internal bool `json:"internal,omitempty"`
 	// Callbacks are the ended runs of children that the agent does not know yet.
 	Callbacks []callback `json:"callbacks,omitempty"`
+	// Stopped is set when a client stops the session, until one asks for another run: callbacks wait until then.
+	Stopped bool `json:"stopped,omitempty"`
 
 	stopSent time.Time
 }
@@ -186,6 +190,15 @@ func (c *Coordinator) load(ctx context.Context) error {
 		}
 		c.sessions[s.ID] = s
 	}
+	logged, err := c.db.logged(ctx)
+	if err != nil {
+		return err
+	}
+	for id, l := range logged {
+		if s := c.sessions[id]; s != nil {
+			s.Events, s.LastActivity = l.events, latest(s.LastActivity, l.last)
+		}
+	}
 	for data, err := range c.db.items(ctx, kindRun) {
 		r := new(run)
 		if err := decoded(data, err, r); err != nil {
@@ -271,6 +284,7 @@ func (c *Coordinator) change(ctx context.Context, do func(*tx) error) error {
 	apply(c.sessions, t.sessions)
 	apply(c.runs, t.runs)
 	apply(c.runners, t.runners)
+	c.count(t.entries)
 	for id, r := range t.runs {
 		if r == nil || r.Status.Ended() {
 			delete(c.active, id)
@@ -285,6 +299,24 @@ func (c *Coordinator) change(ctx context.Context, do func(*tx) error) error {
 		c.work = make(chan struct{})
 	}
 	return nil
+}
+
+// count counts the events among new entries. The caller holds c.mu. Readers have the sessions of before, so it replaces them.
+func (c *Coordinator) count(entries []entry) {
+	for _, e := range entries {
+		if s := c.sessions[e.session]; s != nil && e.kind == kindEvent {
+			now := *s
+			now.Events, now.LastActivity = s.Events+1, latest(s.LastActivity, e.time)
+			c.sessions[e.session] = &now
+		}
+	}
+}
+
+func latest(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
 }
 
 func itemsOf[T any](kind string, changed map[string]*T) []item {
@@ -391,7 +423,7 @@ func (t *tx) entry(s *session, kind, key string, data any) {
 		t.c.log.Error("an event cannot be written", "error", err)
 		return
 	}
-	t.entries = append(t.entries, entry{kind: kind, session: s.ID, owner: s.Owner, time: t.now, key: key, data: text})
+	t.entries = append(t.entries, entry{kind: kind, session: s.ID, owner: s.Owner, runner: s.RunnerOwner, time: t.now, key: key, data: text})
 }
 
 // newID returns a random ID.

@@ -43,7 +43,7 @@ func lastEvent(r *http.Request) (seq uint64, ok bool, err error) {
 }
 
 // stream sends the changes of sessions: those from now on, after a first event with the sessions, or those after the event that the
-// client has seen last. A slow client delays nothing: what it has not read stays in the database.
+// client has seen last. They are those of the sessions that the caller owns, or that its runner had then. A slow client delays nothing: what it has not read stays in the database.
 func (c *Coordinator) stream(w http.ResponseWriter, r *http.Request, caller Caller) error {
 	q := query{session: r.URL.Query().Get("session_id"), limit: batch}
 	if q.session != "" {
@@ -51,7 +51,7 @@ func (c *Coordinator) stream(w http.ResponseWriter, r *http.Request, caller Call
 			return err
 		}
 	} else if !caller.Admin {
-		q.owner = &caller.Name
+		q.caller = &caller.Name
 	}
 	after, again, err := lastEvent(r)
 	if err != nil {
@@ -77,6 +77,9 @@ func (c *Coordinator) stream(w http.ResponseWriter, r *http.Request, caller Call
 			}
 			return nil // the client connects again
 		}
+		if c.hides(caller, q.session) {
+			return nil // another caller's runner has the session now
+		}
 		for _, e := range list {
 			out.event(e.id(), e.kind, e.wire())
 			q.after = e.seq
@@ -95,6 +98,14 @@ func (c *Coordinator) stream(w http.ResponseWriter, r *http.Request, caller Call
 			return nil
 		}
 	}
+}
+
+// hides reports whether there is a session that a caller does not see.
+func (c *Coordinator) hides(caller Caller, id string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.sessions[id]
+	return s != nil && !caller.sees(s)
 }
 
 // wire returns the data of an event.

@@ -230,6 +230,8 @@ func (f *follow) next() (id, kind, data string) {
 	for f.lines.Scan() {
 		key, value, _ := strings.Cut(f.lines.Text(), ": ")
 		switch key {
+		case ":": // after half a minute without an event
+			f.t.Fatal("there is no event")
 		case "id":
 			id = value
 		case "event":

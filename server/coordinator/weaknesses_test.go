@@ -213,6 +213,9 @@ func TestARunnerThatComesBackKeepsItsRuns(t *testing.T) {
 			t.Errorf("it is %+v", got)
 		}
 		s.fails("the first one", "GET", "/runner/runs?instance=1&runner_id="+runner, "", 409, "duplicate_runner")
+		s.fails("its end", "DELETE", "/runners/"+runner+"?self=true&instance=1", "", 409, "duplicate_runner")
+		s.must("GET", "/runner/runs?instance=2&runner_id="+runner, "", nil)
+		s.must("DELETE", "/runners/"+runner+"?self=true&instance=2", "", nil)
 	})
 }
 
@@ -242,59 +245,6 @@ func TestARunnerThatIsRemovedLearnsOfIt(t *testing.T) {
 		}
 		s.must("DELETE", "/runners/"+runner+"?self=true", "", nil)
 		s.fails("a poll afterwards", "GET", "/runner/runs?runner_id="+runner, "", 401, "register")
-	})
-}
-
-// A parent whose run has failed or was stopped gets the callbacks that came meanwhile and come later, also after a restart.
-func TestCallbacksReachAParentWhateverBecameOfItsRun(t *testing.T) {
-	for _, end := range []string{"completed", "failed", "stopped"} {
-		bubble(t, func(t *testing.T) {
-			s := start(t)
-			runner := s.register(coding)
-			parent := s.startSession()
-			s.claim(runner)
-			s.report(runner, parent.ID, "started", "")
-			child := func(result string) coordapi.Run {
-				s.run(`{"type":"start_session","prompt":"x","execution_mode":"async_callback","parent_session_id":"` + parent.SessionID + `"}`)
-				return s.finish(runner, result)
-			}
-			one, two := child("first <result>"), child("second")
-			if p := s.poll(runner); p.Run != nil {
-				t.Errorf("while the parent runs: %+v", p.Run)
-			}
-			s.restart()
-			s.report(runner, parent.ID, end, "")
-			got := s.finish(runner, "")
-			if got.SessionID != parent.SessionID || got.Type != coordapi.ResumeSession || strings.Count(got.Prompt, "<agent-callback ") != 2 ||
-				!strings.Contains(got.Prompt, one.SessionID) || !strings.Contains(got.Prompt, two.SessionID) || !strings.Contains(got.Prompt, "first &lt;result&gt;") {
-				t.Errorf("%s: resumed with %+v", end, got)
-			}
-			three := child("third")
-			if got := s.finish(runner, ""); !strings.Contains(got.Prompt, three.SessionID) || strings.Contains(got.Prompt, one.SessionID) {
-				t.Errorf("%s: later resumed with %+v", end, got)
-			}
-		})
-	}
-}
-
-// A callback that no runner has taken in time is not lost.
-func TestACallbackThatNobodyTookComesWithTheNext(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		s := start(t)
-		runner := s.register(coding)
-		parent := s.startSession()
-		got := s.claim(runner)
-		s.report(runner, got.ID, "started", "")
-		s.must("POST", "/sessions/"+parent.SessionID+"/bind", `{"executor_session_id":"e","hostname":"h","executor_profile":"coding"}`, nil)
-		s.report(runner, got.ID, "completed", "")
-		s.must("DELETE", "/runners/"+runner+"?self=true", "", nil)
-		other := s.register(`{"hostname":"other","executor_profile":"coding"}`)
-		s.run(`{"type":"start_session","prompt":"x","execution_mode":"async_callback","parent_session_id":"` + parent.SessionID + `"}`)
-		child := s.finish(other, "child")
-		time.Sleep(400 * time.Second)
-		if got := s.claim(s.register(coding)); !strings.Contains(got.Prompt, child.SessionID) || got.SessionID != parent.SessionID {
-			t.Errorf("the parent got %+v", got)
-		}
 	})
 }
 

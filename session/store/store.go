@@ -108,6 +108,8 @@ type Record struct {
 	Metadata map[string]string `json:"metadata,omitempty"`
 	// Usage is the sum over all queries.
 	Usage runnerscripts.Usage `json:"usage,omitzero"`
+	// Delegated is what the sessions that its agent has started and that were removed have used.
+	Delegated runnerscripts.Usage `json:"delegated,omitzero"`
 	// Sandbox is the last sandbox.
 	Sandbox Sandbox `json:"sandbox,omitzero"`
 	// Sandboxes are the IDs of the latest sandboxes so far, also of those that have ended, oldest

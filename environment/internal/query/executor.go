@@ -2,23 +2,54 @@ package query
 
 import (
 	"context"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
+// followTime is how long an executor in a kept sandbox waits until its query is followed, which takes a moment after an attach. The
+// relay in the sandbox waits as long for the attach.
+const followTime = time.Minute
+
 // withQuery returns the running query and a context that ends with it and with ctx. ok is false if no
-// query runs.
+// query runs, or none is followed within followTime.
 func (q *Queries) withQuery(ctx context.Context) (_ context.Context, a *active, cancel func(), ok bool) {
-	q.mu.Lock()
-	a = q.query
-	ok = a != nil && a.call != nil
-	q.mu.Unlock()
-	if !ok {
+	a, admitted := q.admitting()
+	if a == nil && q.leftOver(ctx) {
+		late := time.NewTimer(followTime)
+		defer late.Stop()
+		select {
+		case <-admitted:
+			a, _ = q.admitting()
+		case <-late.C:
+		case <-ctx.Done():
+		}
+	}
+	if a == nil {
 		return nil, nil, nil, false
 	}
 	both, end := context.WithCancelCause(a.life)
 	stop := context.AfterFunc(ctx, func() { end(context.Cause(ctx)) })
 	return both, a, func() { stop(); end(nil) }, true
+}
+
+// leftOver reports whether a query runs that no program follows.
+func (q *Queries) leftOver(ctx context.Context) bool {
+	if !q.Durable() {
+		return false
+	}
+	unattended, err := q.Unattended(ctx)
+	return err == nil && unattended
+}
+
+// admitting returns the query that admits executors; if it is nil, the channel is closed when the next one does.
+func (q *Queries) admitting() (*active, <-chan struct{}) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if a := q.query; a != nil && a.call != nil {
+		return a, nil
+	}
+	return nil, q.admitted
 }
 
 // Ask asks for permission on behalf of an executor, as the running agent does: the rules decide, or

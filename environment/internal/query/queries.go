@@ -94,8 +94,10 @@ type Queries struct {
 	agent *script.Process // the execute-query that takes the next prompt
 	look  bool            // an agent of an earlier program may run in the sandbox
 	query *active         // nil if none runs
-	model string          // set by SetModel; empty: the configured one
-	mode  string          // set by SetMode, likewise
+	// admitted is closed, and replaced, when a query begins to admit executors.
+	admitted chan struct{}
+	model    string // set by SetModel; empty: the configured one
+	mode     string // set by SetMode, likewise
 	// answers are those that hold for the session, by the keys of tool calls.
 	answers map[string]rules.Effect
 }
@@ -116,7 +118,7 @@ type active struct {
 
 // New returns the queries of an environment. The caller ends them with Close.
 func New(cfg Config) *Queries {
-	return &Queries{Config: cfg, events: cfg.Scripts.Events, busy: make(chan struct{}, 1), look: cfg.Attached}
+	return &Queries{Config: cfg, events: cfg.Scripts.Events, busy: make(chan struct{}, 1), look: cfg.Attached, admitted: make(chan struct{})}
 }
 
 // Close leaves or ends the agent. The caller has closed the host of the scripts.

@@ -375,6 +375,8 @@ func (r *run) admitExecutors(ctx context.Context) {
 	r.active.call = func(ctx context.Context, f func(*run)) bool {
 		return r.callInReporter(ctx, func() { f(r) })
 	}
+	close(r.q.admitted)
+	r.q.admitted = make(chan struct{})
 }
 
 // report yields an event to the caller, unless the caller has left or has the event already.

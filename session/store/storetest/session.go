@@ -44,6 +44,7 @@ func created() store.Record {
 		ID: "s", Agent: "claude", Parent: "p", Title: "a title", Summary: "lines\nof it", Status: "idle",
 		Metadata:  map[string]string{"k": "ä\x01 \"q\"", "": "x"},
 		Usage:     runnerscripts.Usage{InputTokens: 5, OutputTokens: 7},
+		Delegated: runnerscripts.Usage{InputTokens: 3},
 		Sandbox:   store.Sandbox{Type: "docker", ID: "box"},
 		Sandboxes: []string{"first", "box"},
 		Config:    json.RawMessage(`{"b": 1.00, "a":"\u00e4"}`), State: json.RawMessage(`[ ]`), StateSeq: 9,

@@ -117,7 +117,7 @@ func (r *runner) register(ctx context.Context) error {
 func (r *runner) leave(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
 	defer cancel()
-	if err := r.client.do(ctx, 0, http.MethodDelete, "/runners/"+url.PathEscape(r.id)+"?self=true", nil, nil); err != nil {
+	if err := r.client.do(ctx, 0, http.MethodDelete, "/runners/"+url.PathEscape(r.id)+"?self=true&instance="+r.Registration.Instance, nil, nil); err != nil {
 		r.Logger.Warn("the coordinator does not know that this runner has ended", "error", err)
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -400,6 +401,30 @@ func TestARunnerEndsItsRunsAndLeaves(t *testing.T) {
 	s.await(run, coordapi.RunStopped)
 	var list struct{ Runners []coordapi.Runner }
 	if s.ask("GET", "/runners", "", &list); len(list.Runners) != 0 {
+		t.Errorf("there is %+v", list)
+	}
+}
+
+// Another program registers as the runner when that is about to say that it has ended.
+func TestARunnerDoesNotRemoveItsSuccessor(t *testing.T) {
+	s := serve(t)
+	var r *takes
+	var begun atomic.Bool
+	s.before = func(_ http.ResponseWriter, req *http.Request) bool { // set before the runner asks
+		if req.Method == http.MethodDelete && begun.CompareAndSwap(false, true) {
+			gone := httptest.NewRequestWithContext(req.Context(), "DELETE", "/runners/"+r.id+"?self=true", nil)
+			s.server.Handler.ServeHTTP(httptest.NewRecorder(), gone)
+			var registered coordapi.Registered
+			s.ask("POST", "/runner/register", `{"hostname":"h","executor_profile":"coding","instance":"another"}`, &registered)
+		}
+		return false
+	}
+	r = take(t, s, nil)
+	if err := r.end(t); err != nil {
+		t.Error(err)
+	}
+	var list struct{ Runners []coordapi.Runner }
+	if s.ask("GET", "/runners", "", &list); len(list.Runners) != 1 || list.Runners[0].Instance != "another" {
 		t.Errorf("there is %+v", list)
 	}
 }
