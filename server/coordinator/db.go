@@ -26,6 +26,8 @@ const (
 	lockFile = "lock"
 	// lockWait is how long a program that ends may still have the lock.
 	lockWait = time.Second
+	// busyWait is how long a connection waits for another one, or for a program that copies the database.
+	busyWait = 10 * time.Second
 	// keptDeletions is how many entries of the log later a deletion is forgotten.
 	keptDeletions = 100_000
 )
@@ -109,7 +111,7 @@ func openDB(ctx context.Context, dir string) (_ *db, err error) {
 	if err != nil {
 		return nil, err
 	}
-	options := url.Values{"_pragma": {"journal_mode(WAL)", "synchronous(FULL)"}, "_txlock": {"immediate"}}
+	options := url.Values{"_pragma": {fmt.Sprintf("busy_timeout(%d)", busyWait.Milliseconds()), "journal_mode(WAL)", "synchronous(FULL)"}, "_txlock": {"immediate"}}
 	conn, err := sql.Open("sqlite", (&url.URL{Scheme: "file", OmitHost: true, Path: name, RawQuery: options.Encode()}).String())
 	if err != nil {
 		return nil, err

@@ -1,6 +1,8 @@
 package coordinator
 
 import (
+	"database/sql"
+	"errors"
 	"strings"
 	"testing"
 )
@@ -36,5 +38,28 @@ func TestQueriesOfTheLogUseAnIndex(t *testing.T) {
 		if text := strings.Join(plan, "; "); !strings.Contains(text, index) || strings.Contains(text, "SCAN entry") {
 			t.Errorf("%s: %s", query, text)
 		}
+	}
+}
+
+// SQLite does not wait by itself: a request that meets another one, or a program that copies the database, would fail.
+func TestEachConnectionWaitsForTheOthers(t *testing.T) {
+	d, err := openDB(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []*sql.Conn
+	for range 2 {
+		conn, err := d.sql.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, conn)
+		var ms int64
+		if err := conn.QueryRowContext(t.Context(), "PRAGMA busy_timeout").Scan(&ms); err != nil || ms != busyWait.Milliseconds() {
+			t.Errorf("it waits %d ms, %v", ms, err)
+		}
+	}
+	if err := errors.Join(all[0].Close(), all[1].Close(), d.close()); err != nil {
+		t.Error(err)
 	}
 }
