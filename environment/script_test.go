@@ -29,6 +29,7 @@ var mayRunnerSay = map[runnerscripts.EventType]bool{
 
 	runnerscripts.TypeQueryQueued:    false,
 	runnerscripts.TypeQueryStarted:   true,
+	runnerscripts.TypeQueryOutput:    true, // the host answers it
 	runnerscripts.TypeQueryCompleted: true,
 	runnerscripts.TypeQueryFailed:    true,
 
