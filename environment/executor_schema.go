@@ -2,9 +2,9 @@ package environment
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/query"
 	"github.com/agentenv-dev/agentenv/executor"
 	"github.com/agentenv-dev/agentenv/executor/schema"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -45,7 +45,7 @@ func (s executorSchemas) checkPrompt(prompt string) error {
 	if err == nil {
 		err = s.parameters.Check("parameters", parameters)
 	}
-	return mismatch(runnerscripts.FailParameters, err, nil)
+	return query.Mismatch(runnerscripts.FailParameters, err, nil)
 }
 
 // checkResult checks the result of a query that is completed.
@@ -53,17 +53,5 @@ func (s executorSchemas) checkResult(result json.RawMessage) error {
 	if s.result == nil {
 		return nil
 	}
-	return mismatch(runnerscripts.FailOutput, s.result.Check("result", result), result)
-}
-
-// mismatch returns the failure for JSON that does not match its schema.
-func mismatch(code runnerscripts.FailureCode, err error, result json.RawMessage) error {
-	wrong, ok := errors.AsType[*executor.SchemaError](err)
-	if !ok {
-		return err
-	}
-	return &runnerscripts.ScriptFailure{
-		Code: code, Message: "correct the " + wrong.What + ": " + wrong.Error(),
-		Detail: &runnerscripts.FailureDetail{Violations: wrong.Violations, ResultData: result},
-	}
+	return query.Mismatch(runnerscripts.FailOutput, s.result.Check("result", result), result)
 }
