@@ -71,6 +71,7 @@ func TestTheSameScenarioGivesTheSameConversation(t *testing.T) {
 			if a, b := normal(t, env, live), normal(t, env, stored); withoutEnds(a) != withoutEnds(b) {
 				t.Errorf("the transcript differs\nlive:\n%s\ntranscript:\n%s", a, b)
 			}
+			matchesSchema(t, env, a.name)
 			repeatsNoKey(t, env, a.name, api.URL)
 		})
 	}

@@ -33,7 +33,13 @@ func TestABudgetEndsAQuery(t *testing.T) {
 // endsAtLimit runs a query that must end at a limit of its budget, and returns its failure.
 func endsAtLimit(t *testing.T, env *Environment, prompt, limit string) *runnerscripts.QueryFailed {
 	t.Helper()
-	events, err := collect(t.Context(), env, Query{Prompt: prompt})
+	return endsAtLimitOf(t, env, Query{Prompt: prompt}, limit)
+}
+
+// endsAtLimitOf is endsAtLimit for a query.
+func endsAtLimitOf(t *testing.T, env *Environment, q Query, limit string) *runnerscripts.QueryFailed {
+	t.Helper()
+	events, err := collect(t.Context(), env, q)
 	over, ok := errors.AsType[*BudgetError](err)
 	if !ok || over.Scope != "query" || over.Limit != limit {
 		t.Fatalf("the error is %v", err)

@@ -2,10 +2,10 @@ package environment
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/query"
 	"github.com/agentenv-dev/agentenv/executor"
 	"github.com/agentenv-dev/agentenv/executor/schema"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -86,7 +86,7 @@ func (s executorSchemas) checkPrompt(prompt string) error {
 	if err == nil && s.profile.Type == executor.Procedural {
 		_, err = executor.Arguments(parameters)
 	}
-	return mismatch(runnerscripts.FailParameters, err, nil)
+	return query.Mismatch(runnerscripts.FailParameters, err, nil)
 }
 
 // checkResult checks the result of a query that is completed.
@@ -94,17 +94,5 @@ func (s executorSchemas) checkResult(result json.RawMessage) error {
 	if s.result == nil {
 		return nil
 	}
-	return mismatch(runnerscripts.FailOutput, s.result.Check("result", result), result)
-}
-
-// mismatch returns the failure for JSON that does not match its schema.
-func mismatch(code runnerscripts.FailureCode, err error, result json.RawMessage) error {
-	wrong, ok := errors.AsType[*executor.SchemaError](err)
-	if !ok {
-		return err
-	}
-	return &runnerscripts.ScriptFailure{
-		Code: code, Message: wrong.Error(),
-		Detail: &runnerscripts.FailureDetail{Violations: wrong.Violations, ResultData: result},
-	}
+	return query.Mismatch(runnerscripts.FailOutput, s.result.Check("result", result), result)
 }

@@ -25,6 +25,7 @@ import (
 const (
 	hostVariable   = "AGENTENV_TEST_HOST"
 	promptVariable = "AGENTENV_TEST_PROMPT"
+	schemaVariable = "AGENTENV_TEST_SCHEMA" // the OutputSchema of the prompt
 )
 
 // promptAskLater is the prompt of a host that leaves permission requests unanswered.
@@ -47,7 +48,7 @@ func beHost(ctx context.Context, config string) error {
 	if _, err := os.Stdout.WriteString(env.ID() + "\n"); err != nil {
 		return err
 	}
-	for ev, err := range env.ExecuteQuery(ctx, Query{Prompt: os.Getenv(promptVariable), ID: "the-query"}) {
+	for ev, err := range env.ExecuteQuery(ctx, Query{Prompt: os.Getenv(promptVariable), ID: "the-query", OutputSchema: json.RawMessage(os.Getenv(schemaVariable))}) {
 		if err != nil {
 			return err
 		}

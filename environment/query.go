@@ -2,6 +2,7 @@ package environment
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -18,6 +19,11 @@ type Query struct {
 	Prompt string
 	// Attachments are images and files that come with the prompt.
 	Attachments []runnerscripts.Attachment
+	// OutputSchema is a JSON schema of at most [MaxOutputSchema] bytes that stands alone. With it the query ends with JSON that
+	// matches: Result.ResultData, and QueryCompleted.ResultData in the event. An agent whose answer does
+	// not match is asked again, twice at most, in the same query. Then the query fails with
+	// runnerscripts.FailOutput and says what does not match. Empty asks for no JSON. It is for this query alone.
+	OutputSchema json.RawMessage
 	// ID becomes Event.QueryID of the query's events. Empty means a new ID. If the latest prompt
 	// in the sandbox has this ID and its program is gone, the query continues and the agent does
 	// not get the prompt again. So a prompt runs once, whenever its program died.
@@ -40,7 +46,8 @@ type Query struct {
 // the failure, or a [*ScriptError] if the runner died or broke the protocol. It wraps
 // primitives.ErrUnavailable if the sandbox is gone. If another query runs, the only element is
 // [ErrBusy]; if ctx is done beforehand, the only element is its cause; for attachments that the agent
-// does not accept, it is the error of [Config.CheckAttachments].
+// does not accept, it is the error of [Config.CheckAttachments], and for a bad schema that of
+// [Config.CheckOutputSchema].
 //
 // Config.OnPermission answers permission requests. Without it they are rejected, so that no
 // query waits for an answer that never comes.
@@ -58,6 +65,10 @@ func (e *Environment) ExecuteQuery(ctx context.Context, q Query) iter.Seq2[runne
 	return func(yield func(runnerscripts.Event, error) bool) {
 		var err error
 		if q.Attachments, err = e.cfg.CheckAttachments(ctx, q.Attachments); err != nil {
+			yield(runnerscripts.Event{}, fmt.Errorf("execute query: %w", err))
+			return
+		}
+		if q.OutputSchema, err = e.cfg.CheckOutputSchema(q.OutputSchema); err != nil {
 			yield(runnerscripts.Event{}, fmt.Errorf("execute query: %w", err))
 			return
 		}

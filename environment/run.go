@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/query"
 	"github.com/agentenv-dev/agentenv/internal/boundedmap"
 	"github.com/agentenv-dev/agentenv/internal/lastfailure"
 	"github.com/agentenv-dev/agentenv/internal/tail"
@@ -24,8 +25,8 @@ type Result struct {
 	// Text is what the agent said after its last tool call, or before it if it said nothing
 	// after it.
 	Text string
-	// ResultData is the result as JSON, if the agent ended with one; see
-	// runnerscripts.QueryCompleted.
+	// ResultData is the result as JSON: that of Query.OutputSchema, or of an executor. Nil means that
+	// there is only Text.
 	ResultData json.RawMessage
 	// StopReason is why the agent stopped; empty if the query failed.
 	StopReason runnerscripts.StopReason
@@ -50,7 +51,11 @@ type Result struct {
 // it had not overcome, the error also wraps that [*runnerscripts.ScriptFailure]. Other errors
 // are those of ExecuteQuery. On an error the Result holds what is known.
 func (e *Environment) Run(ctx context.Context, prompt string) (Result, error) {
-	q := Query{Prompt: prompt}
+	return e.RunQuery(ctx, Query{Prompt: prompt})
+}
+
+// RunQuery is [Environment.Run] for a prompt with all that a [Query] can have.
+func (e *Environment) RunQuery(ctx context.Context, q Query) (Result, error) {
 	f := resultFold{asked: boundedmap.Map[string]{Max: maxRejected}}
 	begin := time.Now()
 	for ev, err := range e.ExecuteQuery(ctx, q) {
@@ -74,25 +79,17 @@ func (e *Environment) Run(ctx context.Context, prompt string) (Result, error) {
 // resultFold builds a Result from events.
 type resultFold struct {
 	Result
-	blocks  []textBlock
-	index   map[string]int         // of the blocks, by ID
-	size    int                    // of the blocks in bytes
-	dropped int                    // bytes of text over the limit
-	tool    bool                   // a tool was called since the agent said something
+	said    query.Said
 	titles  int                    // size of Rejected in bytes
 	asked   boundedmap.Map[string] // titles, by the ID of the permission request
 	failure lastfailure.Keeper
 }
 
-// Limits of a Result, in bytes: text, and the titles of rejected tool calls.
+// maxRejected limits the titles of rejected tool calls in a Result, in bytes. Each counts rejectedSize more.
 const (
-	maxSaid     = 16 << 20
-	maxRejected = 1 << 20
-	blockSize   = 128 // overhead of a block beside its text
+	maxRejected  = 1 << 20
+	rejectedSize = 128
 )
-
-// textBlock is one block of the agent's text.
-type textBlock []byte
 
 // add adds one event.
 func (f *resultFold) add(ev runnerscripts.Event) {
@@ -102,12 +99,8 @@ func (f *resultFold) add(ev runnerscripts.Event) {
 		return
 	}
 	switch v := ev.Value().(type) {
-	case *runnerscripts.ContentChunk:
-		if ev.Type == runnerscripts.TypeAgentMessage {
-			f.say(v)
-		}
-	case *runnerscripts.ToolCall:
-		f.tool = f.tool || ev.Type == runnerscripts.TypeToolCall
+	case *runnerscripts.ContentChunk, *runnerscripts.ToolCall:
+		f.said.Add(ev)
 	case *runnerscripts.QueryCompleted:
 		f.StopReason, f.Usage, f.ResultData = v.StopReason, v.Usage, v.ResultData
 	case *runnerscripts.QueryFailed:
@@ -117,37 +110,6 @@ func (f *resultFold) add(ev runnerscripts.Event) {
 	}
 }
 
-// say adds a chunk to its block.
-func (f *resultFold) say(c *runnerscripts.ContentChunk) {
-	text := c.Content.Text
-	if f.tool && text != "" {
-		f.blocks, f.index, f.size, f.dropped, f.tool = nil, nil, 0, 0, false
-	}
-	i, known := f.index[c.BlockID]
-	if known && c.Snapshot {
-		f.size -= len(f.blocks[i])
-		f.blocks[i] = nil
-	}
-	size := len(text)
-	if !known {
-		size += blockSize + len(c.BlockID)
-	}
-	if f.size+size > maxSaid {
-		f.dropped += len(text)
-		return
-	}
-	f.size += size
-	if !known {
-		if f.index == nil {
-			f.index = make(map[string]int)
-		}
-		i = len(f.blocks)
-		f.index[c.BlockID] = i
-		f.blocks = append(f.blocks, nil)
-	}
-	f.blocks[i] = append(f.blocks[i], text...)
-}
-
 // permission collects the titles of rejected requests.
 func (f *resultFold) permission(ev runnerscripts.Event) {
 	switch v := ev.Value().(type) {
@@ -155,8 +117,8 @@ func (f *resultFold) permission(ev runnerscripts.Event) {
 		f.asked.Put(v.ID, v.ToolCall.Title, len(v.ToolCall.Title))
 	case *runnerscripts.PermissionResolved:
 		title, known := f.asked.Get(v.ID)
-		if known && v.Kind != "" && !v.Kind.Allows() && f.titles+blockSize+len(title) <= maxRejected {
-			f.titles += blockSize + len(title)
+		if known && v.Kind != "" && !v.Kind.Allows() && f.titles+rejectedSize+len(title) <= maxRejected {
+			f.titles += rejectedSize + len(title)
 			f.Rejected = append(f.Rejected, title)
 		}
 		f.asked.Delete(v.ID)
@@ -166,16 +128,7 @@ func (f *resultFold) permission(ev runnerscripts.Event) {
 // end fills in the duration and the text.
 func (f *resultFold) end(begin time.Time) {
 	f.Duration = time.Since(begin)
-	var texts []string
-	for _, b := range f.blocks {
-		if text := strings.TrimSpace(string(b)); text != "" {
-			texts = append(texts, text)
-		}
-	}
-	if f.dropped > 0 {
-		texts = append(texts, fmt.Sprintf("[%d bytes were left out]", f.dropped))
-	}
-	f.Text = strings.Join(texts, "\n\n")
+	f.Text = f.said.Text()
 }
 
 // ExitError means that a command of [Environment.Exec] did not succeed.

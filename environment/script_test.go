@@ -29,6 +29,7 @@ var mayRunnerSay = map[runnerscripts.EventType]bool{
 
 	runnerscripts.TypeQueryQueued:    false,
 	runnerscripts.TypeQueryStarted:   true,
+	runnerscripts.TypeQueryOutput:    true, // the host answers it
 	runnerscripts.TypeQueryCompleted: true,
 	runnerscripts.TypeQueryFailed:    true,
 
@@ -92,7 +93,8 @@ func TestAScriptSaysNothingInTheNameOfTheHost(t *testing.T) {
 				ReadTranscript: shell("cat >/dev/null; cat <<'END'\n" + read + "\n{\"type\":\"result\",\"ok\":true}\nEND\n"),
 			}})
 			events, _ := collect(t.Context(), env, Query{Prompt: "x", ID: "mine"}) // query_failed is an error
-			if typ == runnerscripts.TypePermissionResolved {                       // for a request that does not exist
+			// A resolution of a request that does not exist, and what is for the host alone, are not passed on.
+			if typ == runnerscripts.TypePermissionResolved || typ == runnerscripts.TypeQueryOutput {
 				if got := types(events); got != "query_started query_completed" {
 					t.Errorf("events: %s", got)
 				}

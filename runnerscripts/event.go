@@ -93,6 +93,7 @@ const (
 
 	TypeQueryQueued    EventType = "query_queued"    // QueryStarted; the session has accepted a prompt
 	TypeQueryStarted   EventType = "query_started"   // QueryStarted
+	TypeQueryOutput    EventType = "query_output"    // QueryOutput; for the host alone
 	TypeQueryCompleted EventType = "query_completed" // QueryCompleted
 	TypeQueryFailed    EventType = "query_failed"    // QueryFailed
 

@@ -277,6 +277,18 @@ type QueryStarted struct {
 	Prompt string `json:"prompt"`
 	// Attachments come with the prompt. Their contents are not part of the event.
 	Attachments []Attachment `json:"attachments,omitempty"`
+	// OutputSchema is that of the prompt; see [QueryRequest].
+	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
+}
+
+// QueryOutput offers the output of a query that has an OutputSchema to the host, at the end of each turn of the
+// agent. The query goes on: the host answers with a [ControlOutput] line, and does not pass the event on.
+type QueryOutput struct {
+	// ID names the output in the answer.
+	ID string `json:"id"`
+	// ResultData is the output if the agent ended its turn with JSON of its own. Empty means that the
+	// output is in its last message.
+	ResultData json.RawMessage `json:"result_data,omitempty"`
 }
 
 // QueryCompleted ends a query that the agent completed or that was cancelled.

@@ -260,12 +260,20 @@ type QueryRequest struct {
 	PromptID string `json:"prompt_id,omitempty"`
 	// Attachments come with the first prompt, as [CheckAttachments] returns them.
 	Attachments []Attachment `json:"attachments,omitempty"`
+	// OutputSchema is the JSON schema of the first prompt's output; empty for none. The script gives it to
+	// an agent that can be bound to a schema, and asks other agents for it in words. It does not check
+	// the output: it reports [TypeQueryOutput] and waits for [ControlOutput], or the end of its input. A
+	// script that reports query_completed without that is not asked again.
+	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
 	// Raw asks for the agent's own lines as well, as [TypeRaw] events.
 	Raw bool `json:"raw,omitempty"`
 	// InterruptGraceMS is the grace period in milliseconds: how long the agent may take to stop
 	// after an interrupt before it is killed. Zero means [DefaultInterruptGrace].
 	InterruptGraceMS int64 `json:"interrupt_grace_ms,omitempty"`
 }
+
+// MaxOutputSchema limits the OutputSchema of a prompt: 64 KiB.
+const MaxOutputSchema = 64 << 10
 
 // DefaultInterruptGrace is the grace period after an interrupt if the request sets none. Package
 // environment always uses it; no setting changes it.
@@ -301,12 +309,14 @@ type SubagentTranscript struct {
 // Control is a line for a running execute-query.
 type Control struct {
 	Type ControlType `json:"type"`
-	// ID of the prompt (Event.QueryID), or of the permission request that is answered.
+	// ID of the prompt (Event.QueryID), of the permission request that is answered, or of the output.
 	ID string `json:"id,omitempty"`
 	// Text of the prompt.
 	Text string `json:"text,omitempty"`
 	// Attachments of the prompt, as [CheckAttachments] returns them.
 	Attachments []Attachment `json:"attachments,omitempty"`
+	// OutputSchema of the prompt; see [QueryRequest].
+	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
 	// Value is the mode, the model or the credential.
 	Value string `json:"value,omitempty"`
 	// Decision answers a permission request.
@@ -318,7 +328,7 @@ type ControlType string
 
 // The control lines.
 const (
-	ControlPrompt ControlType = "prompt" // ID, Text, Attachments: run a query; queued while one runs
+	ControlPrompt ControlType = "prompt" // ID, Text, Attachments, OutputSchema: run a query; queued while one runs
 	// ControlInterrupt stops the query with that ID, running or queued. Without an ID it stops the
 	// running query or, if none runs, the next one. The query completes with StopCancelled, unless
 	// the agent does not stop within [QueryRequest].InterruptGraceMS and is killed.
@@ -332,6 +342,9 @@ const (
 	// Unless query_started was or will be printed for it, execute-query ends without running it.
 	// The line may be the first one.
 	ControlWithdraw ControlType = "withdraw"
+	// ControlOutput answers the [TypeQueryOutput] with that ID. With a Text the agent gets that text in
+	// another turn of the same query; without one the query ends. Only the first answer counts.
+	ControlOutput ControlType = "output"
 )
 
 // PermissionDecision answers a permission request.

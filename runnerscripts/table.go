@@ -32,6 +32,7 @@ var eventKinds = map[EventType]eventKind{
 
 	TypeQueryQueued:    hostKind[QueryStarted](TypeQueryQueued),
 	TypeQueryStarted:   kindOf[QueryStarted](TypeQueryStarted),
+	TypeQueryOutput:    kindOf[QueryOutput](TypeQueryOutput),
 	TypeQueryCompleted: kindOf[QueryCompleted](TypeQueryCompleted),
 	TypeQueryFailed:    kindOf[QueryFailed](TypeQueryFailed),
 

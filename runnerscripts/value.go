@@ -41,6 +41,7 @@ func (*Plan) isValue()                  {}
 func (*Rewound) isValue()               {}
 func (*QueryCompleted) isValue()        {}
 func (*QueryFailed) isValue()           {}
+func (*QueryOutput) isValue()           {}
 func (*QueryStarted) isValue()          {}
 func (*SessionInitialized) isValue()    {}
 func (*SessionInfo) isValue()           {}

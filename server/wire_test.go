@@ -175,6 +175,20 @@ func TestARunHasAttachments(t *testing.T) {
 	fails(t, "a file of no kind", status, answer, "invalid", "a.bin")
 }
 
+func TestARunHasAnOutputSchema(t *testing.T) {
+	s := newServer(t, nil)
+	url, _ := listen(t, s)
+	id := create(t, s, `[{"steps":[{"text":"no"}]},{"steps":[{"text":"{\"line\":7}"}]}]`)
+	body := fmt.Sprintf(`{"session_id":%q,"text":"find the bug","output_schema":{"type":"object","required":["line"]}}`, id)
+	events, _ := eventsOf(t, stream(t, url, "POST", "/v1/session/run", body, "Content-Type", "application/json", sessionapi.KeyHeader, "once"))
+	last := events[len(events)-1]
+	if done, err := runnerscripts.Payload[runnerscripts.QueryCompleted](last); err != nil || last.Type != runnerscripts.TypeQueryCompleted || string(done.ResultData) != `{"line":7}` {
+		t.Errorf("it ended with %s %s", last.Type, last.Payload)
+	}
+	status, answer := ask(t, s, "POST", "/v1/sessions/"+id+"/prompts", `{"text":"go","output_schema":{"$ref":"https://example.com"}}`)
+	fails(t, "a schema elsewhere", status, answer, "invalid", "stands alone")
+}
+
 func TestARunGoesOnWithoutItsClient(t *testing.T) {
 	s := newServer(t, nil)
 	url, _ := listen(t, s)

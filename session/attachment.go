@@ -32,7 +32,7 @@ func (s *AgentSession) storePrompt(ctx context.Context, t *Turn) (seq uint64, er
 		}
 	}
 	events := []runnerscripts.Event{
-		event(runnerscripts.TypeQueryQueued, t.id, runnerscripts.QueryStarted{Prompt: t.prompt, Attachments: t.attachments}),
+		event(runnerscripts.TypeQueryQueued, t.id, runnerscripts.QueryStarted{Prompt: t.prompt, Attachments: t.attachments, OutputSchema: t.schema}),
 	}
 	if err := s.append(ctx, events...); err != nil {
 		return 0, err

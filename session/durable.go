@@ -102,7 +102,7 @@ const adopted = "another program has attached to the sandbox"
 // reopen returns a turn for a query of an earlier program.
 func (s *AgentSession) reopen(q QueryState, begun bool) *Turn {
 	return &Turn{
-		session: s, id: q.ID, prompt: q.Prompt, attachments: q.Attachments, seq: q.Seq, index: q.Index, begun: begun, reopened: true, done: make(chan struct{}),
+		session: s, id: q.ID, prompt: q.Prompt, attachments: q.Attachments, schema: q.OutputSchema, seq: q.Seq, index: q.Index, begun: begun, reopened: true, done: make(chan struct{}),
 	}
 }
 

@@ -2,6 +2,7 @@ package session
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"strings"
@@ -86,10 +87,12 @@ const until = "until [ -e go-on ]; do sleep 0.02; done"
 
 func TestADurableSessionGoesOnAfterClose(t *testing.T) {
 	t.Parallel()
-	cfg := lasting(t, steps(say("before"), run("sh", "-c", "echo ran >>ran; "+until), say("after")), steps(say("second after {{history}} with {{attachments}}")))
+	cfg := lasting(t, steps(say("before"), run("sh", "-c", "echo ran >>ran; "+until), say("after")), steps(say("second after {{history}} with {{attachments}}")), steps(say(`"third"`)))
 	s := start(t, cfg)
 	turn := prompt(t, s, "first")
-	if _, err := s.Prompt(t.Context(), "second", runnerscripts.Attachment{Name: "a.txt", Data: []byte("a")}); err != nil {
+	if _, err := s.PromptQuery(t.Context(), environment.Query{
+		Prompt: "second", Attachments: []runnerscripts.Attachment{{Name: "a.txt", Data: []byte("a")}}, OutputSchema: json.RawMessage(`{"type":"string"}`),
+	}); err != nil {
 		t.Fatal(err)
 	}
 	awaitFrom(t, s, 1, runnerscripts.TypeToolCall)
@@ -106,11 +109,13 @@ func TestADurableSessionGoesOnAfterClose(t *testing.T) {
 	}
 	touch(t, s, "go-on")
 	for i, turn := range turns {
-		complete(t, turn)
+		if done := complete(t, turn); string(done.ResultData) != []string{"", `"third"`}[i] {
+			t.Errorf("turn %d has the output %s", i, done.ResultData)
+		}
 		c, err := Reduce(turn.Events(t.Context()))
 		if want := []string{
 			"before|after",
-			"second after first with a.txt text/plain ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb",
+			"second after first with a.txt text/plain ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb|\"third\"",
 		}[i]; err != nil || said(c) != want {
 			t.Errorf("turn %d said %q, %v", i, said(c), err)
 		}

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -16,7 +17,7 @@ func TestAPromptThatIsSentAgainIsAcceptedOnce(t *testing.T) {
 	s := startFake(t, cfg, newFake())
 	send := func(s *AgentSession, id string) QueryState {
 		t.Helper()
-		q, err := s.PromptOnce(t.Context(), id, "go", runnerscripts.Attachment{Name: "a.txt", Data: []byte("text")})
+		q, err := s.PromptOnce(t.Context(), environment.Query{ID: id, Prompt: "go", Attachments: []runnerscripts.Attachment{{Name: "a.txt", Data: []byte("text")}}})
 		if err != nil || q.ID != id || q.Seq == 0 || len(q.Attachments) != 1 || q.Attachments[0].Digest == "" || q.Attachments[0].Data != nil {
 			t.Fatalf("%+v, %v", q, err)
 		}
@@ -43,7 +44,7 @@ func TestAPromptThatIsSentAgainIsAcceptedOnce(t *testing.T) {
 		t.Errorf("%d prompts were accepted, want %d", n, want)
 	}
 	for _, wrong := range [][2]string{{"", "go"}, {"id", ""}} {
-		if _, err := s.PromptOnce(t.Context(), wrong[0], wrong[1]); !errors.Is(err, fs.ErrInvalid) {
+		if _, err := s.PromptOnce(t.Context(), environment.Query{ID: wrong[0], Prompt: wrong[1]}); !errors.Is(err, fs.ErrInvalid) {
 			t.Errorf("%q: %v", wrong, err)
 		}
 	}

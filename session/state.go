@@ -128,6 +128,8 @@ type QueryState struct {
 	Prompt string `json:"prompt"`
 	// Attachments come with the prompt. Their contents are in the store of the session.
 	Attachments []runnerscripts.Attachment `json:"attachments,omitempty"`
+	// OutputSchema is that of the prompt; empty for none.
+	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
 	// Time is when the query started, or was accepted if it has not started.
 	Time time.Time `json:"time"`
 	// Seq is the Seq of its first event, and Index the last Index of its events.
@@ -258,7 +260,7 @@ func (s *State) applyQuery(ev runnerscripts.Event) {
 	switch ev.Type {
 	case runnerscripts.TypeQueryQueued:
 		if p, ok := decode[runnerscripts.QueryStarted](ev); ok {
-			s.Queued = append(s.Queued, QueryState{ID: ev.QueryID, Prompt: p.Prompt, Attachments: p.Attachments, Time: ev.Time, Seq: ev.Seq})
+			s.Queued = append(s.Queued, QueryState{ID: ev.QueryID, Prompt: p.Prompt, Attachments: p.Attachments, OutputSchema: p.OutputSchema, Time: ev.Time, Seq: ev.Seq})
 			for _, a := range p.Attachments {
 				s.attached = append(s.attached, store.Digest(a.Digest))
 				s.Size += max(a.Size, 0)
@@ -274,7 +276,7 @@ func (s *State) applyQuery(ev runnerscripts.Event) {
 		}
 		s.dropQuery(ev.QueryID)
 		if p, ok := decode[runnerscripts.QueryStarted](ev); ok {
-			started.Prompt, started.Time = p.Prompt, ev.Time
+			started.Prompt, started.OutputSchema, started.Time = p.Prompt, p.OutputSchema, ev.Time
 			if started.Attachments == nil { // else the digests are known
 				started.Attachments = p.Attachments
 			}

@@ -2,12 +2,14 @@ package session
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io/fs"
 	"iter"
 
 	"github.com/google/uuid"
 
+	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/lastfailure"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -19,7 +21,8 @@ type Turn struct {
 	prompt  string
 	// attachments have their contents until the prompt is accepted; then the store has them.
 	attachments []runnerscripts.Attachment
-	seq         uint64 // Seq of its first event
+	schema      json.RawMessage // of the output; empty for none
+	seq         uint64          // Seq of its first event
 	// reopened says that the prompt was accepted before the session was opened, and begun that
 	// the agent also got it before then.
 	begun, reopened bool
@@ -40,41 +43,58 @@ type Turn struct {
 // session stores them. The errors for those that the agent does not accept are those of
 // environment.Config.CheckAttachments. See [ErrBusy] for when the session accepts no prompt.
 func (s *AgentSession) Prompt(ctx context.Context, text string, attachments ...runnerscripts.Attachment) (*Turn, error) {
-	return s.prompt(ctx, uuid.NewString(), text, attachments)
+	return s.PromptQuery(ctx, environment.Query{Prompt: text, Attachments: attachments})
 }
 
-// PromptOnce is [AgentSession.Prompt] for a caller that cannot know whether an earlier call was
-// successful, such as one whose connection broke: the prompt becomes the query with this ID, and
+// PromptQuery is [AgentSession.Prompt] for a query with an OutputSchema; the errors for a bad one are those of
+// environment.Config.CheckOutputSchema. The session itself decides about q.ID, q.After and q.Detach: they must be zero.
+func (s *AgentSession) PromptQuery(ctx context.Context, q environment.Query) (*Turn, error) {
+	if q.ID != "" {
+		return nil, fmt.Errorf("prompt: %w: the query has an ID; leave it out, or use PromptOnce", fs.ErrInvalid)
+	}
+	q.ID = uuid.NewString()
+	return s.prompt(ctx, q)
+}
+
+// PromptOnce is [AgentSession.PromptQuery] for a caller that cannot know whether an earlier call was
+// successful, such as one whose connection broke: the prompt becomes the query with the ID q.ID, and
 // if the session has that among its last 64 queries, PromptOnce accepts nothing. It returns the
 // query with its ID, Seq and attachments, without their contents. Another program may have made the earlier call.
-func (s *AgentSession) PromptOnce(ctx context.Context, id, text string, attachments ...runnerscripts.Attachment) (QueryState, error) {
-	if id == "" {
+func (s *AgentSession) PromptOnce(ctx context.Context, q environment.Query) (QueryState, error) {
+	if q.ID == "" {
 		return QueryState{}, fmt.Errorf("prompt: %w: the ID is empty", fs.ErrInvalid)
 	}
-	t, err := s.prompt(ctx, id, text, attachments)
+	t, err := s.prompt(ctx, q)
 	if err != nil {
 		return QueryState{}, err
 	}
-	q := QueryState{ID: id, Seq: t.seq, Prompt: text, Attachments: t.attachments}
+	state := QueryState{ID: t.id, Seq: t.seq, Prompt: t.prompt, Attachments: t.attachments}
 	if len(t.attachments) > 0 && t.attachments[0].Digest == "" { // an earlier call has stored them
-		q.Attachments, err = s.attachmentsAt(ctx, t.seq)
+		state.Attachments, err = s.attachmentsAt(ctx, t.seq)
 	}
-	return q, err
+	return state, err
 }
 
 // prompt returns the turn of a prompt. One that was accepted before has the Seq alone.
-func (s *AgentSession) prompt(ctx context.Context, id, text string, attachments []runnerscripts.Attachment) (*Turn, error) {
-	if text == "" {
+func (s *AgentSession) prompt(ctx context.Context, q environment.Query) (*Turn, error) {
+	switch {
+	case q.Prompt == "":
 		return nil, fmt.Errorf("prompt: %w: the prompt is empty", fs.ErrInvalid)
+	case q.After != 0 || q.Detach:
+		return nil, fmt.Errorf("prompt: %w: After and Detach are for the session to decide; leave them out", fs.ErrInvalid)
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("prompt: %w", err)
 	}
-	attachments, err := s.cfg.Environment.CheckAttachments(ctx, attachments)
+	attachments, err := s.cfg.Environment.CheckAttachments(ctx, q.Attachments)
 	if err != nil {
 		return nil, fmt.Errorf("prompt: %w", err)
 	}
-	t := &Turn{session: s, id: id, prompt: text, attachments: attachments, done: make(chan struct{})}
+	schema, err := s.cfg.Environment.CheckOutputSchema(q.OutputSchema)
+	if err != nil {
+		return nil, fmt.Errorf("prompt: %w", err)
+	}
+	t := &Turn{session: s, id: q.ID, prompt: q.Prompt, attachments: attachments, schema: schema, done: make(chan struct{})}
 	if err := s.accept(ctx, t); err != nil {
 		return nil, fmt.Errorf("prompt: %w", err)
 	}

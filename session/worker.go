@@ -164,7 +164,9 @@ func (s *AgentSession) execute(ctx context.Context, a *activeTurn, live *liveSan
 	if err != nil {
 		return nil, err
 	}
-	q := environment.Query{Prompt: a.turn.prompt, Attachments: attachments, ID: a.turn.id, After: a.turn.index, Detach: a.detached}
+	q := environment.Query{
+		Prompt: a.turn.prompt, Attachments: attachments, OutputSchema: a.turn.schema, ID: a.turn.id, After: a.turn.index, Detach: a.detached,
+	}
 	query := func(ctx context.Context) iter.Seq2[runnerscripts.Event, error] { return live.ExecuteQuery(ctx, q) }
 	for events, err := range ready(ctx, query) {
 		if a.detached && !told && s.isInterrupted(a) {

@@ -18,6 +18,7 @@ type attachFlags struct {
 	target
 	budgetFlags
 	attachmentFlags
+	outputFlags
 	ruleFlags
 	permission string
 	asJSON     bool
@@ -64,6 +65,7 @@ failed, also one that another program began, 2 if its configuration makes no sen
 	f.agentFlag(cmd)
 	f.budgetFlags.flags(cmd)
 	f.attachmentFlags.flags(cmd)
+	f.outputFlags.flags(cmd)
 	f.ruleFlags.flags(cmd)
 	cmd.ValidArgsFunction = f.completeIDs(1)
 	fl := cmd.Flags()
@@ -83,7 +85,11 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 			return err
 		}
 	}
-	attachments, err := f.withPrompts(ctx, prompts)
+	attachments, err := f.attachmentFlags.withPrompts(ctx, prompts)
+	if err != nil {
+		return err
+	}
+	schema, err := f.outputFlags.withPrompts(prompts)
 	if err != nil {
 		return err
 	}
@@ -104,6 +110,7 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 	}
 	v := f.app.newView(answer, f.app.newTranscriptPrinter(f.asJSON))
 	v.attachments = attachments
+	v.endsWith(schema)
 	v.withoutEnv = len(cfg.Agent.Env) == 0 && len(prompts) > 0
 	cfg.OnPermission, cfg.PermissionTimeout = v.decide, -1
 	cfg.Budget.Ask = cfg.Budget.Ask || answer.policy == permissionAsk
@@ -190,12 +197,12 @@ func (f *attachFlags) follow(ctx context.Context, v *view, cfg environment.Confi
 		return err
 	}
 	v.answer = answer
-	for _, p := range prompts {
+	for i, p := range prompts {
 		if err != nil {
 			break // a failure ends the conversation, as in run
 		}
-		attachments := v.attached()
-		err = refused(v.print(ctx, v.numbered(env.ExecuteQuery(ctx, environment.Query{Prompt: p, Attachments: attachments}))), attachments)
+		q := v.query(p, i == len(prompts)-1)
+		err = refused(v.print(ctx, v.numbered(env.ExecuteQuery(ctx, q))), q)
 	}
 	return err
 }

@@ -62,12 +62,3 @@ func readAttachment(name string, left int) ([]byte, error) {
 	}
 	return data, nil
 }
-
-// refused returns the error of a prompt as one of the command line if the agent does not accept its
-// attachments.
-func refused(err error, attachments []runnerscripts.Attachment) error {
-	if len(attachments) > 0 && errors.Is(err, errors.ErrUnsupported) {
-		return usagef("--attach: %w", err)
-	}
-	return err
-}

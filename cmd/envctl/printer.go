@@ -70,7 +70,8 @@ type textPrinter struct {
 	held     []runnerscripts.Event // events since the question was shown
 	heldSize int                   // bytes of their payloads
 	out, err *term.Output
-	user     bool // show the user's messages, too
+	output   *term.Output // gets the outputs of queries; nil for none
+	user     bool         // show the user's messages, too
 	block    string
 	said     said
 	doing    doing
@@ -359,7 +360,11 @@ func (p *textPrinter) end(ev runnerscripts.Event) error {
 	if err != nil {
 		return nil
 	}
-	return p.err.Println(term.Dim(summary(c)))
+	err = p.err.Println(term.Dim(summary(c)))
+	if p.output != nil && len(c.ResultData) > 0 {
+		err = errors.Join(err, p.output.Println(term.Plain(string(c.ResultData))))
+	}
+	return err
 }
 
 // summary returns one line about a finished query.

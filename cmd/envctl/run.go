@@ -28,6 +28,7 @@ type runFlags struct {
 	identityFlags
 	budgetFlags
 	attachmentFlags
+	outputFlags
 	in                string // the ID of an existing sandbox
 	permission        string
 	patch, branch     string
@@ -66,6 +67,9 @@ a "seq" that counts without a gap: from 1, or with --in from where the stored se
 sandbox ends. The exit status is 1 if a query failed, and 124 if --timeout ended it; that
 something was denied is no failure.
 
+With --output-schema the answer to the last prompt is JSON that matches a JSON schema, and all
+that standard output holds; an agent whose answer does not match is asked again, twice at most.
+
 With --dry-run nothing starts, is stored or reaches a network: what is given is checked, and the
 whole configuration is printed as a file for --config, with the profile and without secrets.
 The agent's program is looked for only in the sandbox, and so is what the engine has.
@@ -79,6 +83,7 @@ A prompt may be left out.`,
   envctl run --sandbox docker --agent claude --folder . --apply "Fix the failing test"
   envctl run --in web --agent codex "Explain this code"
   envctl run --agent claude --folder . --attach mockup.png "Build this page"
+  envctl run --agent codex --folder . --output-schema bug.json "Find the bug" | jq .line
   envctl run --agent claude --budget 2usd --timeout 10m --folder . --apply "Fix the failing test"
   envctl run --agent claude --record fix.replay --folder . "Fix the failing test"
   envctl run --agent claude --replay fix.replay --sandbox docker --folder . "Fix the failing test"
@@ -107,6 +112,13 @@ A prompt may be left out.`,
 	f.identityFlags.flags(cmd)
 	f.budgetFlags.flags(cmd)
 	f.attachmentFlags.flags(cmd)
+	f.outputFlags.flags(cmd)
+	f.ownFlags(cmd)
+	return cmd
+}
+
+// ownFlags adds the flags of run alone.
+func (f *runFlags) ownFlags(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringVar(&f.in, "in", "", "run the agent in this sandbox, as of 'envctl create', instead of a new one")
 	fl.StringVarP(&f.permission, "permission", "p", "", "what to answer when the agent asks: ask, allow or deny (default ask on a terminal, deny elsewhere)")
@@ -120,7 +132,6 @@ A prompt may be left out.`,
 	_ = cmd.RegisterFlagCompletionFunc("in", f.completeIDs(0))
 	_ = cmd.RegisterFlagCompletionFunc("permission",
 		cobra.FixedCompletions([]string{permissionAsk, permissionAllow, permissionDeny}, cobra.ShellCompDirectiveNoFileComp))
-	return cmd
 }
 
 // runIn runs the agent in an existing sandbox, as attach does.
@@ -135,7 +146,7 @@ func (f *runFlags) runIn(cmd *cobra.Command, prompts []string) error {
 	if f.raw && !f.asJSON {
 		return usagef("--raw has no effect without --json; give both")
 	}
-	at := &attachFlags{target: f.target, attachmentFlags: f.attachmentFlags, permission: f.permission, asJSON: f.asJSON}
+	at := &attachFlags{target: f.target, attachmentFlags: f.attachmentFlags, outputFlags: f.outputFlags, permission: f.permission, asJSON: f.asJSON}
 	at.configure = func(ctx context.Context, cfg *environment.Config) error {
 		unnamed := f.agent == "" && cfg.Agent.Name == ""
 		err := errors.Join(f.agentFlags.apply(ctx, f.config, cfg), f.budgetFlags.apply(cfg))
@@ -162,6 +173,10 @@ func (f *runFlags) run(ctx context.Context, prompts []string) (err error) {
 	if err != nil {
 		return err
 	}
+	schema, err := f.readSchema(cfg)
+	if err != nil {
+		return err
+	}
 	answer, err := f.app.newAnswerer(f.permission)
 	if err != nil {
 		return err
@@ -175,6 +190,7 @@ func (f *runFlags) run(ctx context.Context, prompts []string) (err error) {
 	}
 	v := f.app.newView(answer, show)
 	v.attachments = attachments
+	v.endsWith(schema)
 	cfg.OnPermission, cfg.PermissionTimeout = v.decide, answer.timeout()
 	st, closeStore, stored, err := f.app.storeOfRuns(ctx, f.keep)
 	if err != nil {
@@ -251,12 +267,15 @@ func (f *runFlags) pointToLogs(ctx context.Context, s environment.Sandbox, id st
 func (f *runFlags) printKept(s environment.Sandbox, id string) error {
 	name := whereFlag(s) + firstOf(f.name, id)
 	fmt.Fprintf(f.app.err, "kept: go on with 'envctl attach %[1]s PROMPT', look into it with 'envctl exec -t %[1]s -- sh', end it with 'envctl rm %[1]s'\n", name)
-	if f.asJSON || f.patch == "-" {
-		return nil // standard output holds the events or the patch
+	if f.fillsOutput() {
+		return nil
 	}
 	_, err := fmt.Fprintln(f.app.out, id)
 	return err
 }
+
+// fillsOutput reports whether standard output holds events, a patch or an output, and nothing else may.
+func (f *runFlags) fillsOutput() bool { return f.asJSON || f.patch == "-" || f.schema != "" }
 
 // configure returns the configuration of the file, overridden by the flags.
 func (f *runFlags) configure(ctx context.Context) (environment.Config, error) {
@@ -301,6 +320,9 @@ func (f *runFlags) check(cfg environment.Config) error {
 	}
 	if f.asJSON && f.patch == "-" {
 		return usagef("--patch -: with --json standard output holds the events; give --patch a file")
+	}
+	if f.schema != "" && f.patch == "-" {
+		return usagef("--patch -: with --output-schema standard output holds the output; give --patch a file")
 	}
 	if len(cfg.Workspace) == 0 && !f.staysOnHost && f.app.err.Terminal && cfg.Agent.Name != "script" {
 		_ = f.app.err.Println(term.Dim("the workspace is empty (--folder . copies this folder)"))

@@ -127,8 +127,8 @@ func upToNow(ctx context.Context, s *remote.Session, from uint64) iter.Seq2[runn
 func logOfServed(s *remote.Session) *sessionLog {
 	return &sessionLog{
 		s: s, next: 1,
-		prompt: func(ctx context.Context, text string, attachments ...runnerscripts.Attachment) (query, error) {
-			return s.Prompt(ctx, text, attachments...)
+		prompt: func(ctx context.Context, q environment.Query) (query, error) {
+			return s.PromptQuery(ctx, q)
 		},
 		stored: func(ctx context.Context, from uint64) iter.Seq2[runnerscripts.Event, error] {
 			return upToNow(ctx, s, from)
@@ -177,6 +177,10 @@ func (f *runFlags) runServed(cmd *cobra.Command, prompts []string) (err error) {
 	if err != nil {
 		return err
 	}
+	schema, err := f.readSchema(environment.Config{})
+	if err != nil {
+		return err
+	}
 	answer, err := f.app.newAnswerer(f.permission)
 	if err != nil {
 		return err
@@ -206,6 +210,7 @@ func (f *runFlags) runServed(cmd *cobra.Command, prompts []string) (err error) {
 	}
 	v := f.app.newView(answer, show)
 	v.respond, v.attachments = s.Respond, attachments
+	v.endsWith(schema)
 	running, cancel := context.WithCancel(ctx)
 	err = v.prompts(running, logOfServed(s), prompts)
 	cancel() // what is still asked, after an error
@@ -217,7 +222,7 @@ func (f *runFlags) runServed(cmd *cobra.Command, prompts []string) (err error) {
 	if !f.keep {
 		err = errors.Join(err, c.Unload(ending, s.ID()))
 	}
-	if f.keep && !f.asJSON && f.patch != "-" { // else standard output holds the events or the patch
+	if f.keep && !f.fillsOutput() {
 		_, perr := fmt.Fprintln(f.app.out, s.ID())
 		err = errors.Join(err, perr)
 	}
@@ -272,7 +277,11 @@ func (f *attachFlags) runServed(cmd *cobra.Command, id string, prompts []string)
 			return err
 		}
 	}
-	attachments, err := f.withPrompts(ctx, prompts)
+	attachments, err := f.attachmentFlags.withPrompts(ctx, prompts)
+	if err != nil {
+		return err
+	}
+	schema, err := f.outputFlags.withPrompts(prompts)
 	if err != nil {
 		return err
 	}
@@ -286,6 +295,7 @@ func (f *attachFlags) runServed(cmd *cobra.Command, id string, prompts []string)
 	}
 	v := f.app.newView(answer, f.app.newTranscriptPrinter(f.asJSON))
 	v.attachments = attachments
+	v.endsWith(schema)
 	if f.permission != "" || answer.policy == permissionAsk || len(prompts) > 0 {
 		v.respond = s.Respond // otherwise the client that gave the prompt answers
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -23,6 +24,8 @@ type view struct {
 	answer *answerer // nil leaves requests to another program
 	// attachments come with the next prompt.
 	attachments []runnerscripts.Attachment
+	// schema is that of the last prompt's output; empty for none.
+	schema json.RawMessage
 	// withoutEnv says that the agent of the prompts has no variables.
 	withoutEnv bool
 	// respond sends the answer to a request to a server; nil if OnPermission returns it.
@@ -113,19 +116,12 @@ func (v *view) ask(ctx context.Context, req runnerscripts.PermissionRequest) {
 	})
 }
 
-// attached returns the attachments of the next prompt, which later ones do not have.
-func (v *view) attached() []runnerscripts.Attachment {
-	list := v.attachments
-	v.attachments = nil
-	return list
-}
-
 // prompts runs prompts one after the other and prints their events.
 func (v *view) prompts(ctx context.Context, log *sessionLog, prompts []string) error {
-	for _, prompt := range prompts {
-		attachments := v.attached()
-		turn, err := log.prompt(ctx, prompt, attachments...)
-		err = refused(err, attachments)
+	for i, prompt := range prompts {
+		q := v.query(prompt, i == len(prompts)-1)
+		turn, err := log.prompt(ctx, q)
+		err = refused(err, q)
 		if err == nil {
 			err = v.turn(ctx, log, turn)
 		}
@@ -242,7 +238,7 @@ type query interface {
 // sessionLog reads the log of an open session once, in its order.
 type sessionLog struct {
 	s      conversation
-	prompt func(ctx context.Context, text string, attachments ...runnerscripts.Attachment) (query, error)
+	prompt func(ctx context.Context, q environment.Query) (query, error)
 	stored func(ctx context.Context, from uint64) iter.Seq2[runnerscripts.Event, error] // up to now
 	next   uint64                                                                       // Seq of the next event
 }
@@ -251,8 +247,8 @@ type sessionLog struct {
 func logOf(s *session.AgentSession, st store.Store) *sessionLog {
 	return &sessionLog{
 		s: s, next: 1,
-		prompt: func(ctx context.Context, text string, attachments ...runnerscripts.Attachment) (query, error) {
-			return s.Prompt(ctx, text, attachments...)
+		prompt: func(ctx context.Context, q environment.Query) (query, error) {
+			return s.PromptQuery(ctx, q)
 		},
 		stored: func(ctx context.Context, from uint64) iter.Seq2[runnerscripts.Event, error] {
 			return st.Events(ctx, s.ID(), from)

@@ -127,6 +127,8 @@ type Models struct {
 type Prompt struct {
 	Text        string                     `json:"text"`
 	Attachments []runnerscripts.Attachment `json:"attachments,omitempty" jsonschema:"images, PDF documents and texts, of 10 MiB together; of each name, media_type and data are read"`
+	// OutputSchema may be any JSON, such as true.
+	OutputSchema json.RawMessage `json:"output_schema,omitempty" jsonschema:"the JSON schema of the output, of at most 64 KiB, which result_data of query_completed then matches"`
 }
 
 // Accepted is the query of a prompt: its ID, and the Seq of its first event.

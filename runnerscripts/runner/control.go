@@ -47,7 +47,7 @@ func (c *conversation) readControls(ctx context.Context, lines *runnerscripts.Li
 			continue
 		case ctl.Type == runnerscripts.ControlPrompt:
 			c.change(ctx, func(q *queries.Queue) (actions []queries.Action) {
-				ctl.ID, actions, err = q.Add(ctl.ID, ctl.Text, ctl.Attachments...)
+				ctl.ID, actions, err = q.Add(queries.Prompt{ID: ctl.ID, Text: ctl.Text, Attachments: ctl.Attachments, OutputSchema: ctl.OutputSchema})
 				return actions
 			})
 		}
@@ -80,6 +80,9 @@ func (c *conversation) control(ctx context.Context, ctl runnerscripts.Control) e
 	switch ctl.Type {
 	case runnerscripts.ControlPrompt:
 		c.change(ctx, func(q *queries.Queue) []queries.Action { q.Accept(ctl.ID); return nil })
+		return nil
+	case runnerscripts.ControlOutput:
+		c.change(ctx, func(q *queries.Queue) []queries.Action { q.Judge(ctl.ID, ctl.Text); return nil })
 		return nil
 	case runnerscripts.ControlPermission:
 		if ctl.ID == "" || ctl.Decision == nil {

@@ -29,6 +29,7 @@ var errNotStopped = &runnerscripts.ScriptFailure{
 type conversation struct {
 	app    *app
 	agent  agent.Conversation
+	binder agent.OutputBinder // nil if the agent cannot be bound to a schema
 	recipe runnerscripts.Recipe
 	out    *sink
 	grace  time.Duration           // grace period after an interrupt
@@ -68,7 +69,7 @@ func (a *app) executeQuery(ctx context.Context) error {
 		broken: kill, admit: func(payload any) (string, bool) { return c.admit(ctx, payload) },
 	}
 	if req.Prompt != "" {
-		id, _, err := c.queue.Add(req.PromptID, req.Prompt, req.Attachments...)
+		id, _, err := c.queue.Add(queries.Prompt{ID: req.PromptID, Text: req.Prompt, Attachments: req.Attachments, OutputSchema: req.OutputSchema})
 		if err != nil {
 			return err
 		}
@@ -92,6 +93,7 @@ func (a *app) executeQuery(ctx context.Context) error {
 	})
 	started := err == nil
 	if started {
+		c.binder, _ = c.agent.(agent.OutputBinder)
 		c.agent = handoff.WithPreface(c.agent, req.Session)
 		c.change(ctx, func(q *queries.Queue) []queries.Action { q.Started(); return nil })
 		c.tasks.Go(func() { c.followControls(ctx, pending) })
@@ -212,7 +214,7 @@ func (c *conversation) run(ctx context.Context, p queries.Prompt) error {
 	var done runnerscripts.QueryCompleted
 	err := c.app.guarded(func() (err error) {
 		if err = c.recipe.Accept(p.Attachments); err == nil {
-			done, err = c.agent.Prompt(ctx, p.ID, p.Text, p.Attachments...)
+			done, err = c.prompt(ctx, p)
 		}
 		return err
 	})

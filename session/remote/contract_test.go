@@ -152,6 +152,14 @@ func (s remoteSession) Prompt(ctx context.Context, text string, attachments ...r
 	return turn, nil
 }
 
+func (s remoteSession) PromptQuery(ctx context.Context, q environment.Query) (sessiontest.Turn, error) {
+	turn, err := s.Session.PromptQuery(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	return turn, nil
+}
+
 func (s remoteSession) Fork(ctx context.Context, n int) ([]sessiontest.Session, error) {
 	return wrapAll(s.Session.Fork(ctx, n))
 }

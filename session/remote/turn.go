@@ -2,9 +2,12 @@ package remote
 
 import (
 	"context"
+	"fmt"
+	"io/fs"
 	"iter"
 	"net/http"
 
+	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/sessionapi"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -19,8 +22,16 @@ type Turn struct {
 
 // Prompt sends a prompt to the agent. It returns when the prompt is accepted; see session.AgentSession.Prompt.
 func (s *Session) Prompt(ctx context.Context, text string, attachments ...runnerscripts.Attachment) (*Turn, error) {
+	return s.PromptQuery(ctx, environment.Query{Prompt: text, Attachments: attachments})
+}
+
+// PromptQuery is [Session.Prompt] for a query with an OutputSchema; see session.AgentSession.PromptQuery.
+func (s *Session) PromptQuery(ctx context.Context, q environment.Query) (*Turn, error) {
+	if q.ID != "" || q.After != 0 || q.Detach {
+		return nil, fmt.Errorf("prompt: %w: ID, After and Detach are for the session to decide; leave them out", fs.ErrInvalid)
+	}
 	t := &Turn{session: s}
-	body := sessionapi.Prompt{Text: text, Attachments: attachments}
+	body := sessionapi.Prompt{Text: q.Prompt, Attachments: q.Attachments, OutputSchema: q.OutputSchema}
 	if err := s.client.change(ctx, http.MethodPost, s.path("prompts"), body, &t.query); err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
 )
@@ -51,6 +52,14 @@ type local struct {
 
 func (s local) Prompt(ctx context.Context, text string, attachments ...runnerscripts.Attachment) (Turn, error) {
 	t, err := s.AgentSession.Prompt(ctx, text, attachments...)
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+func (s local) PromptQuery(ctx context.Context, q environment.Query) (Turn, error) {
+	t, err := s.AgentSession.PromptQuery(ctx, q)
 	if err != nil {
 		return nil, err
 	}

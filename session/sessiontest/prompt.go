@@ -3,6 +3,7 @@ package sessiontest
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -98,6 +99,51 @@ func promptUnaccepted(r *run) {
 	r.want("a name with a folder", err, fs.ErrInvalid)
 	_, err = s.Prompt(r.Context(), "look", runnerscripts.Attachment{Data: make([]byte, runnerscripts.MaxAttachments+1)})
 	r.want("too much", err, primitives.ErrLimit)
+	if n := len(r.log(s)); n != 0 {
+		r.Errorf("they left %d events", n)
+	}
+}
+
+// lineSchema is the schema of an output.
+var lineSchema = json.RawMessage(`{"type":"object","required":["line"]}`)
+
+func promptSchema(r *run) {
+	s := r.start(steps{say("no")}, steps{say(`{"line":7}`)}, steps{say("free")}, steps{say("no")}, steps{say("no")}, steps{say("no")})
+	t, err := s.PromptQuery(r.Context(), environment.Query{Prompt: "go", OutputSchema: lineSchema})
+	r.must(err)
+	if done := r.complete(t); string(done.ResultData) != `{"line":7}` {
+		r.Errorf("the output is %s", done.ResultData)
+	}
+	for _, ev := range r.events(t) {
+		if ev.Type != runnerscripts.TypeQueryQueued && ev.Type != runnerscripts.TypeQueryStarted {
+			continue
+		}
+		if p, err := runnerscripts.Payload[runnerscripts.QueryStarted](ev); err != nil || string(p.OutputSchema) != string(lineSchema) {
+			r.Errorf("%s has %s, %v", ev.Type, ev.Payload, err)
+		}
+	}
+	if done := r.complete(r.prompt(s, "again")); done.ResultData != nil {
+		r.Errorf("the output of the next prompt is %s", done.ResultData)
+	}
+	t, err = s.PromptQuery(r.Context(), environment.Query{Prompt: "go", OutputSchema: lineSchema})
+	r.must(err)
+	_, err = t.Wait(r.Context())
+	if failed, ok := errors.AsType[*session.QueryError](err); !ok || failed.Failure.Code != runnerscripts.FailOutput || failed.Failure.Detail == nil || len(failed.Failure.Detail.Violations) != 1 {
+		r.Errorf("output that never matches: %v", err)
+	}
+}
+
+func promptOwn(r *run) {
+	s := r.start(steps{say("x")})
+	for name, q := range map[string]environment.Query{
+		"an ID": {Prompt: "go", ID: "a"}, "After": {Prompt: "go", After: 1}, "Detach": {Prompt: "go", Detach: true},
+		"a bad schema": {Prompt: "go", OutputSchema: json.RawMessage(`5`)}, "a reference": {Prompt: "go", OutputSchema: json.RawMessage(`{"$ref":"https://example.com"}`)},
+	} {
+		_, err := s.PromptQuery(r.Context(), q)
+		r.want(name, err, fs.ErrInvalid)
+	}
+	_, err := s.PromptQuery(r.Context(), environment.Query{Prompt: "go", OutputSchema: json.RawMessage(`"` + strings.Repeat("x", environment.MaxOutputSchema) + `"`)})
+	r.want("too large a schema", err, primitives.ErrLimit)
 	if n := len(r.log(s)); n != 0 {
 		r.Errorf("they left %d events", n)
 	}

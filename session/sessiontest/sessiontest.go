@@ -21,6 +21,7 @@ type Session interface {
 	ID() string
 	State(ctx context.Context) (session.State, error)
 	Prompt(ctx context.Context, text string, attachments ...runnerscripts.Attachment) (Turn, error)
+	PromptQuery(ctx context.Context, q environment.Query) (Turn, error)
 	Events(ctx context.Context, from uint64) iter.Seq2[runnerscripts.Event, error]
 	Interrupt(ctx context.Context) error
 	Respond(ctx context.Context, id string, d runnerscripts.PermissionDecision) error
@@ -89,6 +90,8 @@ var cases = []rule{
 	{"Prompt/an empty one is refused and leaves no event", promptEmpty},
 	{"Prompt/the agent gets the attachments and the session names them", promptAttachments},
 	{"Prompt/what the agent does not accept is refused and leaves no event", promptUnaccepted},
+	{"Prompt/an output schema holds for its query, which says it", promptSchema},
+	{"Prompt/a query that is the session's to decide is refused and leaves no event", promptOwn},
 	{"Prompt/more than may wait are refused", promptFull},
 	{"Prompt/one that came while another runs is refused on demand", promptBusy},
 	{"Prompt/the context covers the acceptance alone", promptContext},

@@ -1,8 +1,8 @@
 // Package query runs the queries of one environment: it gives the agent its prompts, reports the events of a query to its
 // end, and gets permission requests answered.
 //
-// Where to look, by file: queries has what all share, state the state machine of one query, run its life, failure how it
-// fails, permission, waiting and budget its questions, follow the query of another program, prompts the list of a kept
+// Where to look, by file: queries has what all share, state the state machine of one query, run its life, completed and
+// failure how it ends, output and said what it ends with, permission, waiting and budget its questions, follow the query of another program, prompts the list of a kept
 // sandbox that says where the events of a query are, logs and memory what operators read.
 package query
 
@@ -76,11 +76,12 @@ type Config struct {
 
 // Query is one prompt, as environment.Query describes it.
 type Query struct {
-	Prompt      string
-	Attachments []runnerscripts.Attachment
-	ID          string
-	After       int
-	Detach      bool
+	Prompt       string
+	Attachments  []runnerscripts.Attachment
+	OutputSchema json.RawMessage
+	ID           string
+	After        int
+	Detach       bool
 }
 
 // Queries runs the queries of one environment, one at a time. Its methods may be called from several goroutines at once.

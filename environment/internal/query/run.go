@@ -33,6 +33,7 @@ type run struct {
 	shared   bool                // other programs may interrupt it, answer its requests and queue prompts
 	seen     bool                // the sandbox has a record of its end
 
+	output output
 	left   bool                // the caller has left the loop
 	usage  runnerscripts.Usage // of models
 	killed bool                // a tool may have been killed
@@ -57,6 +58,9 @@ func (q *Queries) Execute(ctx context.Context, query Query, yield func(runnerscr
 func (r *run) run(ctx context.Context) error {
 	if r.query.Prompt == "" {
 		return fmt.Errorf("execute query: %w: the prompt is empty", fs.ErrInvalid)
+	}
+	if err := r.output.begin(r.query.OutputSchema); err != nil {
+		return fmt.Errorf("execute query: output schema: %w", err)
 	}
 	if r.query.Detach && !r.q.Durable() {
 		return fmt.Errorf("execute query: detach: %w: the sandbox is not kept or has no durable commands, or the script is one of your own", errors.ErrUnsupported)
@@ -211,7 +215,9 @@ func (r *run) read(ctx context.Context, p *script.Process, fresh bool) error {
 			case r.shared && ev.QueryID != r.query.ID && ev.QueryID != "":
 				// The event belongs to a query of another program, before this one or queued.
 			default:
-				r.index++
+				if ev.Type != runnerscripts.TypeQueryOutput { // which nobody else sees
+					r.index++
+				}
 				if over, err := r.handleEvent(ctx, ev); over {
 					return r.finishQuery(ctx, p, err)
 				}
@@ -224,9 +230,16 @@ func (r *run) read(ctx context.Context, p *script.Process, fresh bool) error {
 func (r *run) handleEvent(ctx context.Context, ev runnerscripts.Event) (over bool, err error) {
 	ev = r.q.events.FromScript(ev, r.query.ID, runnerscripts.SourceRunner)
 	ev.Index = r.index
+	r.output.add(ev)
 	switch ev.Type {
 	case runnerscripts.TypeQueryStarted:
 		r.event(ev.Type)
+		if err := r.followOutput(ev); err != nil {
+			return true, err
+		}
+	case runnerscripts.TypeQueryOutput:
+		err := r.judge(ctx, ev)
+		return err != nil, err
 	case runnerscripts.TypePermissionRequest:
 		r.admit(ctx, ev, r.q.answer, false)
 		return false, nil
@@ -236,23 +249,7 @@ func (r *run) handleEvent(ctx context.Context, ev runnerscripts.Event) (over boo
 	case runnerscripts.TypeToolCallUpdate, runnerscripts.TypeToolCall:
 		r.noteTool(ev)
 	case runnerscripts.TypeQueryCompleted:
-		r.warnOutOfMemory(ctx)
-		done, err := r.completed(ctx, ev)
-		if err != nil {
-			return true, &runnerscripts.ScriptError{Script: runnerscripts.ExecuteQuery, Err: err}
-		}
-		if endedBy(ctx) != nil {
-			return true, r.agentFailed(ctx, ev, runnerscripts.QueryFailed{DurationMS: done.DurationMS, Usage: done.Usage})
-		}
-		if failure := r.wrongResult(done); failure != nil {
-			failed := runnerscripts.QueryFailed{Code: failure.Code, Message: failure.Message, Detail: failure.Detail, DurationMS: done.DurationMS, Usage: done.Usage}
-			return true, r.agentFailed(ctx, r.said(runnerscripts.TypeQueryFailed, failed), failed)
-		}
-		if r.measure(&done.Usage) {
-			ev = r.said(ev.Type, done)
-		}
-		r.end(ev)
-		return true, nil
+		return true, r.agentCompleted(ctx, ev)
 	case runnerscripts.TypeQueryFailed:
 		failed, malformed := runnerscripts.Payload[runnerscripts.QueryFailed](ev)
 		if malformed != nil {
@@ -262,21 +259,6 @@ func (r *run) handleEvent(ctx context.Context, ev runnerscripts.Event) (over boo
 	}
 	r.report(ev)
 	return false, nil
-}
-
-// wrongResult returns the failure of a query whose result does not match its schema; nil for none.
-func (r *run) wrongResult(done runnerscripts.QueryCompleted) *runnerscripts.ScriptFailure {
-	if r.q.CheckResult == nil || done.StopReason == runnerscripts.StopCancelled {
-		return nil
-	}
-	err := r.q.CheckResult(done.ResultData)
-	if err == nil {
-		return nil
-	}
-	if failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err); ok {
-		return failure
-	}
-	return &runnerscripts.ScriptFailure{Code: runnerscripts.FailOutput, Message: err.Error()}
 }
 
 // measure ends the measuring of what the query uses. It fills in what the agent did not report,
@@ -304,19 +286,6 @@ func (r *run) end(ev runnerscripts.Event) {
 	}
 	r.event(ev.Type)
 	r.report(ev)
-}
-
-// completed checks a query_completed. A runner that is ended together with its sandbox may still
-// report that the query was cancelled, which is an error.
-func (r *run) completed(ctx context.Context, ev runnerscripts.Event) (done runnerscripts.QueryCompleted, err error) {
-	done, err = runnerscripts.Payload[runnerscripts.QueryCompleted](ev)
-	switch {
-	case err != nil:
-		return done, fmt.Errorf("its query_completed is malformed: %w", err)
-	case done.StopReason == runnerscripts.StopCancelled && !r.q.Scripts.IsClosed():
-		return done, r.q.Scripts.ProbeAlive(ctx)
-	}
-	return done, nil
 }
 
 // noteEnd stores on this machine that the query has ended.
@@ -416,7 +385,7 @@ func (r *run) agent(ctx context.Context) (p *script.Process, fresh bool, err err
 			return nil, false, err
 		}
 		err := p.Send(ctx, runnerscripts.Control{
-			Type: runnerscripts.ControlPrompt, ID: r.query.ID, Text: r.query.Prompt, Attachments: r.query.Attachments,
+			Type: runnerscripts.ControlPrompt, ID: r.query.ID, Text: r.query.Prompt, Attachments: r.query.Attachments, OutputSchema: r.query.OutputSchema,
 		})
 		if err == nil {
 			return p, false, nil
@@ -430,8 +399,8 @@ func (r *run) agent(ctx context.Context) (p *script.Process, fresh bool, err err
 	q.Gate.Renew()
 	request := q.Request()
 	if p, err = q.Scripts.Start(ctx, runnerscripts.ExecuteQuery, runnerscripts.QueryRequest{
-		Session: request, Profile: q.Profile, Prompt: r.query.Prompt, PromptID: r.query.ID, Attachments: r.query.Attachments, Raw: q.Raw,
-		InterruptGraceMS: max(1, q.Grace.Milliseconds()),
+		Session: request, Profile: q.Profile, Prompt: r.query.Prompt, PromptID: r.query.ID, Attachments: r.query.Attachments, OutputSchema: r.query.OutputSchema,
+		Raw: q.Raw, InterruptGraceMS: max(1, q.Grace.Milliseconds()),
 	}, func(p *script.Process) error { return r.notePrompt(ctx, p) }); err != nil {
 		return nil, false, err
 	}

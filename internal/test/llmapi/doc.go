@@ -20,6 +20,7 @@
 //	background    the same, without waiting for the subagent
 //	ask-user      asks the user a question through the agent's own tool
 //	plan          writes a plan, if the agent has a tool for it
+//	say-text      says a text: "say-text `{"line":7}`"
 //	remember      repeats the user's earlier texts
 //	endless       calls tools forever
 //	wake-up       starts a command in the background; once notified of its end, is endless

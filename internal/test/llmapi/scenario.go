@@ -76,6 +76,7 @@ func scenarios() map[string]scenario {
 		"ask-user":    oneTool(askUser, "Thank you for the answer."),
 		"plan":        oneTool(plan, "The plan is made."),
 		"remember":    remember,
+		"say-text":    sayText,
 		"endless":     endless,
 		"wake-up":     wakeUp,
 		"http-400":    fails(http.StatusBadRequest),
@@ -157,6 +158,11 @@ func slowThink(q question, arg string) answer {
 func remember(q question, _ string) answer {
 	earlier := q.texts[:max(len(q.texts)-1, 0)]
 	return answer{blocks: []block{text("You said before: " + strings.Join(earlier, " | "))}}
+}
+
+// sayText says the text in backticks.
+func sayText(_ question, arg string) answer {
+	return answer{blocks: []block{text(arg)}}
 }
 
 func endless(q question, _ string) answer {

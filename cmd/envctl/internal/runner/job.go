@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/coordapi"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
@@ -119,7 +120,7 @@ func (j *job) perform() (err error) {
 		return fmt.Errorf("bind: %w", err)
 	}
 	// The ID of the run is that of the query, so that a session never has it twice.
-	query, err := s.PromptOnce(j.stopped, j.run.ID, j.prompt())
+	query, err := s.PromptOnce(j.stopped, environment.Query{ID: j.run.ID, Prompt: j.prompt()})
 	if err != nil {
 		return err
 	}

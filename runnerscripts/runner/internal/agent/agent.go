@@ -4,6 +4,7 @@ package agent
 
 import (
 	"context"
+	"encoding/json"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -64,6 +65,14 @@ type Conversation interface {
 	// Close ends the agent, politely first, and returns when all its processes
 	// and goroutines have ended.
 	Close() error
+}
+
+// OutputBinder is a [Conversation] whose agent can be bound to a JSON schema.
+type OutputBinder interface {
+	// BindOutput binds the output of later prompts to a schema, and frees it with an empty one. It reports
+	// whether the agent is bound: false for a schema that it does not take, which must be asked for in words. It is
+	// called between prompts. The output is QueryCompleted.ResultData or, without that, the last message.
+	BindOutput(schema json.RawMessage) bool
 }
 
 // Sink receives events. It fills in session, query and source. It may be called from several

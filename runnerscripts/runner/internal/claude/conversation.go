@@ -1,9 +1,11 @@
 package claude
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -37,13 +39,16 @@ type conversation struct {
 	initialized bool
 	resumed     bool
 
-	mu        sync.Mutex
-	process   *child.Process
-	over      bool                             // no process may be started any more
-	replies   map[string]func(controlResponse) // by request ID; called on the reader's goroutine
-	query     *query
-	unasked   unasked
-	turns     int    // number of results
+	mu      sync.Mutex
+	process *child.Process
+	over    bool                             // no process may be started any more
+	replies map[string]func(controlResponse) // by request ID; called on the reader's goroutine
+	query   *query
+	unasked unasked
+	turns   int // number of results
+	// schema is that of the query, and bound that of the process; empty for none.
+	schema, bound json.RawMessage
+
 	model     string // empty: the program's default
 	mode      string
 	hasStates bool // the program reports its states
@@ -125,6 +130,7 @@ func (c *conversation) Prompt(ctx context.Context, _, text string, attachments .
 	case refused != 0 && !cancelled:
 		err = agent.APIFailure(refused, "it refuses the key", keyPlace, "")
 	case result != nil:
+		done.ResultData = result.StructuredOutput
 		done.StopReason, err = outcome(*result, cancelled || spent)
 		if spent && !cancelled && done.StopReason == runnerscripts.StopCancelled {
 			done.StopReason = runnerscripts.StopMaxRequests
@@ -144,15 +150,18 @@ func (c *conversation) completed(q *query) runnerscripts.QueryCompleted {
 	return runnerscripts.QueryCompleted{Usage: q.usage}
 }
 
-// running returns the process, and restarts it if it has ended.
+// running returns the process. It restarts one that has ended, or that is bound to another schema than the query.
 func (c *conversation) running(ctx context.Context) (*child.Process, error) {
 	c.starting.Lock()
 	defer c.starting.Unlock()
 	c.mu.Lock()
-	p, over := c.process, c.over
+	p, over, other := c.process, c.over, !bytes.Equal(c.schema, c.bound)
 	c.mu.Unlock()
 	if over {
 		return nil, agent.Closed()
+	}
+	if other {
+		p.Close()
 	}
 	select {
 	case <-p.Done():
@@ -162,10 +171,33 @@ func (c *conversation) running(ctx context.Context) (*child.Process, error) {
 	}
 }
 
+// BindOutput binds the output of later prompts to a schema of an object, which becomes the input of a tool. The program
+// takes a schema only at its start, so another one costs a restart.
+func (c *conversation) BindOutput(schema json.RawMessage) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.schema = toolSchema(schema)
+	return len(c.schema) > 0
+}
+
+// toolSchema returns a schema if the program takes it, else nil.
+func toolSchema(schema json.RawMessage) json.RawMessage {
+	var is struct {
+		Type    string `json:"type"`
+		Dialect string `json:"$schema"`
+	}
+	// The program ignores a schema that names another dialect than draft 7.
+	if json.Unmarshal(schema, &is) != nil || is.Type != "object" || is.Dialect != "" && !strings.Contains(is.Dialect, "draft-07") {
+		return nil
+	}
+	return schema
+}
+
 // start starts the program and waits until it can take a prompt.
 func (c *conversation) start(ctx context.Context) (*child.Process, error) {
 	c.mu.Lock()
-	model, mode := c.model, c.mode
+	model, mode, schema := c.model, c.mode, c.schema
+	c.bound = schema
 	c.mu.Unlock()
 	cmd, err := launch(c.session, c.profile, model, mode)
 	if err != nil {
@@ -183,6 +215,9 @@ func (c *conversation) start(ctx context.Context) (*child.Process, error) {
 	init := map[string]any{"subtype": "initialize", "forwardSubagentText": true}
 	if s := c.session.Agent.SystemPrompt; s != "" {
 		init["appendSystemPrompt"] = s
+	}
+	if len(schema) > 0 {
+		init["jsonSchema"] = schema
 	}
 	if cmd.resumes {
 		// Otherwise the conversation keeps its first system prompt.

@@ -79,6 +79,7 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 		permissions: agent.Permissions[question]{Out: out},
 		model:       req.Agent.Model,
 		mode:        req.Agent.PermissionMode,
+		schema:      toolSchema(req.OutputSchema), // of the first prompt, which then needs no second start
 		patience:    cmp.Or(d.patience, startTime),
 	}
 	if _, err := c.start(ctx); err != nil {

@@ -150,15 +150,17 @@ const stateIdle = "idle"
 
 // resultLine ends a turn.
 type resultLine struct {
-	Subtype        string                `json:"subtype"`
-	IsError        bool                  `json:"is_error"`
-	APIErrorStatus int                   `json:"api_error_status"`
-	TerminalReason string                `json:"terminal_reason"`
-	StopReason     string                `json:"stop_reason"`
-	Result         string                `json:"result"`
-	Errors         []string              `json:"errors"`
-	TotalCostUSD   float64               `json:"total_cost_usd"`
-	ModelUsage     map[string]modelUsage `json:"modelUsage"`
+	Subtype        string   `json:"subtype"`
+	IsError        bool     `json:"is_error"`
+	APIErrorStatus int      `json:"api_error_status"`
+	TerminalReason string   `json:"terminal_reason"`
+	StopReason     string   `json:"stop_reason"`
+	Result         string   `json:"result"`
+	Errors         []string `json:"errors"`
+	// StructuredOutput matches the schema of the process.
+	StructuredOutput json.RawMessage       `json:"structured_output"`
+	TotalCostUSD     float64               `json:"total_cost_usd"`
+	ModelUsage       map[string]modelUsage `json:"modelUsage"`
 	// SinceLast is the usage of this turn alone; older versions do not report it.
 	SinceLast map[string]modelUsage `json:"model_usage_since_last_result"`
 	// apiError is from an earlier line.

@@ -54,6 +54,11 @@ func outcome(r resultLine, cancelled bool) (runnerscripts.StopReason, error) {
 		return runnerscripts.StopCancelled, nil
 	case r.Subtype == "error_max_turns":
 		return runnerscripts.StopMaxRequests, nil
+	case r.Subtype == "error_max_structured_output_retries":
+		return "", &runnerscripts.ScriptFailure{
+			Code:    runnerscripts.FailOutput,
+			Message: "simplify the output schema, or use another model: the agent has found no output that matches: " + strings.Join(r.Errors, "; "),
+		}
 	case r.APIErrorStatus != 0, r.TerminalReason == "api_error", r.IsError && r.Subtype == "success":
 		return "", apiFailure(r)
 	case failed:

@@ -3,6 +3,7 @@ package codex
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -53,7 +54,8 @@ type conversation struct {
 	model   string // empty: the program's own choice
 	usual   string // the program's own choice
 	mode    string
-	planned bool // the last turn made a plan
+	planned bool            // the last turn made a plan
+	schema  json.RawMessage // of the output of the next turn; empty for none
 	// The mode and the model last sent to the program.
 	toldMode, toldModel string
 }
@@ -183,7 +185,22 @@ func (c *conversation) turnParams(prompt []any) map[string]any {
 		params["model"] = c.model
 		c.toldModel = c.model
 	}
+	if len(c.schema) > 0 {
+		params["outputSchema"] = c.schema // for this turn alone
+	}
 	return params
+}
+
+// BindOutput binds the output of later turns to a schema of OpenAI's strict mode, which is all that the program asks the
+// API for. The output is the last message.
+func (c *conversation) BindOutput(schema json.RawMessage) bool {
+	if !strictSchema(schema) {
+		schema = nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.schema = schema
+	return len(schema) > 0
 }
 
 // inputs returns the input of a turn.

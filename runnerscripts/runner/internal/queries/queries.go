@@ -9,6 +9,7 @@
 package queries
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -61,14 +62,23 @@ type Action struct {
 
 // Prompt is a query as the agent gets it.
 type Prompt struct {
-	ID, Text    string
-	Attachments []runnerscripts.Attachment
+	ID, Text     string
+	Attachments  []runnerscripts.Attachment
+	OutputSchema json.RawMessage
 }
 
 type query struct {
 	Prompt
 	state State
-	begun bool // the agent has reported something, so it can be interrupted
+	begun bool // the agent has reported something in its turn, so it can be interrupted
+	offer offer
+}
+
+// offer is the output at the end of a turn.
+type offer struct {
+	number int    // of the offers of the query; zero before the first
+	judged bool   // the host has answered
+	next   string // the text of the next turn; empty for none
 }
 
 // Queue is the state of one conversation. The zero value is ready to use: its agent is
@@ -89,12 +99,13 @@ type Queue struct {
 	requests map[string]bool
 }
 
-// Add adds a prompt and returns its ID: id, or a generated one if id is empty. The prompt is
+// Add adds a prompt and returns its ID: p.ID, or a generated one if that is empty. The prompt is
 // pending until [Queue.Accept]. An empty text, the ID of an unfinished prompt, and a prompt over
 // the limit are FailInvalidRequest. A prompt after StopStart is dropped.
-func (q *Queue) Add(id, text string, attachments ...runnerscripts.Attachment) (string, []Action, error) {
+func (q *Queue) Add(p Prompt) (id string, actions []Action, err error) {
+	id = p.ID
 	switch {
-	case text == "":
+	case p.Text == "":
 		return "", nil, invalid(`a prompt line needs "text"`)
 	case len(q.waiting) >= maxWaiting:
 		return "", nil, invalid("prompt %q was left out: %d prompts are queued; wait for queries to end before you send more", id, maxWaiting)
@@ -108,7 +119,8 @@ func (q *Queue) Add(id, text string, attachments ...runnerscripts.Attachment) (s
 	if q.stopping {
 		return id, nil, nil
 	}
-	next := &query{Prompt: Prompt{id, text, attachments}}
+	p.ID = id
+	next := &query{Prompt: p}
 	if id == q.unknown {
 		q.unknown = ""
 		return id, q.end(next, nil), nil
@@ -198,6 +210,41 @@ func (q *Queue) Interrupt(id string) []Action {
 	}
 	return actions
 }
+
+// Offer offers the output of the running query, whose turn has ended, to the host. The query goes on with
+// what [Queue.Verdict] returns.
+func (q *Queue) Offer(result json.RawMessage) []Action {
+	p := q.current
+	p.offer = offer{number: p.offer.number + 1}
+	return []Action{{Do: Report, Query: p.ID, Type: runnerscripts.TypeQueryOutput, Payload: runnerscripts.QueryOutput{
+		ID: p.offerID(), ResultData: result,
+	}}}
+}
+
+// Judge handles the host's answer to an offer. It does nothing if the offer is not the last one or has an answer:
+// several programs may follow the query, and each answers.
+func (q *Queue) Judge(id, next string) {
+	if p := q.current; p != nil && p.offer.number > 0 && p.offerID() == id && !p.offer.judged {
+		p.offer.judged, p.offer.next = true, next
+	}
+}
+
+// Verdict returns how the running query goes on after an offer: with another turn that has the text next, or with
+// its end if next is empty. cancelled says that it was interrupted. ok is false while no answer has come. Without
+// input none will come, so the query ends.
+func (q *Queue) Verdict() (next string, cancelled, ok bool) {
+	p := q.current
+	switch {
+	case p.state == Interrupted:
+		return "", true, true
+	case p.offer.judged:
+		p.begun = false // an interrupt waits until the next turn has begun
+		return p.offer.next, false, true
+	}
+	return "", false, q.closed
+}
+
+func (p *query) offerID() string { return p.ID + "-output-" + strconv.Itoa(p.offer.number) }
 
 // Expire handles the end of a query's grace period. It reports whether the agent must be
 // killed, because it has not stopped.
@@ -336,7 +383,7 @@ func (q *Queue) find(id string) *query {
 }
 
 func (p *query) report() Action {
-	started := runnerscripts.QueryStarted{Prompt: p.Text}
+	started := runnerscripts.QueryStarted{Prompt: p.Text, OutputSchema: p.OutputSchema}
 	for _, a := range p.Attachments {
 		started.Attachments = append(started.Attachments, a.Info())
 	}

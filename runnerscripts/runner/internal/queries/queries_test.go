@@ -36,6 +36,9 @@ func (d *driven) perform(actions []Action) {
 		case runnerscripts.PermissionResolved:
 			d.say("%s %s of %s", p.Reason, p.ID, a.Query)
 			continue
+		case runnerscripts.QueryOutput:
+			d.say("offer %s", p.ID)
+			continue
 		}
 		switch a.Do {
 		case Report:
@@ -66,7 +69,7 @@ func (d *driven) do(word, id string) {
 	switch word {
 	case "add":
 		var actions []Action
-		_, actions, err = d.Add(id, "text")
+		_, actions, err = d.Add(Prompt{ID: id, Text: "text"})
 		d.perform(actions)
 	case "accept":
 		d.Accept(id)
@@ -99,6 +102,15 @@ func (d *driven) do(word, id string) {
 		if ok, err = d.Answer(id); ok {
 			d.say("ANSWER %s", id)
 		}
+	case "offer":
+		d.perform(d.Offer(nil))
+	case "accept-output":
+		d.Judge(id, "")
+	case "reject-output":
+		d.Judge(id, "again")
+	case "verdict":
+		next, cancelled, ok := d.Verdict()
+		d.say("%s", map[bool]string{false: "wait", true: "goes on " + next}[ok]+map[bool]string{true: "cancelled"}[cancelled])
 	case "close":
 		d.perform(d.Close())
 	case "complete":
@@ -182,6 +194,19 @@ func TestRaces(t *testing.T) {
 		"a request at the end of the input":               {run + "asks p; asks q; answer q; close; resolves p", "start a, asks p of a, asks q of a, ANSWER q, REJECT p, resolves p of a"},
 		"a request after the end of the input":            {run + "close; asks p; answer p; resolves p", "start a, asks p of a, REJECT p, refused, resolves p of a"},
 		"a request between two queries ends with a next":  {run + "complete; asks p; add b; accept b; next; complete", "start a, end_turn a, asks p of , start b, cancelled p of b, end_turn b"},
+		"an output waits for its verdict":                 {run + "offer; verdict; accept-output a-output-1; verdict", "start a, offer a-output-1, wait, goes on "},
+		"an output is rejected":                           {run + "offer; reject-output a-output-1; verdict; offer; verdict; accept-output a-output-2; verdict", "start a, offer a-output-1, goes on again, offer a-output-2, wait, goes on "},
+		"the first verdict counts":                        {run + "offer; reject-output a-output-1; accept-output a-output-1; verdict", "start a, offer a-output-1, goes on again"},
+		"a late verdict does not count":                   {run + "offer; reject-output a-output-1; verdict; offer; accept-output a-output-1; verdict", "start a, offer a-output-1, goes on again, offer a-output-2, wait"},
+		"a verdict on an output of another query":         {run + "offer; accept-output b-output-1; accept-output; verdict", "start a, offer a-output-1, wait"},
+		"a verdict before an output":                      {run + "accept-output a-output-0; accept-output a-output-1; offer; verdict", "start a, offer a-output-1, wait"},
+		"a verdict without a query":                       {run + "offer; complete; accept-output a-output-1; next", "start a, offer a-output-1, end_turn a, wait"},
+		"an interrupt while an output waits":              {run + "works; offer; interrupt a; verdict; complete", "start a, chunk of a, offer a-output-1, grace a, INTERRUPT, goes on cancelled, end_turn a"},
+		"an interrupt after a verdict":                    {run + "works; offer; reject-output a-output-1; interrupt a; verdict", "start a, chunk of a, offer a-output-1, grace a, INTERRUPT, goes on cancelled"},
+		"an interrupt before the next turn begins":        {run + "works; offer; reject-output a-output-1; verdict; interrupt a; works", "start a, chunk of a, offer a-output-1, goes on again, grace a, chunk of a, INTERRUPT"},
+		"an output at the end of the input":               {run + "offer; close; verdict; complete", "start a, offer a-output-1, goes on , end_turn a"},
+		"an output after the end of the input":            {run + "close; offer; verdict", "start a, offer a-output-1, goes on "},
+		"a verdict before the end of the input":           {run + "offer; reject-output a-output-1; close; verdict; offer; verdict", "start a, offer a-output-1, goes on again, offer a-output-2, goes on "},
 		"a request between two queries that ends with it": {run + "complete; asks p; abandon", "start a, end_turn a, asks p of , cancelled p of "},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -199,15 +224,15 @@ func TestRaces(t *testing.T) {
 
 func TestBadPromptsAreRefused(t *testing.T) {
 	var q Queue
-	if _, _, err := q.Add("a", ""); err == nil {
+	if _, _, err := q.Add(Prompt{ID: "a"}); err == nil {
 		t.Error("a prompt without a text was taken")
 	}
 	for i := range maxWaiting {
-		if _, _, err := q.Add(strconv.Itoa(i), "x"); err != nil {
+		if _, _, err := q.Add(Prompt{ID: strconv.Itoa(i), Text: "x"}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, _, err := q.Add("", "x"); err == nil {
+	if _, _, err := q.Add(Prompt{Text: "x"}); err == nil {
 		t.Errorf("%d prompts wait", maxWaiting+1)
 	}
 }
