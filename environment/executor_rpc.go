@@ -1,6 +1,7 @@
 package environment
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -90,8 +91,9 @@ func (h *questions) report(ctx context.Context, m rpc.Message) {
 	}
 	event := runnerscripts.Log{Level: "info", Stream: "executor"}
 	if json.Unmarshal(m.Body, &event.Message) != nil { // it is no text
-		shown := m.Body[:min(len(m.Body), maxShownMessage)]
-		event.Message, event.Data = strings.ToValidUTF8(string(shown), "\uFFFD"), m.Body
+		var shown bytes.Buffer
+		_ = json.Compact(&shown, m.Body) // it is JSON
+		event.Message, event.Data = strings.ToValidUTF8(string(shown.Next(maxShownMessage)), "\uFFFD"), m.Body
 	}
 	q.Report(ctx, runnerscripts.TypeLog, event)
 }

@@ -79,7 +79,7 @@ func TestAnAgentIsAskedAgainForOutput(t *testing.T) {
 		}
 	}
 	asked := say(t, env, "what was asked?")
-	for _, part := range []string{"- $: it is no JSON", `- $.line: type: seven has type "string", want "integer"`} {
+	for _, part := range []string{"- $: it is no JSON", `- $.line: got string, want integer`} {
 		if strings.Count(asked, part) != 1 {
 			t.Errorf("%q is not in %s", part, asked)
 		}

@@ -68,23 +68,24 @@ func TestEachViolationSaysWhereItIs(t *testing.T) {
 }
 
 func TestASchemaIsCheckedAgainstItsDraft(t *testing.T) {
-	for text, want := range map[string]string{
-		`{"type": "objct"}`: "$.type: value must be one of 'array'",
-		`{"properties": {"a": {"type": "string", "minLength": -1}}}`:                              "$.properties.a.minLength: minimum: got -1, want 0",
-		`{"$schema": "http://json-schema.org/draft-07/schema#", "items": [{"required": "name"}]}`: "$.items[0].required: got string, want array",
-		`{"$defs": {"unused": {"enum": 5}}}`:                                                      "$.$defs.unused.enum: got number, want array",
-		`{"type": 5}`:                                                                             "$.type: ",
-		`5`:                                                                                       "$: got number, want boolean or object",
-		`null`:                                                                                    "$: got null, want boolean or object",
-		``:                                                                                        "it is no JSON: unexpected end",
-		`{"type": "object"`:                                                                       "it is no JSON: unexpected end",
-		`{"pattern": "("}`:                                                                        "$.pattern: '(' is not valid regex",
-		`{"$ref": "#/$defs/none"}`:                                                                `"#/$defs/none" not found`,
-		`{"$ref": "https://example.com/x"}`:                                                       "put what it refers to into its $defs",
-		`{"$ref": "other.json"}`:                                                                  `"other.json": nothing is loaded`,
-		`{"$ref": "file:///etc/hostname"}`:                                                        "nothing is loaded",
-		`{"$schema": "https://example.com/my-draft"}`:                                             "nothing is loaded",
+	for _, c := range [][2]string{
+		{`{"type": "objct"}`, "$.type: value must be one of 'array'"},
+		{`{"properties": {"a": {"type": "string", "minLength": -1}}}`, "$.properties.a.minLength: minimum: got -1, want 0"},
+		{`{"$schema": "http://json-schema.org/draft-07/schema#", "items": [{"required": "name"}]}`, "$.items[0].required: got string, want array"},
+		{`{"$defs": {"unused": {"enum": 5}}}`, "$.$defs.unused.enum: got number, want array"},
+		{`{"type": 5}`, "$.type: "},
+		{`5`, "$: got number, want boolean or object"},
+		{`null`, "$: got null, want boolean or object"},
+		{``, "it is no JSON: unexpected end"},
+		{`{"type": "object"`, "it is no JSON: unexpected end"},
+		{`{"pattern": "("}`, "$.pattern: '(' is not valid regex"},
+		{`{"$ref": "#/$defs/none"}`, `"#/$defs/none" not found`},
+		{`{"$ref": "https://example.com/x"}`, "put what it refers to into its $defs"},
+		{`{"$ref": "other.json"}`, `"other.json": nothing is loaded`},
+		{`{"$ref": "file:///etc/hostname"}`, "nothing is loaded"},
+		{`{"$schema": "https://example.com/my-draft"}`, "nothing is loaded"},
 	} {
+		text, want := c[0], c[1]
 		if _, err := Parse([]byte(text)); !errors.Is(err, fs.ErrInvalid) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), base) {
 			t.Errorf("%s: %v", text, err)
 		}
@@ -93,6 +94,16 @@ func TestASchemaIsCheckedAgainstItsDraft(t *testing.T) {
 		if _, err := Parse([]byte(text)); err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
+	}
+}
+
+func TestPartsThatSayTheSameAreOneViolation(t *testing.T) {
+	s, err := Parse([]byte(`{"allOf": [{"type": "string"}, {"type": "string"}]}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if wrong, ok := errors.AsType[*executor.SchemaError](s.Check("result", []byte(`5`))); !ok || len(wrong.Violations) != 1 {
+		t.Errorf("violations: %v", wrong)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"path/filepath"
 	"runtime"
-	"strings"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -48,9 +47,6 @@ func (p Provider) CheckSpec(spec primitives.Spec) error {
 
 // FindProgram implements primitives.ProgramFinder.
 func (p Provider) FindProgram(spec primitives.Spec, env []string, name string) error {
-	if strings.Contains(name, "/") {
-		return nil
-	}
 	_, err := lookup(name, "/", mergeEnv(baseEnv(hostEnv(), primitives.Paths{}, "", spec.Environ()), env))
 	return err
 }
