@@ -183,11 +183,21 @@ func (c *Coordinator) stopRun(w http.ResponseWriter, r *http.Request, caller Cal
 	if err != nil {
 		return err
 	}
-	if found.Status.Ended() {
-		return answer(w, http.StatusOK, map[string]any{"ok": true, "run_id": found.ID, "session_id": found.SessionID, "status": found.Status})
+	if err := c.change(r.Context(), func(t *tx) error {
+		now := t.c.runs[found.ID]
+		if now == nil {
+			return nil // it was deleted meanwhile
+		}
+		if !now.Status.Ended() {
+			t.stop(t.session(now.SessionID))
+			now = t.run(found.ID)
+		}
+		found = now.Run
+		return nil
+	}); err != nil {
+		return err
 	}
-	r.SetPathValue("id", found.SessionID)
-	return c.stopSession(w, r, caller)
+	return answer(w, http.StatusOK, map[string]any{"ok": true, "run_id": found.ID, "session_id": found.SessionID, "status": found.Status})
 }
 
 func (c *Coordinator) listAgents(w http.ResponseWriter, _ *http.Request, _ Caller) error {

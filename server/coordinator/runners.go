@@ -117,6 +117,12 @@ func (t *tx) poll(caller Caller, id, instance string, full bool) (answer coordap
 	if r.Status == deregistered {
 		return coordapi.Polled{Deregistered: true}, nil
 	}
+	for _, o := range t.selectRuns(func(o *run) bool {
+		return o.Status == coordapi.RunStopping && o.RunnerID == id && t.now.Sub(o.sent) >= sendAgain
+	}) {
+		o.sent = t.now // in memory only
+		answer.StopSessions = append(answer.StopSessions, o.SessionID)
+	}
 	for sid, s := range t.c.sessions {
 		if s.Stop == id && t.now.Sub(s.stopSent) >= sendAgain {
 			t.session(sid).stopSent = t.now

@@ -92,7 +92,8 @@ type session struct {
 	// Runner is the ID of the runner that has the session, or had it last, and RunnerOwner the caller behind it.
 	Runner      string `json:"runner,omitempty"`
 	RunnerOwner string `json:"runner_owner,omitempty"`
-	// Stop is the ID of the runner that must end the session, until it says that it has.
+	// Stop is the ID of the runner that must end the session, which is between runs, until it says that it has. A stop of a run is the
+	// state of that run.
 	Stop string `json:"stop,omitempty"`
 	// Internal is set for the sessions of hooks, which are removed when they have ended.
 	Internal bool `json:"internal,omitempty"`
@@ -120,7 +121,7 @@ type run struct {
 	// Activity is when a runner was last heard of about this run. It is in memory only: each event changes it.
 	Activity time.Time `json:"-"`
 
-	sent time.Time
+	sent time.Time // the run, or its stop
 }
 
 // runner is a runner as it is stored.
