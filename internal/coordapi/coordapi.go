@@ -31,13 +31,15 @@ const (
 
 // Session is one conversation, which runs continue.
 type Session struct {
-	ID              string        `json:"session_id"` // ses_ and 12 hexadecimal digits
-	Status          SessionStatus `json:"status"`
-	CreatedAt       time.Time     `json:"created_at"`
-	LastActivity    time.Time     `json:"last_activity"`
-	LastResumedAt   *time.Time    `json:"last_resumed_at"`
-	AgentName       string        `json:"agent_name"`
-	ParentSessionID string        `json:"parent_session_id"`
+	ID     string        `json:"session_id"` // ses_ and 12 hexadecimal digits
+	Status SessionStatus `json:"status"`
+	// Error is why a failed session has failed, up to 2,000 bytes. The run has all of it.
+	Error           string     `json:"error,omitempty"`
+	CreatedAt       time.Time  `json:"created_at"`
+	LastActivity    time.Time  `json:"last_activity"`
+	LastResumedAt   *time.Time `json:"last_resumed_at"`
+	AgentName       string     `json:"agent_name"`
+	ParentSessionID string     `json:"parent_session_id"`
 	// ProjectDir and ExecutorSessionID belong to the executor, Hostname and ExecutorProfile to its runner; see Bind.
 	ProjectDir        string `json:"project_dir"`
 	ExecutorSessionID string `json:"executor_session_id"`

@@ -232,7 +232,10 @@ func (c *Coordinator) result(w http.ResponseWriter, r *http.Request, caller Call
 	if err != nil {
 		return err
 	}
-	if s.Status != coordapi.SessionFinished && s.Status != coordapi.SessionIdle {
+	switch {
+	case s.Status == coordapi.SessionFailed && s.Error != "":
+		return failf(http.StatusBadRequest, "the session is failed: %s; /events has what it said", s.Error)
+	case s.Status != coordapi.SessionFinished && s.Status != coordapi.SessionIdle:
 		return failf(http.StatusBadRequest, "the session is %s, and has a result when it is finished or idle", s.Status)
 	}
 	var said coordapi.Result

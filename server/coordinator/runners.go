@@ -199,7 +199,8 @@ func (t *tx) started(caller Caller, id string, in coordapi.Report) (*run, error)
 		s.LastResumedAt = &t.now
 	}
 	if r.Status == coordapi.RunClaimed {
-		r.Status, s.Status = coordapi.RunRunning, coordapi.SessionRunning
+		r.Status = coordapi.RunRunning
+		s.enter(coordapi.SessionRunning, "")
 	}
 	return r, nil
 }
@@ -258,7 +259,7 @@ func (t *tx) sessionStatus(caller Caller, id string, in coordapi.Report) error {
 		if len(t.selectRuns(func(r *run) bool { return r.SessionID == id && r.RunnerID == in.RunnerID })) > 0 {
 			return failf(http.StatusConflict, "the session %s has a run that has not ended; report its end", id)
 		}
-		if s.Status = status; status != coordapi.SessionIdle {
+		if s.enter(status, in.Error); status != coordapi.SessionIdle {
 			s.Stop = ""
 		}
 		s.LastActivity = t.now

@@ -188,14 +188,14 @@ func (t *tx) end(r *run, status coordapi.RunStatus, session coordapi.SessionStat
 		return
 	}
 	started := r.StartedAt != nil
-	reason = cut(reason)
+	reason = cut(reason, maxResult)
 	r.Status, r.Error, r.CompletedAt, r.TimeoutAt = status, reason, &t.now, nil
 	s := t.session(r.SessionID)
 	s.LastActivity = t.now
 	// The end of a run in the queue says nothing of the run that a runner has.
 	if queued := len(t.selectRuns(func(o *run) bool { return o.SessionID == s.ID && o.RunnerID != "" })) > 0; !queued {
 		if started || r.Type == coordapi.StartSession || s.Status == coordapi.SessionStopping {
-			s.Status = session
+			s.enter(session, reason)
 		}
 		s.Stop = ""
 	}

@@ -42,6 +42,8 @@ const (
 	// twice, and that of a hook up to four times as JSON in JSON; runners read 8 MiB.
 	maxRun   = 1 << 20
 	maxScope = 16 << 10 // bytes; a run keeps it when it has ended
+	// maxSessionError is how many bytes of an error a session has. Lists and streams have them for each session.
+	maxSessionError = 2_000
 	// maxReleases is how often a run may be claimed and not started.
 	maxReleases = 10
 	maxSessions = 10_000

@@ -70,6 +70,24 @@ func TestAProceduralExecutorGetsParameters(t *testing.T) {
 	}
 }
 
+// The text of a one_shot executor that fails is there, too, and the session says why it failed.
+func TestAFailedExecutorHasAResult(t *testing.T) {
+	s := serve(t)
+	take(t, s, func(cfg *runner.Config, env *environment.Config) {
+		env.Agent = environment.Agent{Name: "command", Config: json.RawMessage(`{"command":["/bin/sh","-c","echo partial; exit 3"]}`)}
+		cfg.Reports = true
+	})
+	run := s.start("x")
+	s.await(run, coordapi.RunFailed)
+	if got := s.results(run); len(got) != 1 || got[0].ResultText != "partial\n" {
+		t.Errorf("the results are %+v", got)
+	}
+	var now struct{ Session coordapi.Session }
+	if s.ask("GET", "/sessions/"+run.SessionID, "", &now); !strings.Contains(now.Session.Error, "exit status 3") {
+		t.Errorf("the session is %+v", now.Session)
+	}
+}
+
 // A result that is larger than a body of the coordinator may be is cut, and its run is completed.
 func TestALargeResultIsCut(t *testing.T) {
 	s := serve(t)
