@@ -170,6 +170,7 @@ func (u *runnerGateway) route(r *http.Request, path string, call *coordinatorCal
 	r.URL = &url.URL{Path: to, RawQuery: r.URL.RawQuery}
 	r.Body, r.ContentLength, r.TransferEncoding = http.NoBody, int64(len(data)), nil
 	if len(data) > 0 {
+		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }
 		r.Body = io.NopCloser(bytes.NewReader(data))
 	}
 	if rewrite != nil {
