@@ -40,6 +40,12 @@ func (r *refused) again() bool {
 	return r.status >= 500 || r.status == http.StatusTooManyRequests || r.status == http.StatusRequestTimeout
 }
 
+// replaced reports whether another program has the place of this runner.
+func replaced(err error) bool {
+	r, is := errors.AsType[*refused](err)
+	return is && r.name == "duplicate_runner"
+}
+
 // client sends requests to a coordinator.
 type client struct {
 	base string
@@ -140,6 +146,7 @@ func (c *client) repeat(ctx context.Context, what string, do func() error) error
 			if rerr != nil {
 				err = rerr
 			}
+		case c.register == nil && replaced(err): // the place of a program that was killed is free soon
 		case is && !r.again():
 			return err
 		}
@@ -157,6 +164,8 @@ func (c *client) repeat(ctx context.Context, what string, do func() error) error
 func problem(err error) string {
 	r, is := errors.AsType[*refused](err)
 	switch {
+	case replaced(err):
+		return "this runner waits, because another program has its place, or has had it until it was killed"
 	case is && r.status == http.StatusUnauthorized:
 		return "the coordinator refuses the token of this runner, which may be revoked or expired"
 	case is:

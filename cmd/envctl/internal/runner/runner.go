@@ -66,7 +66,7 @@ type runner struct {
 	working sync.WaitGroup
 }
 
-// Run registers, and takes runs until ctx is done or the coordinator removes the runner. Then it takes no more, lets those that it has
+// Run registers, when no other program has the place of the runner, and takes runs until ctx is done or the coordinator removes the runner. Then it takes no more, lets those that it has
 // end for the time of Config.Drain, stops the others, reports how they ended and deregisters. While the coordinator is away runs go on,
 // and what it has to know waits.
 func Run(ctx context.Context, cfg Config) error {
@@ -126,12 +126,6 @@ func (r *runner) leave(ctx context.Context) error {
 // report returns a report of this runner.
 func (r *runner) report() coordapi.Report {
 	return coordapi.Report{RunnerID: r.id, Instance: r.Registration.Instance}
-}
-
-// replaced reports whether another program has registered as this runner.
-func replaced(err error) bool {
-	refused, is := errors.AsType[*refused](err)
-	return is && refused.name == "duplicate_runner"
 }
 
 // take takes runs until ctx is done. They go on after it.

@@ -429,12 +429,32 @@ func TestARunnerDoesNotRemoveItsSuccessor(t *testing.T) {
 	}
 }
 
-func TestOneRunnerOfAName(t *testing.T) {
+// A runner whose place another program has waits for it, and says so: a supervisor that starts a killed one again has no failures.
+func TestARunnerWaitsForItsPlace(t *testing.T) {
 	s := serve(t)
 	first := take(t, s, nil)
-	if err := take(t, s, nil).end(t); err == nil || !strings.Contains(err.Error(), "duplicate_runner") {
-		t.Errorf("a second one: %v", err)
+	log := make(lines, 100)
+	left := make(chan struct{})
+	go func() {
+		defer close(left)
+		if line := <-log; !strings.Contains(line, "waits") || !strings.Contains(line, "duplicate_runner") {
+			t.Errorf("the log says %s", line)
+		}
+		first.stop()
+	}()
+	second := take(t, s, func(cfg *runner.Config, _ *environment.Config) {
+		cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: log, Level: hclog.Warn})
+	})
+	<-left
+	if err := first.end(t); err != nil || second.id != first.id {
+		t.Errorf("the first is %s and ended with %v, the second is %s", first.id, err, second.id)
 	}
+	s.await(s.start("x"), coordapi.RunCompleted)
+}
+
+func TestARunnerIsRemoved(t *testing.T) {
+	s := serve(t)
+	first := take(t, s, nil)
 	var ok struct{ OK bool }
 	s.ask("DELETE", "/runners/"+first.id, "", &ok)
 	if err := <-first.ended; !errors.Is(err, runner.ErrRemoved) {
