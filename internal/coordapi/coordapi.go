@@ -3,11 +3,8 @@
 package coordapi
 
 import (
-	"bytes"
 	"encoding/json"
 	"time"
-
-	"github.com/agentenv-dev/agentenv/internal/jsonkeys"
 )
 
 // Prefix is the path below which a server of this project has its coordinator.
@@ -168,12 +165,7 @@ type Agent struct {
 
 // ParseAgents reads a list of agents, strictly.
 func ParseAgents(data []byte) (list []Agent, err error) {
-	if err := jsonkeys.Unique(data); err != nil {
-		return nil, err
-	}
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.DisallowUnknownFields()
-	err = dec.Decode(&list)
+	err = Decode(data, &list, true)
 	return list, err
 }
 

@@ -169,7 +169,7 @@ func TestParametersAreChecked(t *testing.T) {
 			"a key twice":          {`{"type":"start_session","prompt":"x","prompt":"y"}`, "prompt", 400},
 			"two prompts":          {`{"type":"start_session","prompt":"x","parameters":{"prompt":"y"}}`, "give one", 400},
 			"an own ID":            {`{"type":"start_session","session_id":"mine","prompt":"x"}`, "session_id", 400},
-			"no JSON":              {`{`, "Invalid JSON", 400},
+			"no JSON":              {`{`, "invalid JSON", 400},
 			"a callback to nobody": {`{"type":"start_session","prompt":"x","execution_mode":"async_callback"}`, "parent_session_id", 400},
 			"too much":             {`{"type":"start_session","prompt":"` + strings.Repeat("x", 4<<20) + `"}`, "1048576", 413},
 		} {

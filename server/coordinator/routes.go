@@ -9,10 +9,8 @@ import (
 	"mime"
 	"net/http"
 	"time"
-	"unicode/utf8"
 
 	"github.com/agentenv-dev/agentenv/internal/coordapi"
-	"github.com/agentenv-dev/agentenv/internal/jsonkeys"
 )
 
 // eventStream is the media type of server-sent events.
@@ -96,20 +94,13 @@ func read(r *http.Request, to any, strict bool) error {
 	if len(data) == 0 {
 		data = []byte("{}")
 	}
-	if err := jsonkeys.Unique(data); err != nil {
-		return failf(http.StatusBadRequest, "Invalid JSON: %w", err)
-	}
-	dec := json.NewDecoder(bytes.NewReader(data))
-	if strict {
-		dec.DisallowUnknownFields()
-	}
-	if err := dec.Decode(to); err != nil {
-		return failf(http.StatusBadRequest, "Invalid JSON: %w", err)
+	if err := coordapi.Decode(data, to, strict); err != nil {
+		return failf(http.StatusBadRequest, "%w", err)
 	}
 	return nil
 }
 
-// body reads the body of a request, which must be JSON.
+// body reads the body of a request, which must be said to be JSON.
 func body(r *http.Request) ([]byte, error) {
 	data, err := io.ReadAll(r.Body)
 	if err != nil || len(data) == 0 {
@@ -117,9 +108,6 @@ func body(r *http.Request) ([]byte, error) {
 	}
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
 		return nil, failf(http.StatusUnsupportedMediaType, "the body must be of the type application/json")
-	}
-	if !json.Valid(data) || !utf8.Valid(data) {
-		return nil, failf(http.StatusBadRequest, "Invalid JSON: the body is none")
 	}
 	return data, nil
 }

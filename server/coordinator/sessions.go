@@ -103,8 +103,8 @@ func (t *tx) event(caller Caller, id string, body []byte) error {
 		ResultText string          `json:"result_text"`
 		ResultData json.RawMessage `json:"result_data"`
 	}
-	if err := json.Unmarshal(body, &in); err != nil {
-		return failf(http.StatusBadRequest, "Invalid JSON: %w", err)
+	if err := coordapi.Unmarshal(body, &in); err != nil {
+		return failf(http.StatusBadRequest, "%w", err)
 	}
 	switch {
 	case in.Type == "":
