@@ -36,6 +36,9 @@ func (t *tx) create(caller Caller, in coordapi.NewRun) (*run, error) {
 			return nil, failf(http.StatusBadRequest, "session_id: a new session gets its ID here; leave it out, or use the type resume_session")
 		}
 	case coordapi.ResumeSession:
+		if in.SessionID == "" {
+			return nil, failf(http.StatusBadRequest, "session_id required: resume_session goes on with that session")
+		}
 		if s, err = t.seen(caller, in.SessionID); err != nil {
 			return nil, err
 		}
