@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -128,6 +129,46 @@ func TestARunnerSaysThatItsTokenIsRefused(t *testing.T) {
 	})
 	if line := <-log; !strings.Contains(line, "refuses the token") {
 		t.Errorf("the log says %s", line)
+	}
+}
+
+// The end of a run that nobody takes delays the end of the runner by no --drain, and is one line of the log.
+func TestARunnerWithoutATokenEnds(t *testing.T) {
+	s := serve(t)
+	log, refused := make(lines, 100), make(chan struct{})
+	var once sync.Once
+	s.before = func(w http.ResponseWriter, r *http.Request) bool {
+		if strings.HasSuffix(r.URL.Path, "/events") {
+			once.Do(func() { close(refused) })
+		}
+		select {
+		case <-refused:
+			w.WriteHeader(http.StatusUnauthorized)
+			return true
+		default:
+			return false
+		}
+	}
+	r := take(t, s, func(cfg *runner.Config, _ *environment.Config) {
+		cfg.Drain = time.Hour
+		cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: log, Level: hclog.Error})
+	})
+	s.start("x")
+	<-refused
+	if err := r.end(t); err != nil {
+		t.Error(err)
+	}
+	if line := <-log; !strings.Contains(line, "does not know how a run ended") || !strings.Contains(line, "401 Unauthorized") || strings.Count(line, "\n") != 1 {
+		t.Errorf("the log says %s", line)
+	}
+}
+
+// An address without the path of the coordinator gets a hint.
+func TestAnAddressWithoutACoordinator(t *testing.T) {
+	s := serve(t)
+	r := take(t, s, func(cfg *runner.Config, _ *environment.Config) { cfg.URL += "/elsewhere/" })
+	if err := r.end(t); err == nil || !strings.Contains(err.Error(), "404") || !strings.Contains(err.Error(), "/elsewhere/coordinator") {
+		t.Errorf("the runner ended with %v", err)
 	}
 }
 

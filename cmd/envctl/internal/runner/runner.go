@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -63,7 +64,8 @@ type runner struct {
 	ended []string        // the IDs of runs that were started and have ended, oldest first
 	freed chan struct{}   // gets a value when a run ends
 
-	working sync.WaitGroup
+	draining atomic.Bool
+	working  sync.WaitGroup
 }
 
 // Run registers, when no other program has the place of the runner, and takes runs until ctx is done or the coordinator removes the runner. Then it takes no more, lets those that it has
@@ -99,7 +101,11 @@ func Run(ctx context.Context, cfg Config) error {
 // register registers the runner, also again.
 func (r *runner) register(ctx context.Context) error {
 	var got coordapi.Registered
-	if err := r.client.do(ctx, 0, http.MethodPost, "/runner/register", r.Registration, &got); err != nil {
+	err := r.client.do(ctx, 0, http.MethodPost, "/runner/register", r.Registration, &got)
+	if refused, is := errors.AsType[*refused](err); is && refused.status == http.StatusNotFound {
+		return fmt.Errorf("%w; the coordinator of an 'envctl serve' is at %s%s", err, r.client.base, coordapi.Prefix)
+	}
+	if err != nil {
 		return err
 	}
 	if got.RunnerID == "" {
@@ -258,6 +264,7 @@ func (r *runner) beat(ctx context.Context) {
 
 // drain waits for the runs to end, and stops them when their time is over.
 func (r *runner) drain(ctx context.Context) {
+	r.draining.Store(true)
 	left := r.all()
 	if len(left) == 0 {
 		return

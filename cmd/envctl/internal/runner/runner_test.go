@@ -258,7 +258,9 @@ func (r *takes) end(t *testing.T) error {
 func TestSessionsGoOnWhileTheCoordinatorIsAway(t *testing.T) {
 	s := serve(t)
 	var hold string
-	r := take(t, s, func(_ *runner.Config, env *environment.Config) {
+	log := make(lines, 100)
+	r := take(t, s, func(cfg *runner.Config, env *environment.Config) {
+		cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: log, Level: hclog.Warn})
 		hold = filepath.Join(t.TempDir(), "hold")
 		env.Agent.Config = json.RawMessage(strings.ReplaceAll(scenario, "hold", hold))
 		if err := syscall.Mkfifo(hold, 0o600); err != nil {
@@ -286,6 +288,14 @@ func TestSessionsGoOnWhileTheCoordinatorIsAway(t *testing.T) {
 	}
 	if err := r.end(t); err != nil {
 		t.Errorf("the runner ended with %v", err)
+	}
+	close(log)
+	var said strings.Builder
+	for line := range log {
+		said.WriteString(line)
+	}
+	if text := said.String(); !strings.Contains(text, "answers again") {
+		t.Errorf("the log says %s", text)
 	}
 }
 
