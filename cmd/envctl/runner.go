@@ -60,9 +60,9 @@ a coordinator at URL/coordinator; that of claude-agent-orchestrator works, too.
 
 A run may demand the name of this host, the profile, the type of the executor, which is the
 agent, and tags. The profile is the name of --profile, which may be one of 'envctl executors', or
-of the agent; one runner of a host and
-a folder has it. The coordinator gets the messages, the tool calls and the result of each run. A
-run that resumes a session goes on with its conversation and its files.
+of the agent; one runner of a host and a folder has it, and another one waits. The coordinator
+gets the messages, the tool calls and the result of each run. A run that resumes a session goes on
+with its conversation and its files.
 
 While the coordinator is away runs go on, and what it has to know waits. When the runner is
 interrupted it takes no more runs, and lets those that it has end for the time of --drain. A
