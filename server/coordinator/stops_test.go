@@ -3,6 +3,7 @@ package coordinator_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/internal/coordapi"
 )
@@ -29,9 +30,10 @@ func TestAStopReachesARunWithAQueue(t *testing.T) {
 			if got := s.session(r.SessionID).Status; got != coordapi.SessionStopping || s.state(queued.ID).Status != coordapi.RunStopped {
 				t.Errorf("after %s the session is %s, and the queued run %s", path, got, s.state(queued.ID).Status)
 			}
-			for i := range 2 { // it comes again
-				if p := s.poll(runner); len(p.StopSessions) != 1 || p.StopSessions[0] != r.SessionID {
-					t.Errorf("%s: poll %d got %+v", path, i, p)
+			begun := time.Now()
+			for _, after := range []time.Duration{0, 10 * time.Second} { // it comes again
+				if p := s.poll(runner); len(p.StopSessions) != 1 || p.StopSessions[0] != r.SessionID || time.Since(begun) != after {
+					t.Errorf("%s: after %v the runner got %+v, want that after %v", path, time.Since(begun), p, after)
 				}
 			}
 			s.report(runner, r.ID, "stopped", "")

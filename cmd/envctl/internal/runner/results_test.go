@@ -132,31 +132,62 @@ func TestARunnerSaysThatItsTokenIsRefused(t *testing.T) {
 	}
 }
 
-// The end of a run that nobody takes delays the end of the runner by no --drain, and is one line of the log.
+// A runner whose token is refused ends when its agents have ended, and not before: the reports that nobody takes take no time of --drain,
+// and one line of the log.
 func TestARunnerWithoutATokenEnds(t *testing.T) {
 	s := serve(t)
-	log, refused := make(lines, 100), make(chan struct{})
-	var once sync.Once
-	s.before = func(w http.ResponseWriter, r *http.Request) bool {
-		if strings.HasSuffix(r.URL.Path, "/events") {
-			once.Do(func() { close(refused) })
-		}
-		select {
-		case <-refused:
-			w.WriteHeader(http.StatusUnauthorized)
-			return true
-		default:
-			return false
-		}
+	hold := filepath.Join(t.TempDir(), "hold")
+	if err := syscall.Mkfifo(hold, 0o600); err != nil {
+		t.Fatal(err)
 	}
-	r := take(t, s, func(cfg *runner.Config, _ *environment.Config) {
+	held, err := os.OpenFile(hold, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	refused, draining := make(chan struct{}, 1000), make(chan struct{}, 1000)
+	var revoked atomic.Bool
+	s.before = func(w http.ResponseWriter, r *http.Request) bool {
+		isEvent := strings.HasSuffix(r.URL.Path, "/events")
+		if isEvent {
+			revoked.Store(true)
+		}
+		if revoked.Load() {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+		if isEvent {
+			refused <- struct{}{}
+		}
+		return revoked.Load()
+	}
+	log := make(lines, 100)
+	r := take(t, s, func(cfg *runner.Config, env *environment.Config) {
 		cfg.Drain = time.Hour
 		cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: log, Level: hclog.Error})
+		cfg.Say = func(format string, _ ...any) {
+			if strings.HasPrefix(format, "waiting") {
+				draining <- struct{}{}
+			}
+		}
+		env.Agent.Config = json.RawMessage(`{"turns":[{"steps":[{"text":"begun"},{"run":["sh","-c","read x <` + hold + `; touch ` + hold + `.read"]}]}]}`)
 	})
 	s.start("x")
 	<-refused
+	r.stop()
+	<-draining
+	for len(refused) > 0 {
+		<-refused
+	}
+	<-refused // while it drains; the agent is still at work
+	<-refused // and the runner has had the answer to the one before
+	if _, err := held.WriteString("go\n"); err != nil {
+		t.Fatal(err)
+	}
 	if err := r.end(t); err != nil {
 		t.Error(err)
+	}
+	if _, err := os.Stat(hold + ".read"); err != nil {
+		t.Errorf("the agent did not end by itself: %v", err)
 	}
 	if line := <-log; !strings.Contains(line, "does not know how a run ended") || !strings.Contains(line, "401 Unauthorized") || strings.Count(line, "\n") != 1 {
 		t.Errorf("the log says %s", line)
