@@ -25,8 +25,8 @@ type Coordinator struct {
 	Hostname string `json:"hostname,omitempty"`
 	// SessionID is the session's ID at the coordinator. Empty means the ID of the conversation.
 	SessionID string `json:"session_id,omitempty"`
-	// Credential is the coordinator's API key. With neither Credential nor OAuth2, requests have
-	// no authorization.
+	// Credential is the coordinator's API key. That of a file is read again when the coordinator
+	// refuses it. With neither Credential nor OAuth2, requests have no authorization.
 	Credential KeySource `json:"credential,omitzero"`
 	// OAuth2 gets access tokens in place of a key; nil for none.
 	OAuth2 *OAuth2 `json:"oauth2,omitempty"`
@@ -133,7 +133,11 @@ func (c Coordinator) auth(ctx context.Context) (coordinator.Auth, error) {
 		if err != nil {
 			return coordinator.Auth{}, fmt.Errorf("%w: coordinator.credential: %w", ErrConfig, err)
 		}
-		return coordinator.Auth{Key: key}, nil
+		auth := coordinator.Auth{Key: key}
+		if c.Credential.File != "" { // which a server writes again with each start
+			auth.Renew = c.Credential.key
+		}
+		return auth, nil
 	}
 	return coordinator.Auth{}, nil
 }

@@ -5,6 +5,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -70,5 +72,52 @@ func TestCoordinatorsThatCannotBe(t *testing.T) {
 	}
 	if _, err := New(Config{Coordinator: o, Upstreams: map[string]Upstream{"coordinator": {API: "openai", Key: "k"}}}); !errors.Is(err, ErrConfig) {
 		t.Errorf("two of one name: %v", err)
+	}
+}
+
+// A server makes a new key when it starts again: a key of a file is read again when it is refused, and the request is sent
+// again with its body. Nobody sees the new key either.
+func TestAKeyOfAFileIsReadAgain(t *testing.T) {
+	const renewed = "the-key-of-the-next-start-0123"
+	var accepted atomic.Value
+	accepted.Store(coordinatorKey)
+	handler, got := recorder(200, `{"said":"`+renewed+`"}`)
+	file := filepath.Join(t.TempDir(), "key")
+	write := func(key string) {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(key+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(coordinatorKey)
+	var refused atomic.Int64
+	_, address, _ := serveRunner(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer "+accepted.Load().(string) {
+			refused.Add(1)
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		handler(w, r)
+	}, func(c *Coordinator) { c.Credential = KeySource{File: file} })
+	accepted.Store(renewed)
+	const event = `{"session_id":"ses_own","event_type":"message"}`
+	if status, _ := ask(t, request(t, "POST", address+"/events", event)); status != http.StatusUnauthorized || refused.Load() != 1 {
+		t.Errorf("with the old key the answer is %d, after %d attempts", status, refused.Load())
+	}
+	write(renewed)
+	for range 2 {
+		if status, answer := ask(t, request(t, "POST", address+"/events", event)); status != 200 || strings.Contains(answer, renewed) {
+			t.Errorf("with the new key the answer is %d %s", status, answer)
+		} else if a := <-got; a.body != event {
+			t.Errorf("it was sent with %q", a.body)
+		}
+	}
+	if n := refused.Load(); n != 2 {
+		t.Errorf("%d requests had the old key", n)
+	}
+	write("")
+	accepted.Store(coordinatorKey)
+	if status, _ := ask(t, request(t, "POST", address+"/events", event)); status != http.StatusUnauthorized {
+		t.Errorf("without a key the answer is %d", status)
 	}
 }

@@ -170,6 +170,7 @@ func (u *runnerGateway) route(r *http.Request, path string, call *coordinatorCal
 	r.URL = &url.URL{Path: to, RawQuery: r.URL.RawQuery}
 	r.Body, r.ContentLength, r.TransferEncoding = http.NoBody, int64(len(data)), nil
 	if len(data) > 0 {
+		r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(data)), nil }
 		r.Body = io.NopCloser(bytes.NewReader(data))
 	}
 	if rewrite != nil {
@@ -318,6 +319,7 @@ func (u *runnerGateway) metadata(f fields) ([]byte, error) {
 func (u *runnerGateway) inspect(resp *http.Response) error {
 	call, _ := resp.Request.Context().Value(coordinatorCallKey{}).(*coordinatorCall)
 	call.free()
+	u.explain(resp.StatusCode)
 	resp.Header.Del("Set-Cookie")
 	_, key, _ := strings.Cut(resp.Request.Header.Get("Authorization"), " ")
 	for _, values := range resp.Header {
@@ -346,6 +348,16 @@ func (u *runnerGateway) inspect(resp *http.Response) error {
 		resp.Header.Set("Content-Length", strconv.Itoa(len(data)))
 	}
 	return nil
+}
+
+// explain logs what a refusal of the coordinator says about the configuration, which the executor cannot mend.
+func (u *runnerGateway) explain(status int) {
+	switch status {
+	case http.StatusUnauthorized:
+		u.gateway.cfg.Logger.Warn("the coordinator refuses the key of this program: set another one in coordinator.credential")
+	case http.StatusNotFound:
+		u.gateway.cfg.Logger.Warn(fmt.Sprintf("the coordinator may have no session %s: use 'envctl runner', or set coordinator.session_id to one that it has", u.session))
+	}
 }
 
 func redactKey(text, key string) string {

@@ -182,6 +182,25 @@ func TestTheTokenIsInNoLog(t *testing.T) {
 	}
 }
 
+// The executor gets what the coordinator answers, and the log says what is wrong with the settings.
+func TestACoordinatorThatRefuses(t *testing.T) {
+	for status, want := range map[int]string{http.StatusUnauthorized: "refuses the key", http.StatusNotFound: "have no session ses_own"} {
+		var log lockedBuffer
+		handler, _ := recorder(status, `{"detail":"no"}`)
+		server := httptest.NewServer(handler)
+		defer server.Close()
+		o, err := Coordinator{URL: server.URL, Profile: "p"}.Open(t.Context(), ownSession)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, at := serveConfig(t, Config{Coordinator: o, Logger: hclog.New(&hclog.LoggerOptions{Output: &log, Level: hclog.Warn})})
+		got, answer := ask(t, request(t, "GET", at.Variables()[runnerscripts.CoordinatorURL]+"/sessions/ses_own", ""))
+		if got != status || answer != `{"detail":"no"}` || !strings.Contains(log.String(), want) {
+			t.Errorf("%d: %d %s, the log says %s", status, got, answer, log.String())
+		}
+	}
+}
+
 type lockedBuffer struct {
 	mu sync.Mutex
 	bytes.Buffer

@@ -2,6 +2,7 @@ package server
 
 import (
 	"net/http"
+	"strings"
 
 	"github.com/agentenv-dev/agentenv/internal/coordapi"
 	"github.com/agentenv-dev/agentenv/server/coordinator"
@@ -24,4 +25,9 @@ func coordinatorRoutes(t *table, s *Server) {
 			},
 		})
 	}
+}
+
+// coordinates reports whether a path is below that of the coordinator.
+func (s *Server) coordinates(path string) bool {
+	return s.cfg.Coordinator != nil && strings.HasPrefix(path, coordapi.Prefix+"/")
 }

@@ -64,6 +64,19 @@ func TestEachOperationOfTheCoordinatorHasItsRole(t *testing.T) {
 	}
 }
 
+// Also the errors of the server itself have the form that clients of a coordinator read.
+func TestAPathThatTheCoordinatorDoesNotHave(t *testing.T) {
+	s := coordinating(t)
+	for request, want := range map[string]int{"GET /coordinator/nothing": 404, "DELETE /coordinator/runs": 405} {
+		method, path, _ := strings.Cut(request, " ")
+		status, answer := ask(t, s, method, path, "", as(server.RoleAdmin, "me")...)
+		var said struct{ Detail string }
+		if err := json.Unmarshal([]byte(answer), &said); err != nil || status != want || !strings.Contains(said.Detail, path) {
+			t.Errorf("%s: %d %s", request, status, answer)
+		}
+	}
+}
+
 func TestARunOfAUserIsTakenByARunnerAndSeenByNoOther(t *testing.T) {
 	s := coordinating(t)
 	user, runner := as(server.RoleUser, "alice"), as(server.RoleRunner, "ci")

@@ -256,12 +256,16 @@ func limitOf(r *http.Request) int64 {
 func (s *Server) notFound(w http.ResponseWriter, r *http.Request, mux http.Handler) {
 	answer := &recorded{header: make(http.Header)}
 	mux.ServeHTTP(answer, r)
+	status, said := http.StatusNotFound, apierror.Error{Code: "not_found", Message: fmt.Sprintf("%s: there is no such path; %s/openapi.json lists them", r.URL.Path, sessionapi.Prefix)}
 	if allow := answer.header.Get("Allow"); allow != "" {
 		w.Header().Set("Allow", allow)
-		s.answerError(w, http.StatusMethodNotAllowed, apierror.Error{Code: "unsupported", Message: fmt.Sprintf("%s %s: only %s", r.Method, r.URL.Path, allow)})
+		status, said = http.StatusMethodNotAllowed, apierror.Error{Code: "unsupported", Message: fmt.Sprintf("%s %s: only %s", r.Method, r.URL.Path, allow)}
+	}
+	if s.coordinates(r.URL.Path) {
+		s.answer(w, status, map[string]any{"detail": said.Message})
 		return
 	}
-	s.answerError(w, http.StatusNotFound, apierror.Error{Code: "not_found", Message: fmt.Sprintf("%s: there is no such path; %s/openapi.json lists them", r.URL.Path, sessionapi.Prefix)})
+	s.answerError(w, status, said)
 }
 
 // tokenless reports whether the server takes requests without a token.

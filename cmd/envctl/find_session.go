@@ -100,8 +100,8 @@ func (l location) alone(ctx context.Context, s store.Store, word string) error {
 	return err
 }
 
-// findSession returns the session that id means: its ID, its last name, or the ID of one of its
-// sandboxes. Else id is the beginning of such an ID, of one session only.
+// findSession returns the session that id means: its ID, its last name, its ID at a coordinator, or
+// the ID of one of its sandboxes. Else id is the beginning of such an ID, of one session only.
 func findSession(ctx context.Context, s store.Store, id string) (store.Record, error) {
 	r, err := s.Load(ctx, id)
 	if !errors.Is(err, store.ErrNotFound) {
@@ -121,8 +121,8 @@ func findSession(ctx context.Context, s store.Store, id string) (store.Record, e
 	return store.Record{}, usagef("%q fits %d sessions: %s; give more of the ID", id, len(fit), strings.Join(fit[:min(len(fit), 5)], ", "))
 }
 
-// fitting returns the IDs of the sessions that a word means: of the one with this ID, the latest with this name, or the one of
-// the sandbox with this ID; else of those whose ID, or that of a sandbox, begins with it. The list has the latest first.
+// fitting returns the IDs of the sessions that a word means: of the one with this ID, the latest with this name or this ID at a
+// coordinator, or the one of the sandbox with this ID; else of those whose ID, or that of a sandbox, begins with it. The list has the latest first.
 func fitting(list []store.Record, word string) (fit []string) {
 	if word == "" {
 		return nil
@@ -132,7 +132,7 @@ func fitting(list []store.Record, word string) (fit []string) {
 	}
 	begins := func(had string) bool { return strings.HasPrefix(had, word) || strings.HasPrefix(had, idPrefix+word) }
 	for _, r := range list {
-		if nameOf(r) == word || slices.Contains(r.Sandboxes, word) || slices.Contains(r.Sandboxes, idPrefix+word) {
+		if nameOf(r) == word || r.Metadata[sessionKey] == word || slices.Contains(r.Sandboxes, word) || slices.Contains(r.Sandboxes, idPrefix+word) {
 			return []string{r.ID}
 		}
 		if strings.HasPrefix(r.ID, word) || slices.ContainsFunc(r.Sandboxes, begins) {

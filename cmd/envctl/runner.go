@@ -60,9 +60,9 @@ a coordinator at URL/coordinator; that of claude-agent-orchestrator works, too.
 
 A run may demand the name of this host, the profile, the type of the executor, which is the
 agent, and tags. The profile is the name of --profile, which may be one of 'envctl executors', or
-of the agent; one runner of a host and
-a folder has it. The coordinator gets the messages, the tool calls and the result of each run. A
-run that resumes a session goes on with its conversation and its files.
+of the agent; one runner of a host and a folder has it, and another one waits. The coordinator
+gets the messages, the tool calls and the result of each run. A run that resumes a session goes on
+with its conversation and its files.
 
 While the coordinator is away runs go on, and what it has to know waits. When the runner is
 interrupted it takes no more runs, and lets those that it has end for the time of --drain. A
@@ -85,7 +85,7 @@ An executor, which is the agent 'command', gets the address of the coordinator w
 	f.agentFlags.flags(cmd)
 	f.budgetFlags.flags(cmd)
 	fl := cmd.Flags()
-	fl.StringVar(&f.coordinator, "coordinator", "", "address of the coordinator (default that of --config, $"+coordinatorVariable+", or http://127.0.0.1:8377"+coordapi.Prefix+")")
+	fl.StringVar(&f.coordinator, "coordinator", "", "address of the coordinator (default URL"+coordapi.Prefix+" of --server URL, that of --config, $"+coordinatorVariable+", or http://127.0.0.1:8377"+coordapi.Prefix+")")
 	fl.StringSliceVar(&f.tags, "tags", nil, "tags that runs may demand, as in gpu,big")
 	fl.BoolVar(&f.requireTags, "require-matching-tags", false, "take only runs that demand one of the tags")
 	fl.IntVar(&f.maxRuns, "max-runs", 4, "most runs at a time")
@@ -249,8 +249,17 @@ func client(ctx context.Context, c environment.Coordinator) (*http.Client, error
 
 // coordinates sets where the coordinator is, and where its key is if the configuration does not say so.
 func (f *runnerFlags) coordinates(cfg *environment.Config) (err error) {
-	c := &cfg.Coordinator
-	c.URL = cmp.Or(f.coordinator, c.URL, os.Getenv(coordinatorVariable), "http://127.0.0.1:8377"+coordapi.Prefix)
+	if f.coordinator != "" && f.app.serverFlag != "" {
+		return usagef("--coordinator and --server: --server URL means the coordinator at URL%s; give one of them", coordapi.Prefix)
+	}
+	c, server := &cfg.Coordinator, ""
+	if f.app.server != "" {
+		server = strings.TrimSuffix(f.app.server, "/") + coordapi.Prefix
+	}
+	if f.app.serverFlag != "" {
+		c.URL = server
+	}
+	c.URL = cmp.Or(f.coordinator, c.URL, os.Getenv(coordinatorVariable), server, "http://127.0.0.1:8377"+coordapi.Prefix)
 	c.Profile = cmp.Or(f.executor.Name, f.profileName(), c.Profile, cfg.Agent.Name)
 	if c.Hostname == "" {
 		if c.Hostname, err = os.Hostname(); err != nil {

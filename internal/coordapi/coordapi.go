@@ -3,11 +3,8 @@
 package coordapi
 
 import (
-	"bytes"
 	"encoding/json"
 	"time"
-
-	"github.com/agentenv-dev/agentenv/internal/jsonkeys"
 )
 
 // Prefix is the path below which a server of this project has its coordinator.
@@ -31,13 +28,15 @@ const (
 
 // Session is one conversation, which runs continue.
 type Session struct {
-	ID              string        `json:"session_id"` // ses_ and 12 hexadecimal digits
-	Status          SessionStatus `json:"status"`
-	CreatedAt       time.Time     `json:"created_at"`
-	LastActivity    time.Time     `json:"last_activity"`
-	LastResumedAt   *time.Time    `json:"last_resumed_at"`
-	AgentName       string        `json:"agent_name"`
-	ParentSessionID string        `json:"parent_session_id"`
+	ID     string        `json:"session_id"` // ses_ and 12 hexadecimal digits
+	Status SessionStatus `json:"status"`
+	// Error is why a failed session has failed, up to 2,000 bytes. The run has all of it.
+	Error           string     `json:"error,omitempty"`
+	CreatedAt       time.Time  `json:"created_at"`
+	LastActivity    time.Time  `json:"last_activity"`
+	LastResumedAt   *time.Time `json:"last_resumed_at"`
+	AgentName       string     `json:"agent_name"`
+	ParentSessionID string     `json:"parent_session_id"`
 	// ProjectDir and ExecutorSessionID belong to the executor, Hostname and ExecutorProfile to its runner; see Bind.
 	ProjectDir        string `json:"project_dir"`
 	ExecutorSessionID string `json:"executor_session_id"`
@@ -166,12 +165,7 @@ type Agent struct {
 
 // ParseAgents reads a list of agents, strictly.
 func ParseAgents(data []byte) (list []Agent, err error) {
-	if err := jsonkeys.Unique(data); err != nil {
-		return nil, err
-	}
-	dec := json.NewDecoder(bytes.NewReader(data))
-	dec.DisallowUnknownFields()
-	err = dec.Decode(&list)
+	err = Decode(data, &list, true)
 	return list, err
 }
 

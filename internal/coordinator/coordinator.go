@@ -31,6 +31,8 @@ const (
 type Auth struct {
 	// Key is sent as "Authorization: Bearer". It is never part of an error.
 	Key string
+	// Renew reads Key again when the coordinator refuses it; nil for a key that stays. It may be called from several goroutines.
+	Renew func(context.Context) (string, error)
 	// OAuth2 gets tokens that are sent in place of Key; nil for none.
 	OAuth2 *OAuth2
 }
@@ -69,15 +71,18 @@ func (e *TokenError) Unwrap() error { return e.Err }
 // Transport authorizes requests to one coordinator. Its methods may be called from several goroutines at once.
 type Transport struct {
 	base  *url.URL
-	key   string
-	token *source // nil for none
+	renew func(context.Context) (string, error) // nil for none
+	token *source                               // nil for none
 	next  http.RoundTripper
+
+	mu  sync.Mutex
+	key string
 }
 
 // NewTransport returns a transport for requests to the coordinator at base, which next sends. It fetches a token with the
 // first request and keeps it until a minute before its end.
 func NewTransport(base *url.URL, auth Auth, next http.RoundTripper) *Transport {
-	t := &Transport{base: base, key: auth.Key, next: next}
+	t := &Transport{base: base, key: auth.Key, renew: auth.Renew, next: next}
 	if auth.OAuth2 != nil {
 		t.token = newSource(*auth.OAuth2, next)
 	}
@@ -86,24 +91,54 @@ func NewTransport(base *url.URL, auth Auth, next http.RoundTripper) *Transport {
 
 // RoundTrip sends a request with the authorization, which replaces that of the request. It refuses a request to another
 // address, such as one that a client makes after a redirect: the key is for the coordinator alone. If no token can be
-// fetched, the error is a [*TokenError].
+// fetched, the error is a [*TokenError]. A request whose key the coordinator refuses is sent again if Auth.Renew has another
+// key and the request has no body, or GetBody.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme != t.base.Scheme || r.URL.Host != t.base.Host {
 		return nil, refused(r, fmt.Errorf("%s://%s is not the coordinator %s://%s, and its key is for no other", r.URL.Scheme, r.URL.Host, t.base.Scheme, t.base.Host))
 	}
-	key := t.key
 	if t.token != nil {
-		var err error
-		if key, err = t.token.get(r.Context()); err != nil {
+		key, err := t.token.get(r.Context())
+		if err != nil {
 			return nil, refused(r, err)
 		}
+		return t.next.RoundTrip(withKey(r, key))
 	}
+	t.mu.Lock()
+	key := t.key
+	t.mu.Unlock()
+	resp, err := t.next.RoundTrip(withKey(r, key))
+	if err != nil || resp.StatusCode != http.StatusUnauthorized || t.renew == nil {
+		return resp, err
+	}
+	renewed, err := t.renew(r.Context())
+	if err != nil || renewed == key {
+		return resp, nil //nolint:nilerr // the coordinator's answer says that the key is refused
+	}
+	t.mu.Lock()
+	t.key = renewed
+	t.mu.Unlock()
+	again := withKey(r, renewed)
+	if r.Body != nil && r.Body != http.NoBody {
+		if r.GetBody == nil {
+			return resp, nil
+		}
+		if again.Body, err = r.GetBody(); err != nil {
+			return resp, nil //nolint:nilerr // as above
+		}
+	}
+	_ = resp.Body.Close()
+	return t.next.RoundTrip(again)
+}
+
+// withKey returns a copy of a request with a key.
+func withKey(r *http.Request, key string) *http.Request {
 	r = r.Clone(r.Context())
 	r.Header.Del("Authorization")
 	if key != "" {
 		r.Header.Set("Authorization", "Bearer "+key)
 	}
-	return t.next.RoundTrip(r)
+	return r
 }
 
 // refused closes the body of a request that is not sent, as a RoundTripper must.

@@ -70,6 +70,29 @@ func TestTheKeyReplacesTheAuthorization(t *testing.T) {
 	}
 }
 
+// A request whose body cannot be sent again is refused, and the next one has the new key.
+func TestABodyThatCannotBeSentAgain(t *testing.T) {
+	base, next := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") != "Bearer new" {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+	})
+	tr := NewTransport(base, Auth{Key: "old", Renew: func(context.Context) (string, error) { return "new", nil }}, next)
+	for _, want := range []int{http.StatusUnauthorized, http.StatusOK} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base.String(), io.NopCloser(strings.NewReader("{}")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := tr.RoundTrip(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.Body.Close(); resp.StatusCode != want {
+			t.Errorf("the answer is %s, want %d", resp.Status, want)
+		}
+	}
+}
+
 func TestTheKeyIsForTheCoordinatorAlone(t *testing.T) {
 	elsewhere, _ := serve(t, func(http.ResponseWriter, *http.Request) { t.Error("a request went elsewhere") })
 	base, next := serve(t, func(w http.ResponseWriter, r *http.Request) {

@@ -105,8 +105,12 @@ func checkParameters(schema, parameters json.RawMessage) error {
 		return err
 	}
 	if err := r.Validate(instance); err != nil {
+		message := "the parameters do not match the schema of the agent"
+		if len(schema) == 0 {
+			message = "without an agent that has a parameters_schema a run takes a prompt alone: give prompt, which may be JSON as a text, or name such an agent in agent_name"
+		}
 		return &failure{status: http.StatusBadRequest, err: err, detail: coordapi.Detail{
-			Error: "parameter_validation_failed", Message: "the parameters do not match the schema of the agent",
+			Error: "parameter_validation_failed", Message: message,
 			ValidationErrors: []coordapi.ValidationError{validationError(err)},
 		}}
 	}
@@ -129,6 +133,9 @@ func validationError(err error) coordapi.ValidationError {
 		at, text = place, more
 	}
 	keyword, _, _ := strings.Cut(text, ":")
+	if strings.HasPrefix(text, "unexpected additional properties") {
+		keyword = "additionalProperties"
+	}
 	out := coordapi.ValidationError{Path: "$", Message: text, SchemaPath: keyword}
 	if strings.HasPrefix(at, "/") {
 		out.SchemaPath = at[1:] + "/" + keyword

@@ -40,7 +40,7 @@ func (t *tx) callBack(r *run, s *session) {
 			text = string(s.Result.Data)
 		}
 	}
-	text = cut(text)
+	text = cut(text, maxResult)
 	parent.Callbacks = bounded(parent.Callbacks, callback{Session: r.SessionID, Run: r.ID, Agent: r.AgentName, Status: r.Status, Text: text})
 	t.deliver(parent)
 }
@@ -59,12 +59,12 @@ func (t *tx) waiting(s *session) int {
 	return n
 }
 
-// cut shortens a text to maxResult.
-func cut(text string) string {
-	if len(text) <= maxResult {
+// cut shortens a text to size bytes.
+func cut(text string, size int) string {
+	if len(text) <= size {
 		return text
 	}
-	return strings.ToValidUTF8(text[:maxResult], "") + "\n[cut]"
+	return strings.ToValidUTF8(text[:size], "") + "\n[cut]"
 }
 
 // bounded returns callbacks with more of them, whose results say where they are if there is no room.

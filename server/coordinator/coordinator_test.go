@@ -144,7 +144,7 @@ func TestParametersAreChecked(t *testing.T) {
 			`{"type":"start_session","parameters":{"prompt":1}}`:                          {Path: "$.prompt", SchemaPath: "properties/prompt/type"},
 			`{"type":"start_session","agent_name":"sum","parameters":{}}`:                 {Path: "$", SchemaPath: "required"},
 			`{"type":"start_session","agent_name":"sum","parameters":{"n":"much"}}`:       {Path: "$.n", SchemaPath: "properties/n/type"},
-			`{"type":"start_session","parameters":{"prompt":"x","more":"than a prompt"}}`: {Path: "$", SchemaPath: "unexpected additional properties"},
+			`{"type":"start_session","parameters":{"prompt":"x","more":"than a prompt"}}`: {Path: "$", SchemaPath: "additionalProperties"},
 		} {
 			status, answer := s.ask("POST", "/runs", body)
 			var said struct{ Detail coordapi.Detail }
@@ -164,12 +164,14 @@ func TestParametersAreChecked(t *testing.T) {
 		}{
 			"an unknown agent":     {`{"type":"start_session","agent_name":"none","prompt":"x"}`, "agent_not_found", 404},
 			"an unknown session":   {`{"type":"resume_session","session_id":"ses_none","prompt":"x"}`, "ses_none", 404},
+			"no session":           {`{"type":"resume_session","prompt":"x"}`, "session_id required", 400},
+			"parameters for none":  {`{"type":"start_session","parameters":{"n":1}}`, "name such an agent", 400},
 			"an unknown type":      {`{"type":"begin","prompt":"x"}`, "start_session", 400},
 			"an unknown key":       {`{"type":"start_session","prompt":"x","demands":{}}`, "demands", 400},
 			"a key twice":          {`{"type":"start_session","prompt":"x","prompt":"y"}`, "prompt", 400},
 			"two prompts":          {`{"type":"start_session","prompt":"x","parameters":{"prompt":"y"}}`, "give one", 400},
 			"an own ID":            {`{"type":"start_session","session_id":"mine","prompt":"x"}`, "session_id", 400},
-			"no JSON":              {`{`, "Invalid JSON", 400},
+			"no JSON":              {`{`, "invalid JSON", 400},
 			"a callback to nobody": {`{"type":"start_session","prompt":"x","execution_mode":"async_callback"}`, "parent_session_id", 400},
 			"too much":             {`{"type":"start_session","prompt":"` + strings.Repeat("x", 4<<20) + `"}`, "1048576", 413},
 		} {

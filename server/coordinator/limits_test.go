@@ -15,7 +15,7 @@ import (
 // A byte that is no UTF-8 would become three.
 func TestABodyIsUTF8(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		start(t).fails("another one", "POST", "/runs", `{"type":"start_session","prompt":"`+"\xff"+`"}`, 400, "Invalid JSON")
+		start(t).fails("another one", "POST", "/runs", `{"type":"start_session","prompt":"`+"\xff"+`"}`, 400, "invalid JSON")
 	})
 }
 

@@ -9,10 +9,8 @@ import (
 	"mime"
 	"net/http"
 	"time"
-	"unicode/utf8"
 
 	"github.com/agentenv-dev/agentenv/internal/coordapi"
-	"github.com/agentenv-dev/agentenv/internal/jsonkeys"
 )
 
 // eventStream is the media type of server-sent events.
@@ -96,20 +94,13 @@ func read(r *http.Request, to any, strict bool) error {
 	if len(data) == 0 {
 		data = []byte("{}")
 	}
-	if err := jsonkeys.Unique(data); err != nil {
-		return failf(http.StatusBadRequest, "Invalid JSON: %w", err)
-	}
-	dec := json.NewDecoder(bytes.NewReader(data))
-	if strict {
-		dec.DisallowUnknownFields()
-	}
-	if err := dec.Decode(to); err != nil {
-		return failf(http.StatusBadRequest, "Invalid JSON: %w", err)
+	if err := coordapi.Decode(data, to, strict); err != nil {
+		return failf(http.StatusBadRequest, "%w", err)
 	}
 	return nil
 }
 
-// body reads the body of a request, which must be JSON.
+// body reads the body of a request, which must be said to be JSON.
 func body(r *http.Request) ([]byte, error) {
 	data, err := io.ReadAll(r.Body)
 	if err != nil || len(data) == 0 {
@@ -117,9 +108,6 @@ func body(r *http.Request) ([]byte, error) {
 	}
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
 		return nil, failf(http.StatusUnsupportedMediaType, "the body must be of the type application/json")
-	}
-	if !json.Valid(data) || !utf8.Valid(data) {
-		return nil, failf(http.StatusBadRequest, "Invalid JSON: the body is none")
 	}
 	return data, nil
 }
@@ -183,11 +171,21 @@ func (c *Coordinator) stopRun(w http.ResponseWriter, r *http.Request, caller Cal
 	if err != nil {
 		return err
 	}
-	if found.Status.Ended() {
-		return answer(w, http.StatusOK, map[string]any{"ok": true, "run_id": found.ID, "session_id": found.SessionID, "status": found.Status})
+	if err := c.change(r.Context(), func(t *tx) error {
+		now := t.c.runs[found.ID]
+		if now == nil {
+			return nil // it was deleted meanwhile
+		}
+		if !now.Status.Ended() {
+			t.stop(t.session(now.SessionID))
+			now = t.run(found.ID)
+		}
+		found = now.Run
+		return nil
+	}); err != nil {
+		return err
 	}
-	r.SetPathValue("id", found.SessionID)
-	return c.stopSession(w, r, caller)
+	return answer(w, http.StatusOK, map[string]any{"ok": true, "run_id": found.ID, "session_id": found.SessionID, "status": found.Status})
 }
 
 func (c *Coordinator) listAgents(w http.ResponseWriter, _ *http.Request, _ Caller) error {
@@ -222,7 +220,10 @@ func (c *Coordinator) result(w http.ResponseWriter, r *http.Request, caller Call
 	if err != nil {
 		return err
 	}
-	if s.Status != coordapi.SessionFinished && s.Status != coordapi.SessionIdle {
+	switch {
+	case s.Status == coordapi.SessionFailed && s.Error != "":
+		return failf(http.StatusBadRequest, "the session is failed: %s; /events has what it said", s.Error)
+	case s.Status != coordapi.SessionFinished && s.Status != coordapi.SessionIdle:
 		return failf(http.StatusBadRequest, "the session is %s, and has a result when it is finished or idle", s.Status)
 	}
 	var said coordapi.Result

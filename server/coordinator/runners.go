@@ -41,8 +41,8 @@ func (t *tx) register(caller Caller, in coordapi.Registration) (*runner, error) 
 		return nil, removed(id)
 	case old != nil && !again && old.Status == online:
 		return nil, named(http.StatusConflict, "duplicate_runner",
-			"the runner %s is online: host %s, project_dir %q, profile %s; end it first. If it was killed, it is free %v after its last sign of life, at %s",
-			id, in.Hostname, in.ProjectDir, in.ExecutorProfile, staleAfter, old.LastHeartbeat.Add(staleAfter).Format(time.RFC3339))
+			"the runner %s is online: host %s, project_dir %q, profile %s; end it first. If it was killed, its place is free at %s",
+			id, in.Hostname, in.ProjectDir, in.ExecutorProfile, t.c.staleAt(old).Format(time.RFC3339))
 	}
 	for i, a := range in.Agents {
 		if err := checkAgent(a); err != nil {
@@ -116,6 +116,12 @@ func (t *tx) poll(caller Caller, id, instance string, full bool) (answer coordap
 	}
 	if r.Status == deregistered {
 		return coordapi.Polled{Deregistered: true}, nil
+	}
+	for _, o := range t.selectRuns(func(o *run) bool {
+		return o.Status == coordapi.RunStopping && o.RunnerID == id && t.now.Sub(o.sent) >= sendAgain
+	}) {
+		o.sent = t.now // in memory only
+		answer.StopSessions = append(answer.StopSessions, o.SessionID)
 	}
 	for sid, s := range t.c.sessions {
 		if s.Stop == id && t.now.Sub(s.stopSent) >= sendAgain {
@@ -193,7 +199,8 @@ func (t *tx) started(caller Caller, id string, in coordapi.Report) (*run, error)
 		s.LastResumedAt = &t.now
 	}
 	if r.Status == coordapi.RunClaimed {
-		r.Status, s.Status = coordapi.RunRunning, coordapi.SessionRunning
+		r.Status = coordapi.RunRunning
+		s.enter(coordapi.SessionRunning, "")
 	}
 	return r, nil
 }
@@ -252,7 +259,7 @@ func (t *tx) sessionStatus(caller Caller, id string, in coordapi.Report) error {
 		if len(t.selectRuns(func(r *run) bool { return r.SessionID == id && r.RunnerID == in.RunnerID })) > 0 {
 			return failf(http.StatusConflict, "the session %s has a run that has not ended; report its end", id)
 		}
-		if s.Status = status; status != coordapi.SessionIdle {
+		if s.enter(status, in.Error); status != coordapi.SessionIdle {
 			s.Stop = ""
 		}
 		s.LastActivity = t.now
@@ -281,14 +288,19 @@ func (t *tx) remove(caller Caller, id string, self bool, instance string) error 
 	return nil
 }
 
+// staleAt returns when a runner that is not heard of is stale.
+func (c *Coordinator) staleAt(r *runner) time.Time {
+	return latest(r.LastHeartbeat.Add(staleAfter), c.opened.Add(returnWithin))
+}
+
 // expire marks and removes the runners, and ends the runs, whose time is over.
 func (c *Coordinator) expire(t *tx) error {
 	for id, r := range c.runners {
-		switch silent := t.now.Sub(r.LastHeartbeat); {
-		case silent > goneAfter:
+		switch {
+		case t.now.Sub(latest(r.LastHeartbeat, c.opened)) > goneAfter:
 			t.abandon(id, "its runner was not heard of for "+goneAfter.String())
 			t.runners[id] = nil
-		case silent > staleAfter && r.Status == online:
+		case t.now.After(c.staleAt(r)) && r.Status == online:
 			t.runner(id).Status = stale
 			for _, o := range t.selectRuns(func(o *run) bool { return o.RunnerID == id && o.Status == coordapi.RunClaimed }) {
 				t.release(t.run(o.ID))

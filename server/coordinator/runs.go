@@ -36,6 +36,9 @@ func (t *tx) create(caller Caller, in coordapi.NewRun) (*run, error) {
 			return nil, failf(http.StatusBadRequest, "session_id: a new session gets its ID here; leave it out, or use the type resume_session")
 		}
 	case coordapi.ResumeSession:
+		if in.SessionID == "" {
+			return nil, failf(http.StatusBadRequest, "session_id required: resume_session goes on with that session")
+		}
 		if s, err = t.seen(caller, in.SessionID); err != nil {
 			return nil, err
 		}
@@ -188,14 +191,17 @@ func (t *tx) end(r *run, status coordapi.RunStatus, session coordapi.SessionStat
 		return
 	}
 	started := r.StartedAt != nil
-	reason = cut(reason)
+	reason = cut(reason, maxResult)
 	r.Status, r.Error, r.CompletedAt, r.TimeoutAt = status, reason, &t.now, nil
 	s := t.session(r.SessionID)
 	s.LastActivity = t.now
-	if started || r.Type == coordapi.StartSession || s.Status == coordapi.SessionStopping {
-		s.Status = session
+	// The end of a run in the queue says nothing of the run that a runner has.
+	if queued := len(t.selectRuns(func(o *run) bool { return o.SessionID == s.ID && o.RunnerID != "" })) > 0; !queued {
+		if started || r.Type == coordapi.StartSession || s.Status == coordapi.SessionStopping {
+			s.enter(session, reason)
+		}
+		s.Stop = ""
 	}
-	s.Stop = ""
 	if status == coordapi.RunFailed {
 		t.entry(s, kindRunFailed, "", map[string]any{"run_id": r.ID, "session_id": s.ID, "error": reason})
 	}
@@ -224,7 +230,7 @@ func brief(r coordapi.Run) coordapi.Run {
 	return r
 }
 
-// stop stops what a session does: runs that have not started end at once, and the runner gets the stop until it reports the end of the session.
+// stop stops what a session does: runs that have not started end at once, and the runner gets the stop until it reports the end.
 // Callbacks wait for the next run that a client asks for.
 func (t *tx) stop(s *session) {
 	s.Stopped = true
@@ -238,8 +244,8 @@ func (t *tx) stop(s *session) {
 			}
 			continue
 		}
-		r.Status, r.Activity = coordapi.RunStopping, t.now
-		s.Status, s.Stop, s.stopSent = coordapi.SessionStopping, r.RunnerID, time.Time{}
+		r.Status, r.Activity, r.sent = coordapi.RunStopping, t.now, time.Time{}
+		s.Status = coordapi.SessionStopping
 	}
 	if s.Status == coordapi.SessionIdle {
 		s.Status, s.Stop, s.stopSent = coordapi.SessionStopping, s.Runner, time.Time{}

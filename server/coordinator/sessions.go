@@ -22,6 +22,14 @@ func (caller Caller) sees(s *session) bool {
 	return caller.Admin || s.Owner == caller.Name || s.Runner != "" && s.RunnerOwner == caller.Name
 }
 
+// enter sets the status, and why a session has failed.
+func (s *session) enter(status coordapi.SessionStatus, reason string) {
+	s.Status, s.Error = status, ""
+	if status == coordapi.SessionFailed {
+		s.Error = cut(reason, maxSessionError)
+	}
+}
+
 // seen returns a session that a caller sees. It must not be modified.
 func (t *tx) seen(caller Caller, id string) (*session, error) {
 	s := t.c.sessions[id]
@@ -95,8 +103,8 @@ func (t *tx) event(caller Caller, id string, body []byte) error {
 		ResultText string          `json:"result_text"`
 		ResultData json.RawMessage `json:"result_data"`
 	}
-	if err := json.Unmarshal(body, &in); err != nil {
-		return failf(http.StatusBadRequest, "Invalid JSON: %w", err)
+	if err := coordapi.Unmarshal(body, &in); err != nil {
+		return failf(http.StatusBadRequest, "%w", err)
 	}
 	switch {
 	case in.Type == "":

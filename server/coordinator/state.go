@@ -23,6 +23,9 @@ const (
 	heartbeatEvery = 60 * time.Second
 	// staleAfter is how long a runner is online without a sign of life, and goneAfter how long it is registered.
 	staleAfter, goneAfter = 120 * time.Second, 600 * time.Second
+	// returnWithin is how long runners may take to be heard of after the coordinator was opened: they could not reach one that was
+	// not there. Until goneAfter they keep their runs.
+	returnWithin = 60 * time.Second
 	// startWithin is how long a runner may take to say that it has started a run, before another one gets it.
 	startWithin = 60 * time.Second
 	// sendAgain is how long after a run or a stop was sent it is sent again, if the runner has not acted on it.
@@ -42,6 +45,8 @@ const (
 	// twice, and that of a hook up to four times as JSON in JSON; runners read 8 MiB.
 	maxRun   = 1 << 20
 	maxScope = 16 << 10 // bytes; a run keeps it when it has ended
+	// maxSessionError is how many bytes of an error a session has. Lists and streams have them for each session.
+	maxSessionError = 2_000
 	// maxReleases is how often a run may be claimed and not started.
 	maxReleases = 10
 	maxSessions = 10_000
@@ -68,6 +73,7 @@ type Coordinator struct {
 	agents map[string]coordapi.Agent
 	log    hclog.Logger
 	db     *db
+	opened time.Time
 
 	mu       sync.Mutex // serializes changes; also guards what follows
 	sessions map[string]*session
@@ -92,7 +98,8 @@ type session struct {
 	// Runner is the ID of the runner that has the session, or had it last, and RunnerOwner the caller behind it.
 	Runner      string `json:"runner,omitempty"`
 	RunnerOwner string `json:"runner_owner,omitempty"`
-	// Stop is the ID of the runner that must end the session, until it says that it has.
+	// Stop is the ID of the runner that must end the session, which is between runs, until it says that it has. A stop of a run is the
+	// state of that run.
 	Stop string `json:"stop,omitempty"`
 	// Internal is set for the sessions of hooks, which are removed when they have ended.
 	Internal bool `json:"internal,omitempty"`
@@ -120,7 +127,7 @@ type run struct {
 	// Activity is when a runner was last heard of about this run. It is in memory only: each event changes it.
 	Activity time.Time `json:"-"`
 
-	sent time.Time
+	sent time.Time // the run, or its stop
 }
 
 // runner is a runner as it is stored.
@@ -147,7 +154,7 @@ func Open(ctx context.Context, cfg Config) (*Coordinator, error) {
 	c := &Coordinator{
 		agents: make(map[string]coordapi.Agent), log: cfg.Logger,
 		sessions: make(map[string]*session), runs: make(map[string]*run), active: make(map[string]*run), runners: make(map[string]*runner),
-		changed: make(chan struct{}), work: make(chan struct{}),
+		changed: make(chan struct{}), work: make(chan struct{}), opened: time.Now().UTC(),
 	}
 	if c.log == nil {
 		c.log = hclog.NewNullLogger()
@@ -180,9 +187,8 @@ func (c *Coordinator) Close() error {
 	return c.db.close()
 }
 
-// load reads what is stored. Runners count as heard of now: they could not reach a coordinator that was not there.
+// load reads what is stored. Runs that have not ended count as heard of now.
 func (c *Coordinator) load(ctx context.Context) error {
-	now := time.Now().UTC()
 	for data, err := range c.db.items(ctx, kindSession) {
 		s := new(session)
 		if err := decoded(data, err, s); err != nil {
@@ -205,7 +211,7 @@ func (c *Coordinator) load(ctx context.Context) error {
 			return err
 		}
 		if !r.Status.Ended() {
-			r.Activity, c.active[r.ID] = now, r
+			r.Activity, c.active[r.ID] = c.opened, r
 		} else {
 			r.Run, r.Callbacks = brief(r.Run), nil // an earlier version kept them
 		}
@@ -216,7 +222,6 @@ func (c *Coordinator) load(ctx context.Context) error {
 		if err := decoded(data, err, r); err != nil {
 			return err
 		}
-		r.LastHeartbeat = now
 		c.runners[r.ID] = r
 	}
 	return nil

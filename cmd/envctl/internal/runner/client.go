@@ -21,7 +21,9 @@ const (
 	// callTimeout is how long a coordinator may take to answer, besides the time for which a poll waits.
 	callTimeout = 30 * time.Second
 	// firstWait and longestWait are between attempts. There are as many as it takes: sessions go on while the coordinator is away.
-	firstWait, longestWait = 100 * time.Millisecond, 15 * time.Second
+	firstWait, longestWait = 100 * time.Millisecond, 5 * time.Second
+	// remindAfter is how often the log says that a request is not successful.
+	remindAfter = time.Minute
 	// maxAnswer is how many bytes of an answer are read.
 	maxAnswer = 8 << 20
 )
@@ -38,6 +40,18 @@ func (r *refused) Error() string { return r.message }
 // again reports whether the same request may be successful later.
 func (r *refused) again() bool {
 	return r.status >= 500 || r.status == http.StatusTooManyRequests || r.status == http.StatusRequestTimeout
+}
+
+// unauthorized reports whether the coordinator refuses the token, or does not know the runner.
+func unauthorized(err error) bool {
+	r, is := errors.AsType[*refused](err)
+	return is && r.status == http.StatusUnauthorized
+}
+
+// replaced reports whether another program has the place of this runner.
+func replaced(err error) bool {
+	r, is := errors.AsType[*refused](err)
+	return is && r.name == "duplicate_runner"
 }
 
 // client sends requests to a coordinator.
@@ -108,7 +122,7 @@ func refusal(w *http.Response, what string, data []byte) error {
 	case said.Error.Code != "":
 		out.name, out.message = said.Error.Code, said.Error.Message
 	}
-	out.message = fmt.Sprintf("%s: %s: %s", what, w.Status, strings.TrimSpace(out.message))
+	out.message = strings.TrimSuffix(fmt.Sprintf("%s: %s: %s", what, w.Status, strings.TrimSpace(out.message)), ": ")
 	return out
 }
 
@@ -120,18 +134,19 @@ func (c *client) deliver(ctx context.Context, method, path string, in any) error
 // repeat calls do until it succeeds, the coordinator refuses it, or ctx is done.
 func (c *client) repeat(ctx context.Context, what string, do func() error) error {
 	wait := firstWait
+	var logged time.Time // the last reminder
 	for {
 		err := do()
 		r, is := errors.AsType[*refused](err)
 		switch {
 		case err == nil:
-			if wait > firstWait {
-				c.log.Info("the coordinator answers again", "request", what)
+			if !logged.IsZero() { // as loud as the reminders
+				c.log.Warn("the coordinator answers again", "request", what)
 			}
 			return nil
 		case ctx.Err() != nil:
-			return errors.Join(context.Cause(ctx), err)
-		case is && r.status == http.StatusUnauthorized && c.register != nil: // it has forgotten this runner
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		case unauthorized(err) && c.register != nil: // it has forgotten this runner
 			rerr := c.register(ctx)
 			if rerr == nil && wait == firstWait {
 				wait = 2 * firstWait
@@ -140,11 +155,13 @@ func (c *client) repeat(ctx context.Context, what string, do func() error) error
 			if rerr != nil {
 				err = rerr
 			}
+		case c.register == nil && replaced(err): // the place of a program that was killed is free soon
 		case is && !r.again():
 			return err
 		}
-		if wait == firstWait || wait >= longestWait {
+		if now := time.Now(); now.Sub(logged) >= remindAfter {
 			c.log.Warn(problem(err)+"; trying again", "request", what, "error", err)
+			logged = now
 		}
 		if err := pause(ctx, wait/2+rand.N(wait)); err != nil { //nolint:gosec // spreads attempts
 			return err
@@ -155,9 +172,10 @@ func (c *client) repeat(ctx context.Context, what string, do func() error) error
 
 // problem says what is wrong if a request is to be sent again.
 func problem(err error) string {
-	r, is := errors.AsType[*refused](err)
-	switch {
-	case is && r.status == http.StatusUnauthorized:
+	switch _, is := errors.AsType[*refused](err); {
+	case replaced(err):
+		return "this runner waits, because another program has its place, or has had it until it was killed"
+	case unauthorized(err):
 		return "the coordinator refuses the token of this runner, which may be revoked or expired"
 	case is:
 		return "the coordinator refuses a request"

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/environment"
@@ -34,6 +35,8 @@ type job struct {
 	stopped context.Context //nolint:containedctx // lives as long as work
 	stopRun context.CancelCauseFunc
 	once    sync.Once
+	// agent is the session from when it has the prompt.
+	agent atomic.Pointer[session.AgentSession]
 }
 
 // signalled is the cause of a stop, with the signal that a runner reports.
@@ -74,6 +77,10 @@ func (j *job) work() (started bool) {
 	}
 	r.Say("%s: %s %s", j.run.ID, j.run.Type, j.run.SessionID)
 	err := j.perform()
+	if errors.Is(err, errHurry) {
+		r.Logger.Error("the coordinator does not know how a run ended", "run", j.run.ID, "error", err)
+		return true
+	}
 	in, what := r.report(), "completed"
 	signal, wasStopped := errors.AsType[signalled](context.Cause(j.stopped))
 	switch {
@@ -97,12 +104,38 @@ func (j *job) work() (started bool) {
 
 // report reports on the run until the coordinator knows.
 func (j *job) report(what string, in coordapi.Report) error {
-	return j.r.client.deliver(j.ctx, http.MethodPost, "/runner/runs/"+url.PathEscape(j.run.ID)+"/"+what, in)
+	return j.deliver("/runner/runs/"+url.PathEscape(j.run.ID)+"/"+what, in)
 }
 
 // session sends something about the session until the coordinator has it.
 func (j *job) session(what string, in any) error {
-	return j.r.client.deliver(j.ctx, http.MethodPost, "/sessions/"+url.PathEscape(j.run.SessionID)+"/"+what, in)
+	return j.deliver("/sessions/"+url.PathEscape(j.run.SessionID)+"/"+what, in)
+}
+
+// deliver sends something until the coordinator acknowledges or refuses it. If the token is refused while the runner ends, it waits for
+// the agent alone.
+func (j *job) deliver(path string, in any) error {
+	return j.r.client.repeat(j.ctx, path, func() error {
+		err := j.r.client.do(j.ctx, 0, http.MethodPost, path, in, nil)
+		if unauthorized(err) && j.r.draining.Load() && j.turn() == nil {
+			j.cancel(errHurry)
+		}
+		return err
+	})
+}
+
+// turn returns the query of the run; nil before it and after its end.
+func (j *job) turn() *session.Turn {
+	s := j.agent.Load()
+	if s == nil {
+		return nil
+	}
+	for _, t := range s.Turns() {
+		if t.ID() == j.run.ID {
+			return t
+		}
+	}
+	return nil
 }
 
 // perform runs the prompt in its session, and sends what happens. It reads the events from the store of the session: while the
@@ -124,22 +157,22 @@ func (j *job) perform() (err error) {
 	if err != nil {
 		return err
 	}
-	stop := context.AfterFunc(j.stopped, func() { j.interrupt(s) })
+	j.agent.Store(s)
+	stop := context.AfterFunc(j.stopped, j.interrupt)
 	defer stop()
 	err = j.follow(s, query.Seq)
-	j.interrupt(s) // if the coordinator wants no more of it
+	j.interrupt() // if the coordinator wants no more of it
 	return err
 }
 
 // interrupt stops the query of the run, or withdraws it. It does nothing if that has ended.
-func (j *job) interrupt(s *session.AgentSession) {
-	for _, t := range s.Turns() {
-		if t.ID() != j.run.ID {
-			continue
-		}
-		if err := t.Interrupt(context.WithoutCancel(j.ctx)); err != nil {
-			j.r.Logger.Warn("a run cannot be stopped", "run", j.run.ID, "error", err)
-		}
+func (j *job) interrupt() {
+	t := j.turn()
+	if t == nil {
+		return
+	}
+	if err := t.Interrupt(context.WithoutCancel(j.ctx)); err != nil {
+		j.r.Logger.Warn("a run cannot be stopped", "run", j.run.ID, "error", err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -70,6 +71,24 @@ func TestAProceduralExecutorGetsParameters(t *testing.T) {
 	}
 }
 
+// The text of a one_shot executor that fails is there, too, and the session says why it failed.
+func TestAFailedExecutorHasAResult(t *testing.T) {
+	s := serve(t)
+	take(t, s, func(cfg *runner.Config, env *environment.Config) {
+		env.Agent = environment.Agent{Name: "command", Config: json.RawMessage(`{"command":["/bin/sh","-c","echo partial; exit 3"]}`)}
+		cfg.Reports = true
+	})
+	run := s.start("x")
+	s.await(run, coordapi.RunFailed)
+	if got := s.results(run); len(got) != 1 || got[0].ResultText != "partial\n" {
+		t.Errorf("the results are %+v", got)
+	}
+	var now struct{ Session coordapi.Session }
+	if s.ask("GET", "/sessions/"+run.SessionID, "", &now); !strings.Contains(now.Session.Error, "exit status 3") {
+		t.Errorf("the session is %+v", now.Session)
+	}
+}
+
 // A result that is larger than a body of the coordinator may be is cut, and its run is completed.
 func TestALargeResultIsCut(t *testing.T) {
 	s := serve(t)
@@ -110,6 +129,77 @@ func TestARunnerSaysThatItsTokenIsRefused(t *testing.T) {
 	})
 	if line := <-log; !strings.Contains(line, "refuses the token") {
 		t.Errorf("the log says %s", line)
+	}
+}
+
+// A runner whose token is refused ends when its agents have ended, and not before: the reports that nobody takes take no time of --drain,
+// and one line of the log.
+func TestARunnerWithoutATokenEnds(t *testing.T) {
+	s := serve(t)
+	hold := filepath.Join(t.TempDir(), "hold")
+	if err := syscall.Mkfifo(hold, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	held, err := os.OpenFile(hold, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close()
+	refused, draining := make(chan struct{}, 1000), make(chan struct{}, 1000)
+	var revoked atomic.Bool
+	s.before = func(w http.ResponseWriter, r *http.Request) bool {
+		isEvent := strings.HasSuffix(r.URL.Path, "/events")
+		if isEvent {
+			revoked.Store(true)
+		}
+		if revoked.Load() {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+		if isEvent {
+			refused <- struct{}{}
+		}
+		return revoked.Load()
+	}
+	log := make(lines, 100)
+	r := take(t, s, func(cfg *runner.Config, env *environment.Config) {
+		cfg.Drain = time.Hour
+		cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: log, Level: hclog.Error})
+		cfg.Say = func(format string, _ ...any) {
+			if strings.HasPrefix(format, "waiting") {
+				draining <- struct{}{}
+			}
+		}
+		env.Agent.Config = json.RawMessage(`{"turns":[{"steps":[{"text":"begun"},{"run":["sh","-c","read x <` + hold + `; touch ` + hold + `.read"]}]}]}`)
+	})
+	s.start("x")
+	<-refused
+	r.stop()
+	<-draining
+	for len(refused) > 0 {
+		<-refused
+	}
+	<-refused // while it drains; the agent is still at work
+	<-refused // and the runner has had the answer to the one before
+	if _, err := held.WriteString("go\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.end(t); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(hold + ".read"); err != nil {
+		t.Errorf("the agent did not end by itself: %v", err)
+	}
+	if line := <-log; !strings.Contains(line, "does not know how a run ended") || !strings.Contains(line, "401 Unauthorized") || strings.Count(line, "\n") != 1 {
+		t.Errorf("the log says %s", line)
+	}
+}
+
+// An address without the path of the coordinator gets a hint.
+func TestAnAddressWithoutACoordinator(t *testing.T) {
+	s := serve(t)
+	r := take(t, s, func(cfg *runner.Config, _ *environment.Config) { cfg.URL += "/elsewhere/" })
+	if err := r.end(t); err == nil || !strings.Contains(err.Error(), "404") || !strings.Contains(err.Error(), "/elsewhere/coordinator") {
+		t.Errorf("the runner ended with %v", err)
 	}
 }
 

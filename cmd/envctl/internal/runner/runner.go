@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -63,10 +64,11 @@ type runner struct {
 	ended []string        // the IDs of runs that were started and have ended, oldest first
 	freed chan struct{}   // gets a value when a run ends
 
-	working sync.WaitGroup
+	draining atomic.Bool
+	working  sync.WaitGroup
 }
 
-// Run registers, and takes runs until ctx is done or the coordinator removes the runner. Then it takes no more, lets those that it has
+// Run registers, when no other program has the place of the runner, and takes runs until ctx is done or the coordinator removes the runner. Then it takes no more, lets those that it has
 // end for the time of Config.Drain, stops the others, reports how they ended and deregisters. While the coordinator is away runs go on,
 // and what it has to know waits.
 func Run(ctx context.Context, cfg Config) error {
@@ -99,7 +101,11 @@ func Run(ctx context.Context, cfg Config) error {
 // register registers the runner, also again.
 func (r *runner) register(ctx context.Context) error {
 	var got coordapi.Registered
-	if err := r.client.do(ctx, 0, http.MethodPost, "/runner/register", r.Registration, &got); err != nil {
+	err := r.client.do(ctx, 0, http.MethodPost, "/runner/register", r.Registration, &got)
+	if refused, is := errors.AsType[*refused](err); is && refused.status == http.StatusNotFound {
+		return fmt.Errorf("%w; the coordinator of an 'envctl serve' is at %s%s", err, r.client.base, coordapi.Prefix)
+	}
+	if err != nil {
 		return err
 	}
 	if got.RunnerID == "" {
@@ -126,12 +132,6 @@ func (r *runner) leave(ctx context.Context) error {
 // report returns a report of this runner.
 func (r *runner) report() coordapi.Report {
 	return coordapi.Report{RunnerID: r.id, Instance: r.Registration.Instance}
-}
-
-// replaced reports whether another program has registered as this runner.
-func replaced(err error) bool {
-	refused, is := errors.AsType[*refused](err)
-	return is && refused.name == "duplicate_runner"
 }
 
 // take takes runs until ctx is done. They go on after it.
@@ -264,6 +264,7 @@ func (r *runner) beat(ctx context.Context) {
 
 // drain waits for the runs to end, and stops them when their time is over.
 func (r *runner) drain(ctx context.Context) {
+	r.draining.Store(true)
 	left := r.all()
 	if len(left) == 0 {
 		return

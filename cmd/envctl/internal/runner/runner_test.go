@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -259,7 +258,9 @@ func (r *takes) end(t *testing.T) error {
 func TestSessionsGoOnWhileTheCoordinatorIsAway(t *testing.T) {
 	s := serve(t)
 	var hold string
-	r := take(t, s, func(_ *runner.Config, env *environment.Config) {
+	log := make(lines, 100)
+	r := take(t, s, func(cfg *runner.Config, env *environment.Config) {
+		cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: log, Level: hclog.Warn})
 		hold = filepath.Join(t.TempDir(), "hold")
 		env.Agent.Config = json.RawMessage(strings.ReplaceAll(scenario, "hold", hold))
 		if err := syscall.Mkfifo(hold, 0o600); err != nil {
@@ -287,6 +288,14 @@ func TestSessionsGoOnWhileTheCoordinatorIsAway(t *testing.T) {
 	}
 	if err := r.end(t); err != nil {
 		t.Errorf("the runner ended with %v", err)
+	}
+	close(log)
+	var said strings.Builder
+	for line := range log {
+		said.WriteString(line)
+	}
+	if text := said.String(); !strings.Contains(text, "answers again") {
+		t.Errorf("the log says %s", text)
 	}
 }
 
@@ -402,44 +411,5 @@ func TestARunnerEndsItsRunsAndLeaves(t *testing.T) {
 	var list struct{ Runners []coordapi.Runner }
 	if s.ask("GET", "/runners", "", &list); len(list.Runners) != 0 {
 		t.Errorf("there is %+v", list)
-	}
-}
-
-// Another program registers as the runner when that is about to say that it has ended.
-func TestARunnerDoesNotRemoveItsSuccessor(t *testing.T) {
-	s := serve(t)
-	var r *takes
-	var begun atomic.Bool
-	s.before = func(_ http.ResponseWriter, req *http.Request) bool { // set before the runner asks
-		if req.Method == http.MethodDelete && begun.CompareAndSwap(false, true) {
-			gone := httptest.NewRequestWithContext(req.Context(), "DELETE", "/runners/"+r.id+"?self=true", nil)
-			s.server.Handler.ServeHTTP(httptest.NewRecorder(), gone)
-			var registered coordapi.Registered
-			s.ask("POST", "/runner/register", `{"hostname":"h","executor_profile":"coding","instance":"another"}`, &registered)
-		}
-		return false
-	}
-	r = take(t, s, nil)
-	if err := r.end(t); err != nil {
-		t.Error(err)
-	}
-	var list struct{ Runners []coordapi.Runner }
-	if s.ask("GET", "/runners", "", &list); len(list.Runners) != 1 || list.Runners[0].Instance != "another" {
-		t.Errorf("there is %+v", list)
-	}
-}
-
-func TestOneRunnerOfAName(t *testing.T) {
-	s := serve(t)
-	first := take(t, s, nil)
-	if err := take(t, s, nil).end(t); err == nil || !strings.Contains(err.Error(), "duplicate_runner") {
-		t.Errorf("a second one: %v", err)
-	}
-	var ok struct{ OK bool }
-	s.ask("DELETE", "/runners/"+first.id, "", &ok)
-	if err := <-first.ended; !errors.Is(err, runner.ErrRemoved) {
-		t.Errorf("the one that was removed: %v", err)
-	} else {
-		first.ended <- err
 	}
 }

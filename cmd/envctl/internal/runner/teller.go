@@ -58,8 +58,12 @@ func (t *teller) hear(ev runnerscripts.Event) (out []coordapi.Event) {
 		case *runnerscripts.QueryCompleted:
 			out = append(out, t.result(end.ResultData))
 		case *runnerscripts.QueryFailed:
-			if end.Detail != nil && len(end.Detail.ResultData) > 0 {
-				out = append(out, t.result(end.Detail.ResultData))
+			var data json.RawMessage
+			if end.Detail != nil {
+				data = end.Detail.ResultData
+			}
+			if t.last != "" || len(data) > 0 {
+				out = append(out, t.result(data))
 			}
 		}
 	}

@@ -1,0 +1,55 @@
+package coordinator_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/internal/coordapi"
+)
+
+// A restart of the coordinator is no sign of life: a runner that was killed before it is soon stale, and its place is free. One
+// that lives has time to come back.
+func TestARestartIsNoSignOfLife(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t)
+		const killed = `{"hostname":"killed","executor_profile":"coding","instance":"1"}`
+		s.register(killed)
+		lives := s.register(coding)
+		of := func(host string) (r coordapi.Runner) {
+			t.Helper()
+			var list struct{ Runners []coordapi.Runner }
+			s.must("GET", "/runners", "", &list)
+			for _, r = range list.Runners {
+				if r.Hostname == host {
+					return r
+				}
+			}
+			t.Fatalf("there is no runner of %s in %+v", host, list)
+			return r
+		}
+		last := of("killed").LastHeartbeat
+		time.Sleep(100 * time.Second)
+		s.must("POST", "/runner/heartbeat", `{"runner_id":"`+lives+`"}`, nil)
+		s.close()
+		time.Sleep(time.Hour)
+		s.open()
+		if got := of("killed"); !got.LastHeartbeat.Equal(last) {
+			t.Errorf("after the restart it was heard of at %v, and before at %v", got.LastHeartbeat, last)
+		}
+		time.Sleep(50 * time.Second)
+		const successor = `{"hostname":"killed","executor_profile":"coding","instance":"2"}`
+		s.fails("a successor, early", "POST", "/runner/register", successor, 409, "duplicate_runner")
+		if got := of("h").Status; got != "online" {
+			t.Errorf("after 50s the one that lives is %s", got)
+		}
+		s.must("POST", "/runner/heartbeat", `{"runner_id":"`+lives+`"}`, nil)
+		time.Sleep(20 * time.Second)
+		if got := of("killed").Status; got != "stale" {
+			t.Errorf("after 70s the one that was killed is %s", got)
+		}
+		if got := of("h").Status; got != "online" {
+			t.Errorf("after 70s the one that lives is %s", got)
+		}
+		s.register(successor)
+	})
+}

@@ -1,0 +1,68 @@
+package coordinator_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agentenv-dev/agentenv/internal/coordapi"
+)
+
+// A run that waits behind a running one ends with the stop, and the stop still reaches the runner of the other.
+func TestAStopReachesARunWithAQueue(t *testing.T) {
+	for _, path := range []string{"/runs/RUN/stop", "/runs/QUEUED/stop", "/sessions/SESSION/stop"} {
+		bubble(t, func(t *testing.T) {
+			s := start(t)
+			runner := s.register(coding)
+			r := s.startSession()
+			s.claim(runner)
+			s.report(runner, r.ID, "started", "")
+			queued := s.run(`{"type":"resume_session","session_id":"` + r.SessionID + `","prompt":"more"}`)
+			path := strings.NewReplacer("RUN", r.ID, "QUEUED", queued.ID, "SESSION", r.SessionID).Replace(path)
+			want := coordapi.RunStopping
+			if strings.Contains(path, queued.ID) {
+				want = coordapi.RunStopped
+			}
+			var answer struct{ Status coordapi.RunStatus }
+			if s.must("POST", path, "", &answer); answer.Status != want {
+				t.Errorf("%s answers %s, want %s", path, answer.Status, want)
+			}
+			if got := s.session(r.SessionID).Status; got != coordapi.SessionStopping || s.state(queued.ID).Status != coordapi.RunStopped {
+				t.Errorf("after %s the session is %s, and the queued run %s", path, got, s.state(queued.ID).Status)
+			}
+			begun := time.Now()
+			for _, after := range []time.Duration{0, 10 * time.Second} { // it comes again
+				if p := s.poll(runner); len(p.StopSessions) != 1 || p.StopSessions[0] != r.SessionID || time.Since(begun) != after {
+					t.Errorf("%s: after %v the runner got %+v, want that after %v", path, time.Since(begun), p, after)
+				}
+			}
+			s.report(runner, r.ID, "stopped", "")
+			if got := s.session(r.SessionID).Status; got != coordapi.SessionStopped {
+				t.Errorf("at the end the session is %s", got)
+			}
+			if p := s.poll(runner); len(p.StopSessions) != 0 {
+				t.Errorf("afterwards came %+v", p)
+			}
+		})
+	}
+}
+
+// A run that is queued behind one that runs, and fails before it starts, says nothing about the session.
+func TestAQueuedRunThatIsStoppedLeavesTheStopOfItsSession(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t)
+		runner := s.register(coding)
+		r := s.startSession()
+		s.claim(runner)
+		s.report(runner, r.ID, "started", "")
+		s.must("POST", "/runs/"+r.ID+"/stop", "", nil)
+		queued := s.run(`{"type":"resume_session","session_id":"` + r.SessionID + `","prompt":"more"}`)
+		s.must("POST", "/runs/"+queued.ID+"/stop", "", nil)
+		if got := s.session(r.SessionID).Status; got != coordapi.SessionStopping {
+			t.Errorf("the session is %s", got)
+		}
+		if p := s.poll(runner); len(p.StopSessions) != 1 {
+			t.Errorf("the runner got %+v", p)
+		}
+	})
+}
