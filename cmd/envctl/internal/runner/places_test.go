@@ -55,6 +55,11 @@ func TestARunnerWaitsForItsPlace(t *testing.T) {
 	second := take(t, s, func(cfg *runner.Config, _ *environment.Config) {
 		cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: log, Level: hclog.Warn})
 	})
+	if second.id == "" {
+		log <- "nothing"
+		<-left
+		t.Fatalf("the second did not wait: %v", second.end(t))
+	}
 	<-left
 	if err := first.end(t); err != nil || second.id != first.id {
 		t.Errorf("the first is %s and ended with %v, the second is %s", first.id, err, second.id)

@@ -1,7 +1,9 @@
 package runner_test
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -9,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -178,8 +179,14 @@ func TestARunnerWithoutATokenEnds(t *testing.T) {
 	for len(refused) > 0 {
 		<-refused
 	}
-	<-refused // while it drains; the agent is still at work
-	<-refused // and the runner has had the answer to the one before
+	for range 2 { // while it drains and the agent is at work: it has had the answer to the first when it sends the second
+		select {
+		case <-refused:
+		case err := <-r.ended:
+			t.Errorf("the runner ended before its agent, with %v", err)
+			r.ended <- err
+		}
+	}
 	if _, err := held.WriteString("go\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -191,6 +198,43 @@ func TestARunnerWithoutATokenEnds(t *testing.T) {
 	}
 	if line := <-log; !strings.Contains(line, "does not know how a run ended") || !strings.Contains(line, "401 Unauthorized") || strings.Count(line, "\n") != 1 {
 		t.Errorf("the log says %s", line)
+	}
+}
+
+// A token that is refused for a while loses nothing, also after the agent has ended.
+func TestATokenThatIsRefusedForAWhile(t *testing.T) {
+	s := serve(t)
+	refusals := 3
+	s.before = func(w http.ResponseWriter, r *http.Request) bool {
+		if !strings.HasSuffix(r.URL.Path, "/events") {
+			return false
+		}
+		data, err := io.ReadAll(r.Body)
+		r.Body = io.NopCloser(bytes.NewReader(data))
+		if err != nil || !strings.Contains(string(data), `"event_type":"result"`) || refusals == 0 {
+			return false
+		}
+		refusals--
+		w.WriteHeader(http.StatusUnauthorized)
+		return true
+	}
+	log, completed := make(lines, 100), make(chan struct{})
+	take(t, s, func(cfg *runner.Config, _ *environment.Config) {
+		cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: log, Level: hclog.Error})
+		cfg.Say = func(format string, args ...any) {
+			if strings.HasSuffix(fmt.Sprintf(format, args...), ": completed") {
+				close(completed)
+			}
+		}
+	})
+	run := s.start("x")
+	select {
+	case <-completed:
+	case line := <-log:
+		t.Errorf("the log says %s", line)
+	}
+	if got := s.results(run); len(got) != 1 || refusals != 0 {
+		t.Errorf("the results are %+v, and %d refusals are left", got, refusals)
 	}
 }
 
