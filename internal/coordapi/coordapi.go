@@ -157,7 +157,7 @@ type Agent struct {
 	SystemPrompt string `json:"system_prompt,omitempty"`
 	// ParametersSchema is the JSON schema of the parameters; without one the only parameter is "prompt", a string.
 	ParametersSchema json.RawMessage `json:"parameters_schema,omitempty"`
-	// OutputSchema is for the executor.
+	// OutputSchema is that of environment.Query.OutputSchema. Executors have their own.
 	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
 	Demands      Demands         `json:"demands,omitzero"`
 	Hooks        Hooks           `json:"hooks,omitzero"`

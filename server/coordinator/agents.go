@@ -1,18 +1,17 @@
 package coordinator
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
 	"net/http"
 	"slices"
-	"strings"
 
-	"github.com/google/jsonschema-go/jsonschema"
-
+	"github.com/agentenv-dev/agentenv/executor"
+	"github.com/agentenv-dev/agentenv/executor/schema"
 	"github.com/agentenv-dev/agentenv/internal/coordapi"
 )
 
@@ -24,8 +23,11 @@ func checkAgent(a coordapi.Agent) error {
 	if a.Name == "" {
 		return fmt.Errorf("%w: an agent has no name", fs.ErrInvalid)
 	}
-	if _, err := resolved(a.ParametersSchema); err != nil {
-		return fmt.Errorf("%w: agent %s: parameters_schema: %w", fs.ErrInvalid, a.Name, err)
+	if _, err := parametersSchema(a.ParametersSchema); err != nil {
+		return fmt.Errorf("agent %s: parameters_schema: %w", a.Name, err)
+	}
+	if _, err := schema.Parse(a.OutputSchema); err != nil && len(a.OutputSchema) > 0 {
+		return fmt.Errorf("agent %s: output_schema: %w", a.Name, err)
 	}
 	for name, h := range map[string]*coordapi.Hook{"on_run_start": a.Hooks.OnRunStart, "on_run_finish": a.Hooks.OnRunFinish} {
 		switch {
@@ -82,70 +84,33 @@ func (t *tx) otherAgent(runner, name string) string {
 	return ""
 }
 
-// resolved returns a schema; that of a prompt if it is empty.
-func resolved(schema json.RawMessage) (*jsonschema.Resolved, error) {
-	if len(schema) == 0 {
-		schema = json.RawMessage(promptSchema)
+// parametersSchema returns the schema of parameters; that of a prompt if it is empty.
+func parametersSchema(text json.RawMessage) (*schema.Schema, error) {
+	if len(text) == 0 {
+		text = json.RawMessage(promptSchema)
 	}
-	var s jsonschema.Schema
-	if err := json.Unmarshal(schema, &s); err != nil {
-		return nil, err
-	}
-	return s.Resolve(nil) // without a loader: a schema reaches nothing outside of itself
+	return schema.Parse(text)
 }
 
-// checkParameters returns an error with what is wrong about the parameters.
-func checkParameters(schema, parameters json.RawMessage) error {
-	r, err := resolved(schema)
+// checkParameters returns an error with all that is wrong about the parameters.
+func checkParameters(text, parameters json.RawMessage) error {
+	s, err := parametersSchema(text)
 	if err != nil {
 		return err // of a stored agent, which was checked
 	}
-	var instance any
-	if err := json.Unmarshal(parameters, &instance); err != nil {
+	err = s.Check("parameters", parameters)
+	wrong, ok := errors.AsType[*executor.SchemaError](err)
+	if !ok {
 		return err
 	}
-	if err := r.Validate(instance); err != nil {
-		message := "the parameters do not match the schema of the agent"
-		if len(schema) == 0 {
-			message = "without an agent that has a parameters_schema a run takes a prompt alone: give prompt, which may be JSON as a text, or name such an agent in agent_name"
-		}
-		return &failure{status: http.StatusBadRequest, err: err, detail: coordapi.Detail{
-			Error: "parameter_validation_failed", Message: message,
-			ValidationErrors: []coordapi.ValidationError{validationError(err)},
-		}}
+	detail := coordapi.Detail{Error: "parameter_validation_failed", Message: "the parameters do not match the schema of the agent"}
+	if len(text) == 0 {
+		detail.Message = "without an agent that has a parameters_schema a run takes a prompt alone: give prompt, which may be JSON as a text, or name such an agent in agent_name"
 	}
-	return nil
-}
-
-// validationError takes an error of package jsonschema apart, which says where in the schema it is, and then the keyword:
-// "validating root: validating /properties/n: type: ...".
-func validationError(err error) coordapi.ValidationError {
-	text, at := err.Error(), ""
-	for {
-		rest, ok := strings.CutPrefix(text, "validating ")
-		if !ok {
-			break
-		}
-		place, more, ok := strings.Cut(rest, ": ")
-		if !ok {
-			break
-		}
-		at, text = place, more
+	for _, v := range wrong.Violations {
+		detail.ValidationErrors = append(detail.ValidationErrors, coordapi.ValidationError(v))
 	}
-	keyword, _, _ := strings.Cut(text, ":")
-	if strings.HasPrefix(text, "unexpected additional properties") {
-		keyword = "additionalProperties"
-	}
-	out := coordapi.ValidationError{Path: "$", Message: text, SchemaPath: keyword}
-	if strings.HasPrefix(at, "/") {
-		out.SchemaPath = at[1:] + "/" + keyword
-		for part := range bytes.SplitSeq([]byte(at), []byte("/properties/")) {
-			if len(part) > 0 {
-				out.Path += "." + string(part)
-			}
-		}
-	}
-	return out
+	return &failure{status: http.StatusBadRequest, err: err, detail: detail}
 }
 
 // allAgents returns the agents that runs may name, sorted by name.

@@ -144,16 +144,20 @@ func TestParametersAreChecked(t *testing.T) {
 			`{"type":"start_session","parameters":{"prompt":1}}`:                          {Path: "$.prompt", SchemaPath: "properties/prompt/type"},
 			`{"type":"start_session","agent_name":"sum","parameters":{}}`:                 {Path: "$", SchemaPath: "required"},
 			`{"type":"start_session","agent_name":"sum","parameters":{"n":"much"}}`:       {Path: "$.n", SchemaPath: "properties/n/type"},
-			`{"type":"start_session","parameters":{"prompt":"x","more":"than a prompt"}}`: {Path: "$", SchemaPath: "additionalProperties"},
+			`{"type":"start_session","parameters":{"prompt":"x","more":"than a prompt"}}`: {Path: "$.more", SchemaPath: "additionalProperties"},
 		} {
 			status, answer := s.ask("POST", "/runs", body)
 			var said struct{ Detail coordapi.Detail }
 			if err := json.Unmarshal([]byte(answer), &said); err != nil || status != 400 || said.Detail.Error != "parameter_validation_failed" {
 				t.Fatalf("%s: %d %s", body, status, answer)
 			}
-			if got := said.Detail.ValidationErrors[0]; got.Path != want.Path || !strings.HasPrefix(got.SchemaPath, want.SchemaPath) || got.Message == "" {
+			if got := said.Detail.ValidationErrors[0]; len(said.Detail.ValidationErrors) != 1 || got.Path != want.Path || !strings.HasPrefix(got.SchemaPath, want.SchemaPath) || got.Message == "" {
 				t.Errorf("%s: %+v", body, got)
 			}
+		}
+		_, both := s.ask("POST", "/runs", `{"type":"start_session","parameters":{"prompt":1,"more":2}}`)
+		if strings.Count(both, `"schema_path"`) != 2 {
+			t.Errorf("of two violations there is %s", both)
 		}
 		if r := s.run(`{"type":"start_session","agent_name":"sum","parameters":{"n":3}}`); string(r.Parameters) != `{"n":3}` || r.Blueprint.Name != "sum" {
 			t.Errorf("the run is %+v", r)

@@ -153,7 +153,11 @@ func (j *job) perform() (err error) {
 		return fmt.Errorf("bind: %w", err)
 	}
 	// The ID of the run is that of the query, so that a session never has it twice.
-	query, err := s.PromptOnce(j.stopped, environment.Query{ID: j.run.ID, Prompt: j.prompt()})
+	q := environment.Query{ID: j.run.ID, Prompt: j.prompt()}
+	if j.run.Blueprint != nil && !j.r.Reports { // an executor has its own way to bind its output
+		q.OutputSchema = j.run.Blueprint.OutputSchema
+	}
+	query, err := s.PromptOnce(j.stopped, q)
 	if err != nil {
 		return err
 	}

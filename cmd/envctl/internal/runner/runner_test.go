@@ -34,6 +34,7 @@ type service struct {
 	t       *testing.T
 	c       *coordinator.Coordinator
 	dir     string
+	agents  []coordapi.Agent
 	address string
 	server  *http.Server
 	client  *http.Client
@@ -46,9 +47,9 @@ type service struct {
 	seen   []string
 }
 
-func serve(t *testing.T) *service {
+func serve(t *testing.T, agents ...coordapi.Agent) *service {
 	t.Helper()
-	s := &service{t: t, dir: t.TempDir(), address: "127.0.0.1:0", client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
+	s := &service{t: t, dir: t.TempDir(), agents: agents, address: "127.0.0.1:0", client: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
 	s.up()
 	t.Cleanup(s.down)
 	return s
@@ -57,7 +58,7 @@ func serve(t *testing.T) *service {
 // up opens the coordinator, and down closes it, as a server that is stopped.
 func (s *service) up() {
 	s.t.Helper()
-	c, err := coordinator.Open(context.WithoutCancel(s.t.Context()), coordinator.Config{Dir: s.dir})
+	c, err := coordinator.Open(context.WithoutCancel(s.t.Context()), coordinator.Config{Dir: s.dir, Agents: s.agents})
 	if err != nil {
 		s.t.Fatal(err)
 	}
