@@ -18,7 +18,7 @@ func TestAttemptsBecomeRarer(t *testing.T) {
 		c := &client{log: hclog.NewNullLogger()}
 		n := 0
 		err := c.repeat(ctx, "test", func() error { n++; return errors.New("away") })
-		if !errors.Is(err, context.DeadlineExceeded) || n < 3600/15/2 || n > 3600/15*2 {
+		if !errors.Is(err, context.DeadlineExceeded) || n < 3600/5/2 || n > 3600/5*2 {
 			t.Errorf("%d attempts in an hour: %v", n, err)
 		}
 	})
