@@ -248,19 +248,22 @@ func (s *Service) requestPermission(ctx context.Context, g *grant, raw json.RawM
 
 // decide returns errDenied for a tool call that is not allowed, and by whom and why it was decided.
 func (s *Service) decide(ctx context.Context, g *grant, p asked) (by, reason string, err error) {
+	var mayDeny string
 	if s.cfg.Policy != nil {
-		switch d := s.cfg.Policy.Decide(permission.Call{Name: p.ToolName, Kind: p.Kind, Input: p.ToolInput}); d.Effect {
+		d := s.cfg.Policy.Decide(permission.Call{Name: p.ToolName, Kind: p.Kind, Input: p.ToolInput})
+		switch d.Effect {
 		case permission.Allow:
 			return "policy", d.Reason, nil
 		case permission.Deny:
 			return "policy", d.Reason, errDenied
 		}
+		mayDeny = d.MayDeny
 	}
 	if s.cfg.OnPermission == nil {
 		return "user", "nothing answers permission requests here", errDenied
 	}
 	request := runnerscripts.PermissionRequest{
-		ID: uuid.NewString(),
+		ID: uuid.NewString(), MayDeny: mayDeny,
 		ToolCall: runnerscripts.ToolCall{
 			ToolCallID: p.ToolUseID, Title: p.Title, Name: p.ToolName, Kind: runnerscripts.ToolKind(p.Kind), RawInput: p.ToolInput,
 		},

@@ -171,6 +171,9 @@ func TestPermissionIsDecidedByPolicyThenByTheUser(t *testing.T) {
 	var asked []string
 	h := host(Config{Policy: policy, OnPermission: func(ctx context.Context, p Permission) runnerscripts.PermissionDecision {
 		asked = append(asked, p.Session+" "+p.ToolCall.Title)
+		if p.MayDeny != "" {
+			return p.Reject("it may be " + p.MayDeny)
+		}
 		switch p.ToolCall.Title {
 		case "yes":
 			return p.Allow()
@@ -186,6 +189,7 @@ func TestPermissionIsDecidedByPolicyThenByTheUser(t *testing.T) {
 	for command, want := range map[string]string{
 		"git status": "policy", "git push origin": "the rule deny: Bash(git push *)",
 		"yes": "user", "no": "not today", "always": "does not offer", "wait": "not answered in time",
+		"git -C . push": "it may be Bash(git push *)",
 	} {
 		got, err := h.ask(t, "s", token, MethodRequestPermission, map[string]any{
 			"tool_name": "Bash", "title": command, "tool_input": map[string]string{"command": command},
@@ -200,10 +204,10 @@ func TestPermissionIsDecidedByPolicyThenByTheUser(t *testing.T) {
 		}
 	}
 	slices.Sort(asked)
-	if strings.Join(asked, ", ") != "s always, s no, s wait, s yes" {
+	if strings.Join(asked, ", ") != "s always, s git -C . push, s no, s wait, s yes" {
 		t.Errorf("asked: %q", asked)
 	}
-	if got := h.audited(); strings.Count(got, "s request_permission Bash allowed") != 2 || strings.Count(got, "s request_permission Bash denied") != 4 {
+	if got := h.audited(); strings.Count(got, "s request_permission Bash allowed") != 2 || strings.Count(got, "s request_permission Bash denied") != 5 {
 		t.Errorf("audit: %s", got)
 	}
 	if _, err := h.ask(t, "s", token, MethodRequestPermission, nil); code(err) != CodeInvalidParams {
