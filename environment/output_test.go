@@ -144,9 +144,9 @@ func TestABadOutputSchemaIsRefusedBeforeTheAgentIsStarted(t *testing.T) {
 	}{
 		"no JSON":                   {schema: `{"type": `, want: fs.ErrInvalid, says: "it is no JSON: unexpected end"},
 		"two values":                {schema: `{} {}`, want: fs.ErrInvalid, says: "it is no JSON: "},
-		"no schema":                 {schema: `5`, want: fs.ErrInvalid, says: "it is no JSON schema"},
-		"null":                      {schema: `null`, want: fs.ErrInvalid, says: "it is null"},
-		"a bad pattern":             {schema: `{"pattern": "("}`, want: fs.ErrInvalid, says: "it is no JSON schema that stands alone"},
+		"no schema":                 {schema: `5`, want: fs.ErrInvalid, says: "$: got number, want boolean or object"},
+		"null":                      {schema: `null`, want: fs.ErrInvalid, says: "$: got null, want boolean or object"},
+		"a bad pattern":             {schema: `{"pattern": "("}`, want: fs.ErrInvalid, says: "$.pattern: '(' is not valid regex"},
 		"a reference to a URL":      {schema: `{"$ref": "https://example.com/schema.json"}`, want: fs.ErrInvalid, says: "it is no JSON schema that stands alone"},
 		"too large":                 {schema: `{"title": "` + strings.Repeat("x", MaxOutputSchema) + `"}`, want: primitives.ErrLimit, says: "give one of at most 64 KiB"},
 		"an executor's own schema":  {agent: profile(executor.Profile{OutputSchema: bugSchema}), schema: `{}`, want: errors.ErrUnsupported, says: "the executor's profile has an output_schema"},

@@ -4,10 +4,12 @@ package schema
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -41,7 +43,7 @@ func (standalone) Load(string) (any, error) {
 func Parse(data []byte) (*Schema, error) {
 	doc, err := decode(data)
 	if err != nil {
-		return nil, fmt.Errorf("%w: it is no JSON: %w", fs.ErrInvalid, err)
+		return nil, fmt.Errorf("%w: %w", fs.ErrInvalid, err)
 	}
 	s := &Schema{compiler: jsonschema.NewCompiler()}
 	s.compiler.UseLoader(standalone{})
@@ -63,7 +65,7 @@ func Parse(data []byte) (*Schema, error) {
 func (s *Schema) Check(what string, data []byte) error {
 	value, err := decode(data)
 	if err != nil {
-		return &executor.SchemaError{What: what, Violations: []executor.Violation{{Path: "$", Message: "it is no JSON: " + err.Error()}}}
+		return &executor.SchemaError{What: what, Violations: []executor.Violation{{Path: "$", Message: err.Error()}}}
 	}
 	err = s.compiled.Validate(value)
 	if wrong, ok := errors.AsType[*jsonschema.ValidationError](err); ok {
@@ -75,7 +77,41 @@ func (s *Schema) Check(what string, data []byte) error {
 // decode decodes JSON without rounding its numbers.
 func decode(data []byte) (any, error) {
 	if err := json.Unmarshal(data, new(json.RawMessage)); err != nil {
-		return nil, err // it says more than that of the decoder
+		return nil, fmt.Errorf("it is no JSON: %w", err) // it says more than that of the decoder
 	}
-	return jsonschema.UnmarshalJSON(bytes.NewReader(data))
+	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(data))
+	if err == nil {
+		err = checkNumbers(value)
+	}
+	return value, err
+}
+
+const (
+	// maxDigits and maxExponent bound numbers, which are compared without rounding: the library computes 1e1000000 in full, and
+	// panics beyond that. Every float64 is within.
+	maxDigits, maxExponent = 1000, 400
+)
+
+// checkNumbers returns an error for a number beyond the bounds.
+func checkNumbers(value any) error {
+	switch v := value.(type) {
+	case json.Number:
+		digits, exponent, _ := strings.Cut(strings.ToLower(v.String()), "e")
+		if n, err := strconv.Atoi(cmp.Or(exponent, "0")); err != nil || max(n, -n) > maxExponent || len(digits) > maxDigits {
+			return fmt.Errorf("a number has more than %d digits, or an exponent beyond %d: %.40s", maxDigits, maxExponent, v)
+		}
+	case []any:
+		for _, item := range v {
+			if err := checkNumbers(item); err != nil {
+				return err
+			}
+		}
+	case map[string]any:
+		for _, item := range v {
+			if err := checkNumbers(item); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }

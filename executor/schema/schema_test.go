@@ -147,3 +147,27 @@ func TestTheSchemaOfTheInvocationFitsIt(t *testing.T) {
 		t.Errorf("a wrong version and mode: %v", wrong)
 	}
 }
+
+// The library panics at an exponent over a million, and computes smaller ones in full.
+func TestHugeNumbersAreRefused(t *testing.T) {
+	s, err := Parse([]byte(`{"type": "object", "properties": {"n": {"minimum": 0}, "list": {"items": {"type": "integer"}, "uniqueItems": true}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, number := range []string{"1e1000001", "-1E+401", "1e-401", "1e99999999999999999999", strings.Repeat("9", 1001)} {
+		for _, data := range []string{`{"n": ` + number + `}`, `{"list": [` + number + `]}`, number} {
+			err := s.Check("result", []byte(data))
+			if wrong, ok := errors.AsType[*executor.SchemaError](err); !ok || !strings.Contains(wrong.Error(), "a number has more than 1000 digits, or an exponent beyond 400: "+number[:min(40, len(number))]) {
+				t.Errorf("%.60s: %v", data, err)
+			}
+		}
+		if _, err := Parse([]byte(`{"multipleOf": ` + number + `}`)); !errors.Is(err, fs.ErrInvalid) {
+			t.Errorf("a schema with %.60s: %v", number, err)
+		}
+	}
+	for _, number := range []string{"1.7976931348623157e308", "5e-324", "0e400", strings.Repeat("9", 1000)} {
+		if err := s.Check("result", []byte(`{"n": `+number+`}`)); err != nil {
+			t.Errorf("%.60s: %v", number, err)
+		}
+	}
+}
