@@ -163,6 +163,9 @@ type Agent struct {
 	Hooks        Hooks           `json:"hooks,omitzero"`
 }
 
+// IsSet reports whether there is a schema. Coordinators of other makes send null for none.
+func IsSet(schema json.RawMessage) bool { return len(schema) > 0 && string(schema) != "null" }
+
 // ParseAgents reads a list of agents, strictly.
 func ParseAgents(data []byte) (list []Agent, err error) {
 	err = Decode(data, &list, true)

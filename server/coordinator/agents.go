@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/executor"
 	"github.com/agentenv-dev/agentenv/executor/schema"
 	"github.com/agentenv-dev/agentenv/internal/coordapi"
@@ -26,8 +27,13 @@ func checkAgent(a coordapi.Agent) error {
 	if _, err := parametersSchema(a.ParametersSchema); err != nil {
 		return fmt.Errorf("agent %s: parameters_schema: %w", a.Name, err)
 	}
-	if _, err := schema.Parse(a.OutputSchema); err != nil && len(a.OutputSchema) > 0 {
-		return fmt.Errorf("agent %s: output_schema: %w", a.Name, err)
+	if coordapi.IsSet(a.OutputSchema) {
+		if _, err := schema.Parse(a.OutputSchema); err != nil {
+			return fmt.Errorf("agent %s: output_schema: %w", a.Name, err)
+		}
+		if n := len(a.OutputSchema); n > environment.MaxOutputSchema {
+			return fmt.Errorf("%w: agent %s: output_schema: it has %d bytes; give one of at most %d", fs.ErrInvalid, a.Name, n, environment.MaxOutputSchema)
+		}
 	}
 	for name, h := range map[string]*coordapi.Hook{"on_run_start": a.Hooks.OnRunStart, "on_run_finish": a.Hooks.OnRunFinish} {
 		switch {
@@ -86,7 +92,7 @@ func (t *tx) otherAgent(runner, name string) string {
 
 // parametersSchema returns the schema of parameters; that of a prompt if it is empty.
 func parametersSchema(text json.RawMessage) (*schema.Schema, error) {
-	if len(text) == 0 {
+	if !coordapi.IsSet(text) {
 		text = json.RawMessage(promptSchema)
 	}
 	return schema.Parse(text)
@@ -95,8 +101,8 @@ func parametersSchema(text json.RawMessage) (*schema.Schema, error) {
 // checkParameters returns an error with all that is wrong about the parameters.
 func checkParameters(text, parameters json.RawMessage) error {
 	s, err := parametersSchema(text)
-	if err != nil {
-		return err // of a stored agent, which was checked
+	if err != nil { // of a runner that an earlier version has accepted
+		return named(http.StatusConflict, "invalid_agent", "the parameters_schema of the agent cannot be used: %v; correct it, and register its runner again", err)
 	}
 	err = s.Check("parameters", parameters)
 	wrong, ok := errors.AsType[*executor.SchemaError](err)
@@ -104,7 +110,7 @@ func checkParameters(text, parameters json.RawMessage) error {
 		return err
 	}
 	detail := coordapi.Detail{Error: "parameter_validation_failed", Message: "the parameters do not match the schema of the agent"}
-	if len(text) == 0 {
+	if !coordapi.IsSet(text) {
 		detail.Message = "without an agent that has a parameters_schema a run takes a prompt alone: give prompt, which may be JSON as a text, or name such an agent in agent_name"
 	}
 	for _, v := range wrong.Violations {

@@ -31,6 +31,7 @@ func TestABadAgentIsRefused(t *testing.T) {
 		"no name": {},
 		"agent a: parameters_schema: .*$.type: value must be one of": {Name: "a", ParametersSchema: json.RawMessage(`{"type":"objct"}`)},
 		"agent a: output_schema: .*nothing is loaded":                {Name: "a", OutputSchema: json.RawMessage(`{"$ref":"https://example.com/x"}`)},
+		"agent a: output_schema: .*at most 65536": {Name: "a", OutputSchema: json.RawMessage(`{"title":"` + strings.Repeat("x", 64<<10) + `"}`)},
 		"agent a: hooks.on_run_start: agent_name is empty":           {Name: "a", Hooks: coordapi.Hooks{OnRunStart: &coordapi.Hook{}}},
 	} {
 		c, err := coordinator.Open(t.Context(), coordinator.Config{Dir: t.TempDir(), Agents: []coordapi.Agent{bad}})
@@ -48,4 +49,14 @@ func TestABadAgentIsRefused(t *testing.T) {
 // mentions reports whether a text has all parts, in any order.
 func mentions(text string, parts []string) bool {
 	return !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(text, part) })
+}
+
+// Coordinators and runners of other makes send null where there is no schema.
+func TestASchemaMayBeNull(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t, coordapi.Agent{Name: "a", ParametersSchema: json.RawMessage("null"), OutputSchema: json.RawMessage("null")})
+		if r := s.run(`{"type":"start_session","agent_name":"a","prompt":"x"}`); string(r.Parameters) != `{"prompt":"x"}` {
+			t.Errorf("the run is %+v", r)
+		}
+	})
 }

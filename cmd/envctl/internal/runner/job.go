@@ -154,7 +154,7 @@ func (j *job) perform() (err error) {
 	}
 	// The ID of the run is that of the query, so that a session never has it twice.
 	q := environment.Query{ID: j.run.ID, Prompt: j.prompt()}
-	if j.run.Blueprint != nil && !j.r.Reports { // an executor has its own way to bind its output
+	if j.run.Blueprint != nil && !j.r.Reports && coordapi.IsSet(j.run.Blueprint.OutputSchema) { // an executor has its own way to bind its output
 		q.OutputSchema = j.run.Blueprint.OutputSchema
 	}
 	query, err := s.PromptOnce(j.stopped, q)
@@ -183,7 +183,7 @@ func (j *job) interrupt() {
 // prompt returns the text for the agent: the prompt, or for an agent with parameters of its own all of them.
 func (j *job) prompt() string {
 	r := j.run
-	own := r.Blueprint != nil && len(r.Blueprint.ParametersSchema) > 0
+	own := r.Blueprint != nil && coordapi.IsSet(r.Blueprint.ParametersSchema)
 	if j.r.Structured {
 		var object map[string]json.RawMessage
 		if !own && json.Unmarshal([]byte(r.Prompt), &object) == nil { // a run without an agent of its own has a prompt alone
