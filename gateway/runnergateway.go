@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/internal/coordinator"
@@ -41,6 +42,8 @@ type runnerGateway struct {
 	gateway *Gateway
 	forward *httputil.ReverseProxy
 	timeout time.Duration // coordinatorTimeout, except in tests
+
+	refused, absent sync.Once // of explain
 }
 
 // coordinatorCall is what the answer to a request needs.
@@ -319,7 +322,7 @@ func (u *runnerGateway) metadata(f fields) ([]byte, error) {
 func (u *runnerGateway) inspect(resp *http.Response) error {
 	call, _ := resp.Request.Context().Value(coordinatorCallKey{}).(*coordinatorCall)
 	call.free()
-	u.explain(resp.StatusCode)
+	u.explain(resp)
 	resp.Header.Del("Set-Cookie")
 	_, key, _ := strings.Cut(resp.Request.Header.Get("Authorization"), " ")
 	for _, values := range resp.Header {
@@ -350,13 +353,22 @@ func (u *runnerGateway) inspect(resp *http.Response) error {
 	return nil
 }
 
-// explain logs what a refusal of the coordinator says about the configuration, which the executor cannot mend.
-func (u *runnerGateway) explain(status int) {
-	switch status {
-	case http.StatusUnauthorized:
-		u.gateway.cfg.Logger.Warn("the coordinator refuses the key of this program: set another one in coordinator.credential")
-	case http.StatusNotFound:
-		u.gateway.cfg.Logger.Warn(fmt.Sprintf("the coordinator may have no session %s: use 'envctl runner', or set coordinator.session_id to one that it has", u.session))
+// explain logs what a refusal of the coordinator says about the configuration, which the executor cannot mend; each once.
+func (u *runnerGateway) explain(resp *http.Response) {
+	log := u.gateway.cfg.Logger
+	switch of := strings.TrimSuffix(u.base.Path, "/") + "/sessions/" + u.session; {
+	case resp.StatusCode == http.StatusUnauthorized && u.auth.OAuth2 != nil:
+		u.refused.Do(func() {
+			log.Warn("the coordinator refuses the tokens of coordinator.oauth2: check its audience and scopes")
+		})
+	case resp.StatusCode == http.StatusUnauthorized:
+		u.refused.Do(func() {
+			log.Warn("the coordinator refuses the key of this program: set another one in coordinator.credential")
+		})
+	case resp.StatusCode == http.StatusNotFound && (resp.Request.URL.Path == of || strings.HasPrefix(resp.Request.URL.Path, of+"/")):
+		u.absent.Do(func() {
+			log.Warn(fmt.Sprintf("the coordinator may have no session %s: use 'envctl runner', or set coordinator.session_id to one that it has", u.session))
+		})
 	}
 }
 

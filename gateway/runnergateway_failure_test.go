@@ -189,14 +189,21 @@ func TestACoordinatorThatRefuses(t *testing.T) {
 		handler, _ := recorder(status, `{"detail":"no"}`)
 		server := httptest.NewServer(handler)
 		defer server.Close()
-		o, err := Coordinator{URL: server.URL, Profile: "p"}.Open(t.Context(), ownSession)
+		o, err := Coordinator{URL: server.URL, Profile: "p", Allow: []string{"GET /agents"}}.Open(t.Context(), ownSession)
 		if err != nil {
 			t.Fatal(err)
 		}
 		_, at := serveConfig(t, Config{Coordinator: o, Logger: hclog.New(&hclog.LoggerOptions{Output: &log, Level: hclog.Warn})})
-		got, answer := ask(t, request(t, "GET", at.Variables()[runnerscripts.CoordinatorURL]+"/sessions/ses_own", ""))
-		if got != status || answer != `{"detail":"no"}` || !strings.Contains(log.String(), want) {
-			t.Errorf("%d: %d %s, the log says %s", status, got, answer, log.String())
+		for _, path := range []string{"/agents", "/sessions/ses_own", "/sessions/ses_own"} {
+			if got, answer := ask(t, request(t, "GET", at.Variables()[runnerscripts.CoordinatorURL]+path, "")); got != status || answer != `{"detail":"no"}` {
+				t.Errorf("%d: %s: %d %s", status, path, got, answer)
+			}
+			if path == "/agents" && status == http.StatusNotFound && strings.Contains(log.String(), want) {
+				t.Errorf("of something else the log says %s", log.String())
+			}
+		}
+		if strings.Count(log.String(), want) != 1 {
+			t.Errorf("%d: the log says %s", status, log.String())
 		}
 	}
 }
