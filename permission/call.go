@@ -68,14 +68,14 @@ func (p *Policy) Tool(call Call) string {
 	if name == "" {
 		return "other"
 	}
-	return name
+	return portableName(ruleName(name))
 }
 
-// ownName returns the agent's own name of a tool that has its portable name by the kind of the call; empty for other tools.
+// ownName returns the name in rules of a tool that has its portable name by the kind of the call; empty for other tools.
 // Rules may be about both.
 func (p *Policy) ownName(call Call) string {
-	if call.Name != "" && p.Tool(call) != call.Name && p.Tool(Call{Name: call.Name}) == call.Name {
-		return call.Name
+	if own := p.Tool(Call{Name: call.Name}); call.Name != "" && own != p.Tool(call) {
+		return own
 	}
 	return ""
 }
