@@ -60,6 +60,9 @@ func (q *Queries) judge(ev *runnerscripts.Event, open *openRequest) *verdict {
 		return nil
 	default:
 		open.key += " " + d.Rule // another rule that asks later is about something else
+		if d.MayDeny != "" && d.MayDeny != d.Rule {
+			open.key += " " + d.MayDeny
+		}
 		return q.earlier(open.key)
 	}
 	return v
