@@ -46,6 +46,24 @@ func TestARequestNamesTheRuleThatMayDenyIt(t *testing.T) {
 	}
 }
 
+// A script does not speak for the host: what it says of rules is left out, however it writes it.
+func TestARequestOfAScriptNamesNoRule(t *testing.T) {
+	policy, err := rules.New(rules.Rules{Deny: []string{"Bash(git push *)"}}, rules.Place{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range []*Queries{{}, {Config: Config{Rules: policy, Names: policy}}} {
+		q.Names = policy
+		for _, field := range []string{`"mayDeny":"x"`, `"MAYDENY":"x"`, `"mayDeny":"x","mayDeny":""`} {
+			ev := runnerscripts.Event{Payload: []byte(`{"id":"1","toolCall":{"toolCallId":"1","name":"Bash","rawInput":{"command":"make"}},` + field + `}`)}
+			q.judge(&ev, &openRequest{})
+			if strings.Contains(strings.ToLower(string(ev.Payload)), "maydeny") || !strings.Contains(string(ev.Payload), `"make"`) {
+				t.Errorf("%s, with rules: %v: %s", field, q.Rules != nil, ev.Payload)
+			}
+		}
+	}
+}
+
 // An earlier answer does not hold when a further rule may deny the call, and goes on to hold otherwise.
 func TestAnAnswerDoesNotHoldForALaterDenyRule(t *testing.T) {
 	ask := rules.Rules{Ask: []string{"Bash(git *)"}}
