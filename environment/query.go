@@ -195,7 +195,7 @@ type PermissionDecision = runnerscripts.PermissionDecision
 // Config.OnPermission, in a sandbox that confines the agent.
 func AllowAll(_ context.Context, req PermissionRequest) PermissionDecision {
 	if req.MayDeny != "" {
-		return req.Reject("It may be what the rule " + req.MayDeny + " denies, and nobody looks at it.")
+		return req.Reject("The rule " + req.MayDeny + " may deny it, and no user sees the request.")
 	}
 	return req.Allow()
 }

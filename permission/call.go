@@ -68,14 +68,14 @@ func (p *Policy) Tool(call Call) string {
 	if name == "" {
 		return "other"
 	}
-	return name
+	return portableName(ruleName(name))
 }
 
-// ownName returns the agent's own name of a tool that has its portable name by the kind of the call; empty for other tools.
+// ownName returns the name in rules of a tool that has its portable name by the kind of the call; empty for other tools.
 // Rules may be about both.
 func (p *Policy) ownName(call Call) string {
-	if call.Name != "" && p.Tool(call) != call.Name && p.Tool(Call{Name: call.Name}) == call.Name {
-		return call.Name
+	if own := p.Tool(Call{Name: call.Name}); call.Name != "" && own != p.Tool(call) {
+		return own
 	}
 	return ""
 }
@@ -136,7 +136,7 @@ func (p *Policy) actions(call Call) []action {
 	case malformed:
 		return one("its input cannot be read")
 	case tool == Bash:
-		return p.commands(in)
+		return append(p.commands(in), p.beside(call, in)...)
 	case tool == Fetch:
 		host, ok := hostOf(in.URL)
 		if !ok {
@@ -162,6 +162,9 @@ func (p *Policy) Subject(call Call) string {
 	raw := append(in.Command, in.Cmd...)
 	switch {
 	case tool == Bash && json.Unmarshal(raw, &command) == nil:
+		if _, shell := tools[call.Name]; !shell {
+			command = strings.Join(append([]string{command}, in.files()...), " ")
+		}
 		return command
 	case tool == Bash && len(raw) > 0:
 		return string(raw)
@@ -267,9 +270,25 @@ func (p *Policy) workIn(dir string) []action {
 	return []action{{tool: Bash, words: []word{{text: "cd", known: true}, {text: dir, known: true}}, innocent: true}}
 }
 
-// files returns what a call of a file tool does.
-func (p *Policy) files(tool string, call Call, in input) []action {
-	paths := slices.Clone(call.Paths)
+// beside returns what a tool that is a shell only by its kind does to the files in its input. An editor has its action in
+// the field command: create, or view, which only reads.
+func (p *Policy) beside(call Call, in input) []action {
+	if _, shell := tools[call.Name]; shell || len(in.files()) == 0 {
+		return nil
+	}
+	all := p.files(Read, Call{}, in)
+	if string(in.Command) != `"view"` {
+		all = append(all, p.files(Write, Call{}, in)...)
+	}
+	for i := range all {
+		all[i].innocent = true // the command must be allowed
+	}
+	return all
+}
+
+// files returns the files that an input names.
+func (in input) files() []string {
+	var paths []string
 	for _, c := range in.Changes {
 		paths = append(paths, c.Path)
 		if c.Kind.Move != "" {
@@ -281,6 +300,12 @@ func (p *Policy) files(tool string, call Call, in input) []action {
 			paths = append(paths, f)
 		}
 	}
+	return paths
+}
+
+// files returns what a call of a file tool does.
+func (p *Policy) files(tool string, call Call, in input) []action {
+	paths := append(slices.Clone(call.Paths), in.files()...)
 	if s, searches := searchers[call.Name]; searches {
 		return p.search(append(paths, in.DirPath), in, s)
 	}

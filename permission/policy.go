@@ -124,7 +124,7 @@ type Effect string
 // The effects.
 const (
 	Allow Effect = "allow"
-	Ask   Effect = "ask" // somebody must decide; without an answer the call is denied
+	Ask   Effect = "ask" // the user must decide; without an answer the call is denied
 	Deny  Effect = "deny"
 )
 
@@ -135,8 +135,8 @@ type Decision struct {
 	Rule string
 	// Reason says in a sentence what was decided by.
 	Reason string
-	// MayDeny is a deny rule that the call may be about, if the Effect is Ask for that reason: only somebody who looks at the
-	// call can allow it.
+	// MayDeny is a deny rule that the call may be about, if the Effect is Ask for that reason. Only a user who sees the call can
+	// allow it.
 	MayDeny string
 	// Question means that the agent asks its user for words, which no earlier answer can give.
 	Question bool

@@ -170,8 +170,8 @@ type PermissionRequest struct {
 	ID       string             `json:"id"` // identifies the answer
 	ToolCall ToolCall           `json:"toolCall"`
 	Options  []PermissionOption `json:"options"`
-	// MayDeny is a rule of the host that denies the call if the call is what it is about, which cannot be judged. Somebody who
-	// looks at the call decides.
+	// MayDeny is a deny rule of the host that the call may be about, which the host cannot judge. A user who sees the call
+	// decides. The host sets it in each request; a script cannot.
 	MayDeny string `json:"mayDeny,omitempty"`
 }
 

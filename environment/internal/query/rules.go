@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"maps"
+	"strings"
 
 	"github.com/agentenv-dev/agentenv/internal/answers"
 	"github.com/agentenv-dev/agentenv/internal/audit"
@@ -41,13 +43,12 @@ func (q *Queries) judge(ev *runnerscripts.Event, open *openRequest) *verdict {
 	open.name, open.kind = call.Name, call.Kind
 	open.entry = audit.Entry{Event: audit.Permission, Query: ev.QueryID, Tool: q.Names.Tool(call), Call: audit.Cut(q.Names.Subject(call))}
 	if q.Rules == nil {
+		ev.Payload = withMayDeny(ev.Payload, "")
 		return nil
 	}
 	d := q.Rules.Decide(call)
+	ev.Payload = withMayDeny(ev.Payload, d.MayDeny)
 	open.key = q.Rules.Key(call)
-	if d.MayDeny != "" {
-		ev.Payload = withMayDeny(ev.Payload, d.MayDeny)
-	}
 	v := &verdict{effect: d.Effect, message: "Denied: " + d.Reason + "."}
 	v.Scope = runnerscripts.ScopeOnce
 	switch {
@@ -60,19 +61,30 @@ func (q *Queries) judge(ev *runnerscripts.Event, open *openRequest) *verdict {
 		return nil
 	default:
 		open.key += " " + d.Rule // another rule that asks later is about something else
+		if d.MayDeny != "" && d.MayDeny != d.Rule {
+			open.key += " " + d.MayDeny
+		}
 		return q.earlier(open.key)
 	}
 	return v
 }
 
-// withMayDeny sets PermissionRequest.MayDeny in a request, and keeps the fields that this program does not know.
+// withMayDeny sets PermissionRequest.MayDeny in a request, also if the script has set it: it is the host's. It removes the field
+// for an empty rule, and keeps the fields that this program does not know.
 func withMayDeny(request json.RawMessage, rule string) json.RawMessage {
 	var fields map[string]json.RawMessage
 	quoted, err := json.Marshal(rule)
 	if err != nil || json.Unmarshal(request, &fields) != nil {
 		return request // cannot happen: it was decoded before
 	}
-	fields["mayDeny"] = quoted
+	all := len(fields)
+	maps.DeleteFunc(fields, func(name string, _ json.RawMessage) bool { return strings.EqualFold(name, "mayDeny") }) // as encoding/json reads it
+	switch {
+	case rule != "":
+		fields["mayDeny"] = quoted
+	case len(fields) == all:
+		return request
+	}
 	data, err := json.Marshal(fields)
 	if err != nil {
 		return request // cannot happen: it was JSON

@@ -46,6 +46,51 @@ func TestARequestNamesTheRuleThatMayDenyIt(t *testing.T) {
 	}
 }
 
+// A script does not speak for the host: what it says of rules is left out, however it writes it.
+func TestARequestOfAScriptNamesNoRule(t *testing.T) {
+	policy, err := rules.New(rules.Rules{Deny: []string{"Bash(git push *)"}}, rules.Place{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range []*Queries{{}, {Config: Config{Rules: policy, Names: policy}}} {
+		q.Names = policy
+		for _, field := range []string{`"mayDeny":"x"`, `"MAYDENY":"x"`, `"mayDeny":"x","mayDeny":""`} {
+			ev := runnerscripts.Event{Payload: []byte(`{"id":"1","toolCall":{"toolCallId":"1","name":"Bash","rawInput":{"command":"make"}},` + field + `}`)}
+			q.judge(&ev, &openRequest{})
+			if strings.Contains(strings.ToLower(string(ev.Payload)), "maydeny") || !strings.Contains(string(ev.Payload), `"make"`) {
+				t.Errorf("%s, with rules: %v: %s", field, q.Rules != nil, ev.Payload)
+			}
+		}
+	}
+}
+
+// An earlier answer does not hold when a further rule may deny the call, and goes on to hold otherwise.
+func TestAnAnswerDoesNotHoldForALaterDenyRule(t *testing.T) {
+	ask := rules.Rules{Ask: []string{"Bash(git *)"}}
+	for _, c := range []struct {
+		then rules.Rules
+		same bool
+	}{
+		{ask, true},
+		{rules.Rules{Ask: ask.Ask, Deny: []string{"Bash(make)"}}, true},
+		{rules.Rules{Ask: ask.Ask, Deny: []string{"Bash(git push *)"}}, false},
+	} {
+		var keys []string
+		for _, r := range []rules.Rules{ask, c.then} {
+			policy, err := rules.New(r, rules.Place{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			q, open := &Queries{Config: Config{Rules: policy, Names: policy}}, &openRequest{}
+			q.judge(&runnerscripts.Event{Payload: []byte(`{"id":"1","toolCall":{"toolCallId":"1","name":"Bash","rawInput":{"command":"git -C . push"}}}`)}, open)
+			keys = append(keys, open.key)
+		}
+		if same := keys[0] == keys[1]; same != c.same || keys[0] == "" {
+			t.Errorf("%+v: the keys %q", c.then, keys)
+		}
+	}
+}
+
 // Answers beyond the limit hold once, and those from before hold on.
 func TestTheAnswersOfASessionAreLimited(t *testing.T) {
 	q := &Queries{}

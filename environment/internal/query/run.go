@@ -215,7 +215,7 @@ func (r *run) read(ctx context.Context, p *script.Process, fresh bool) error {
 			case r.shared && ev.QueryID != r.query.ID && ev.QueryID != "":
 				// The event belongs to a query of another program, before this one or queued.
 			default:
-				if ev.Type != runnerscripts.TypeQueryOutput { // which nobody else sees
+				if ev.Type != runnerscripts.TypeQueryOutput { // which only the host sees
 					r.index++
 				}
 				if over, err := r.handleEvent(ctx, ev); over {

@@ -1,0 +1,50 @@
+package permission
+
+import "testing"
+
+// No rule is refused that a call could match: a tool with a name that rules have in another case is the tool of these rules.
+func TestAToolOfAnyCaseHasTheRulesOfItsName(t *testing.T) {
+	for _, c := range []struct {
+		deny string
+		call Call
+	}{
+		{"Fetch", call("fetch", "other", `{"url":"https://a.example"}`)},
+		{"Fetch(a.example)", call("fetch", "", `{"url":"https://a.example"}`)},
+		{"Fetch", call("fetch", "execute", `{"command":"curl a"}`)},
+		{"Bash(curl *)", call("fetch", "execute", `{"command":"curl a"}`)},
+		{"Write(a)", call("WRITE", "other", `{"path":"a"}`)},
+		{"Edit(a)", call("EDIT", "", `{"path":"a"}`)},
+	} {
+		if d := newPolicy(t, Rules{Mode: ModeAuto, Deny: []string{c.deny}}).Decide(c.call); d.Effect != Deny {
+			t.Errorf("%s, %s %s: %+v", c.deny, c.call.Name, c.call.Input, d)
+		}
+	}
+}
+
+// An editor has its action in the field of a shell's command. Rules about files hold for the file that it names beside.
+func TestACommandBesideAFileIsJudgedAsBoth(t *testing.T) {
+	for _, c := range []struct {
+		rules Rules
+		call  Call
+		want  Effect
+	}{
+		{Rules{Mode: ModeAuto, Deny: []string{"Write(.env)"}}, call("editor", "execute", `{"command":"create","path":".env"}`), Deny},
+		{Rules{Mode: ModeAuto, Deny: []string{"Read(.env)"}}, call("editor", "execute", `{"command":"view","file_path":"/work/ws/.env"}`), Deny},
+		{Rules{Mode: ModeAuto, Deny: []string{"Write(.env)"}}, call("editor", "execute", `{"command":"view","path":".env"}`), Allow},
+		{Rules{Mode: ModePlan, Allow: []string{"editor"}}, call("editor", "execute", `{"command":"view","path":".env"}`), Allow},
+		{Rules{Mode: ModePlan, Allow: []string{"editor"}}, call("editor", "execute", `{"command":"create","path":".env"}`), Deny},
+		{Rules{Mode: ModeAuto, Deny: []string{"Write(.env)"}}, call("editor", "execute", `{"command":"create","path":"~/.env"}`), Ask},
+		{Rules{Mode: ModeAuto, Deny: []string{"Write(.env)"}}, call("editor", "execute", `{"command":"create","path":"a"}`), Allow},
+		{Rules{Mode: ModeAuto, Deny: []string{"Bash(git push *)"}}, call("run", "execute", `{"command":"git push","path":"a"}`), Deny},
+		{Rules{Mode: ModeAsk, Allow: []string{"editor"}}, call("editor", "execute", `{"command":"create","path":"a"}`), Allow},
+		{Rules{Mode: ModeAuto, Deny: []string{"Write(src/**)"}}, call("Bash", "execute", `{"command":"ls","path":"src"}`), Allow},
+		{Rules{Mode: ModeAuto, Deny: []string{"Write(src/**)"}}, call("run", "execute", `{"command":"ls"}`, "src/a"), Allow},
+	} {
+		if d := newPolicy(t, c.rules).Decide(c.call); d.Effect != c.want {
+			t.Errorf("%+v, %s %s: %+v, not %s", c.rules, c.call.Name, c.call.Input, d, c.want)
+		}
+	}
+	if s := newPolicy(t, Rules{}).Subject(call("editor", "execute", `{"command":"create","path":".env"}`)); s != "create .env" {
+		t.Errorf("the user sees %q", s)
+	}
+}
