@@ -117,13 +117,18 @@ func TestASchemaIsCheckedAgainstItsDraft(t *testing.T) {
 		{`{"$ref": "other.json"}`, `"other.json": nothing is loaded`},
 		{`{"$ref": "file:///etc/hostname"}`, "nothing is loaded"},
 		{`{"$schema": "https://example.com/my-draft"}`, "nothing is loaded"},
+		{`{"$schema": "http://json-schema.org/draft-03/schema#"}`, "nothing is loaded"},
+		{`{"minimum": 1, "exclusiveMinimum": true}`, "$.exclusiveMinimum: got boolean, want number"},
 	} {
 		text, want := c[0], c[1]
 		if _, err := Parse([]byte(text)); !errors.Is(err, fs.ErrInvalid) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), base) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-	for _, text := range []string{`true`, `{}`, `{"$ref": "https://json-schema.org/draft/2020-12/schema"}`, `{"$id": "https://example.com/mine", "$ref": "#/$defs/a", "$defs": {"a": {}}}`} {
+	for _, text := range []string{
+		`true`, `{}`, `{"$schema": "http://json-schema.org/draft-04/schema#", "minimum": 1, "exclusiveMinimum": true}`,
+		`{"$ref": "https://json-schema.org/draft/2020-12/schema"}`, `{"$id": "https://example.com/mine", "$ref": "#/$defs/a", "$defs": {"a": {}}}`,
+	} {
 		if _, err := Parse([]byte(text)); err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
