@@ -10,16 +10,15 @@ import (
 	"github.com/agentenv-dev/agentenv/executor"
 	"github.com/agentenv-dev/agentenv/executor/schema"
 	"github.com/agentenv-dev/agentenv/primitives"
-	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
 // MaxOutputSchema limits Query.OutputSchema: 64 KiB.
-const MaxOutputSchema = runnerscripts.MaxOutputSchema
+const MaxOutputSchema = 64 << 10
 
 // CheckOutputSchema returns a Query.OutputSchema without its white space; nil for an empty one. The error is
 // primitives.ErrLimit if it has more than [MaxOutputSchema] bytes, and fs.ErrInvalid if it is no JSON schema of draft
-// 2020-12 or draft 7, or refers to another file, which is never loaded. It is errors.ErrUnsupported for an executor
-// that has schemas of its own, or whose prompts are parameters.
+// 2020-12 or the earlier draft that its $schema names, from 4 on, or refers to another file, which is never loaded. It is
+// errors.ErrUnsupported for an executor that has schemas of its own, or whose prompts are parameters.
 func (c Config) CheckOutputSchema(text json.RawMessage) (json.RawMessage, error) {
 	if len(text) == 0 {
 		return nil, nil

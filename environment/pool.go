@@ -72,7 +72,8 @@ const (
 // Sandbox and Runner of cfg for its Agent; if that has no name, [Pool.Create] chooses the agent.
 // All other fields of cfg are the defaults of [Pool.Create]: Credentials and Budget, for example,
 // apply to each environment by itself. Fields that belong to one environment are [ErrConfig]:
-// Name, Workspace, SessionID, Session and Record. So is Keep: the sandboxes in a pool end with its program. The caller must Close the pool. NewPool uses only the values of ctx.
+// Name, Workspace, SessionID, Session and Record. So is Keep: the sandboxes in a pool end with its
+// program. The caller must Close the pool. NewPool uses only the values of ctx.
 func NewPool(ctx context.Context, cfg Config) (*Pool, error) {
 	if err := cfg.check(); err != nil {
 		return nil, err

@@ -272,9 +272,6 @@ type QueryRequest struct {
 	InterruptGraceMS int64 `json:"interrupt_grace_ms,omitempty"`
 }
 
-// MaxOutputSchema limits the OutputSchema of a prompt: 64 KiB.
-const MaxOutputSchema = 64 << 10
-
 // DefaultInterruptGrace is the grace period after an interrupt if the request sets none. Package
 // environment always uses it; no setting changes it.
 const DefaultInterruptGrace = 5 * time.Second

@@ -3,6 +3,7 @@ package session
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 
@@ -40,9 +41,12 @@ func (s *AgentSession) storePrompt(ctx context.Context, t *Turn) (seq uint64, er
 	return events[0].Seq, nil
 }
 
-// attachmentsAt returns the attachments of the prompt whose event has a Seq.
+// attachmentsAt returns the attachments of the prompt whose event has a Seq; nil if the store has dropped it.
 func (s *AgentSession) attachmentsAt(ctx context.Context, seq uint64) ([]runnerscripts.Attachment, error) {
 	for ev, err := range s.store.Events(ctx, s.id, seq) {
+		if errors.Is(err, store.ErrDropped) {
+			return nil, nil
+		}
 		if err != nil {
 			return nil, fmt.Errorf("read the prompt: %w", err)
 		}

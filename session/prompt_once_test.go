@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"io/fs"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session/store"
 )
 
 func TestAPromptThatIsSentAgainIsAcceptedOnce(t *testing.T) {
@@ -47,5 +49,30 @@ func TestAPromptThatIsSentAgainIsAcceptedOnce(t *testing.T) {
 		if _, err := s.PromptOnce(t.Context(), environment.Query{ID: wrong[0], Prompt: wrong[1]}); !errors.Is(err, fs.ErrInvalid) {
 			t.Errorf("%q: %v", wrong, err)
 		}
+	}
+}
+
+// The answer to a prompt that is sent again does not depend on its event, which the store may have dropped.
+func TestAPromptWhoseEventWasDroppedIsAcceptedOnce(t *testing.T) {
+	t.Parallel()
+	st := store.NewMemory()
+	st.MaxLog = 64 << 10
+	s := startFake(t, fakeConfig(Config{Store: st}), newFake())
+	once := environment.Query{ID: "once", Prompt: "go", Attachments: []runnerscripts.Attachment{{Name: "a.txt", Data: []byte("text")}}}
+	first, err := s.PromptOnce(t.Context(), once)
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitFrom(t, s, first.Seq, runnerscripts.TypeSessionIdle)
+	complete(t, prompt(t, s, strings.Repeat("x", 128<<10)))
+	for _, err := range st.Events(t.Context(), s.ID(), first.Seq) {
+		if !errors.Is(err, store.ErrDropped) {
+			t.Fatalf("the event: %v", err)
+		}
+		break
+	}
+	again, err := s.PromptOnce(t.Context(), once)
+	if err != nil || again.ID != "once" || again.Seq != first.Seq || again.Attachments != nil {
+		t.Errorf("%+v, %v", again, err)
 	}
 }

@@ -256,7 +256,8 @@ func Remove(ctx context.Context, st store.Store, id string) error {
 			return err
 		}
 		err = st.Update(ctx, by, func(r *store.Record) { r.Delegated = r.Delegated.Add(used) })
-		if err != nil && !errors.Is(err, store.ErrNotFound) { // its usage was counted when that was removed
+		// The usage was counted when that session was removed, and there is no budget in a damaged record.
+		if err != nil && !errors.Is(err, store.ErrNotFound) && !errors.Is(err, store.ErrCorrupt) {
 			return fmt.Errorf("count the usage of the session to %s, whose agent has started it: %w", by, err)
 		}
 	}
@@ -264,29 +265,61 @@ func Remove(ctx context.Context, st store.Store, id string) error {
 }
 
 // usageOf returns what a session and those that it has started have used; nothing for one that was removed or whose record is
-// damaged.
-func usageOf(ctx context.Context, st store.Store, id string) (runnerscripts.Usage, error) {
-	rec, err := st.Load(ctx, id)
+// damaged, or that is one of starters.
+func usageOf(ctx context.Context, st store.Store, id string, starters ...string) (runnerscripts.Usage, error) {
+	if slices.Contains(starters, id) {
+		return runnerscripts.Usage{}, nil
+	}
+	used, err := readUsage(ctx, st, id)
+	if err == nil {
+		var delegated runnerscripts.Usage
+		delegated, err = delegatedUsage(ctx, st, id, starters...)
+		used = used.Add(delegated)
+	}
 	if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrCorrupt) {
 		return runnerscripts.Usage{}, nil
 	}
+	return used, err
+}
+
+// readUsage returns what a session itself has used.
+func readUsage(ctx context.Context, st store.Store, id string) (runnerscripts.Usage, error) {
+	rec, err := st.Load(ctx, id)
 	if err != nil {
 		return runnerscripts.Usage{}, err
 	}
 	state := newState() // its program may have died before it wrote the record
 	err = state.load(ctx, st, rec)
 	if errors.Is(err, store.ErrCorrupt) || errors.Is(err, store.ErrDropped) {
-		state.Usage, err = rec.Usage, nil
+		return rec.Usage, nil
 	}
-	if err != nil {
-		return runnerscripts.Usage{}, err
-	}
-	delegated, err := delegatedUsage(ctx, st, id)
-	return state.Usage.Add(delegated), err
+	return state.Usage, err
 }
 
-// delegatedUsage returns what the sessions that a session has started have used, with those that they have started.
-func delegatedUsage(ctx context.Context, st store.Store, id string) (sum runnerscripts.Usage, err error) {
+// delegatedUsage returns what the sessions that a session has started have used, with those that they have started. starters are
+// the session's own starter, the starter of that and so on: metadata that names sessions in a circle does not count them twice.
+func delegatedUsage(ctx context.Context, st store.Store, id string, starters ...string) (runnerscripts.Usage, error) {
+	for {
+		before, err := st.Load(ctx, id)
+		if err != nil {
+			return runnerscripts.Usage{}, err
+		}
+		sum, err := startedUsage(ctx, st, id, append(starters, id))
+		if err != nil {
+			return runnerscripts.Usage{}, err
+		}
+		after, err := st.Load(ctx, id)
+		if err != nil {
+			return runnerscripts.Usage{}, err
+		}
+		if after.Delegated == before.Delegated { // else a session was removed, in the sum or not
+			return sum.Add(after.Delegated), nil
+		}
+	}
+}
+
+// startedUsage returns what the sessions that a session has started, and that were not removed, have used.
+func startedUsage(ctx context.Context, st store.Store, id string, starters []string) (sum runnerscripts.Usage, err error) {
 	var started []string
 	for rec, err := range st.List(ctx, store.Filter{Metadata: map[string]string{DelegatedBy: id}}) {
 		if errors.Is(err, store.ErrCorrupt) {
@@ -298,12 +331,11 @@ func delegatedUsage(ctx context.Context, st store.Store, id string) (sum runners
 		started = append(started, rec.ID)
 	}
 	for _, id := range started {
-		used, err := usageOf(ctx, st, id)
+		used, err := usageOf(ctx, st, id, starters...)
 		if err != nil {
 			return sum, err
 		}
 		sum = sum.Add(used)
 	}
-	rec, err := st.Load(ctx, id) // last: a session that was removed meanwhile counts here
-	return sum.Add(rec.Delegated), err
+	return sum, nil
 }

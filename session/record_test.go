@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"reflect"
 	"strings"
 	"testing"
@@ -102,26 +103,28 @@ func savedOf(st State) string {
 	return fmt.Sprintf("%+v", st)
 }
 
+// createUsed adds a session that has used 10 tokens and was started by the session by.
+func createUsed(t *testing.T, st store.Store, id, by string) {
+	t.Helper()
+	if err := st.Create(t.Context(), store.Record{ID: id, Metadata: map[string]string{DelegatedBy: by}}); err != nil {
+		t.Fatal(err)
+	}
+	done := event(runnerscripts.TypeQueryCompleted, "q", runnerscripts.QueryCompleted{Usage: runnerscripts.Usage{InputTokens: 10}})
+	done.Seq = 1
+	if err := st.Append(t.Context(), id, done); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A session counts with what its log says: its program may have died before it wrote the record. Sessions that do not exist any
 // more count nothing.
 func TestARemovedSessionCountsAsItsLogSays(t *testing.T) {
 	t.Parallel()
 	st := store.NewMemory()
-	create := func(id, by string) {
-		meta := map[string]string{DelegatedBy: by}
-		if err := st.Create(t.Context(), store.Record{ID: id, Metadata: meta}); err != nil {
-			t.Fatal(err)
-		}
-		done := event(runnerscripts.TypeQueryCompleted, "q", runnerscripts.QueryCompleted{Usage: runnerscripts.Usage{InputTokens: 10}})
-		done.Seq = 1
-		if err := st.Append(t.Context(), id, done); err != nil {
-			t.Fatal(err)
-		}
-	}
-	create("first", "")
-	create("second", "first")
-	create("third", "second")
-	create("alone", "removed before")
+	createUsed(t, st, "first", "")
+	createUsed(t, st, "second", "first")
+	createUsed(t, st, "third", "second")
+	createUsed(t, st, "alone", "removed before")
 	for _, id := range []string{"second", "third", "alone"} {
 		if err := Remove(t.Context(), st, id); err != nil {
 			t.Errorf("%s: %v", id, err)
@@ -132,5 +135,98 @@ func TestARemovedSessionCountsAsItsLogSays(t *testing.T) {
 	}
 	if err := Remove(t.Context(), st, "third"); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("removed twice: %v", err)
+	}
+}
+
+// damaged is a store with one damaged record.
+type damaged struct {
+	store.Store
+	id string
+}
+
+func (d damaged) Load(ctx context.Context, id string) (store.Record, error) {
+	if id == d.id {
+		return store.Record{ID: id}, &store.Error{Op: "load", ID: id, Err: store.ErrCorrupt}
+	}
+	return d.Store.Load(ctx, id)
+}
+
+func (d damaged) Update(ctx context.Context, id string, change func(*store.Record)) error {
+	if id == d.id {
+		return &store.Error{Op: "update", ID: id, Err: store.ErrCorrupt}
+	}
+	return d.Store.Update(ctx, id, change)
+}
+
+func TestASessionIsRemovedWhoseStarterHasADamagedRecord(t *testing.T) {
+	t.Parallel()
+	st := damaged{Store: store.NewMemory(), id: "first"}
+	createUsed(t, st, "first", "")
+	createUsed(t, st, "second", "first")
+	if err := Remove(t.Context(), st, "second"); err != nil {
+		t.Error(err)
+	}
+	if _, err := st.Load(t.Context(), "second"); !errors.Is(err, store.ErrNotFound) {
+		t.Errorf("removed: %v", err)
+	}
+}
+
+// removing is a store in which another program removes a session before the nth read of a record or log of one.
+type removing struct {
+	store.Store
+	id   string
+	left int
+}
+
+func (r *removing) read(ctx context.Context, id string) {
+	if id != r.id && id != "first" {
+		return
+	}
+	if r.left--; r.left == 0 {
+		_ = Remove(ctx, r.Store, r.id) // the sum shows a failure
+	}
+}
+
+func (r *removing) Load(ctx context.Context, id string) (store.Record, error) {
+	r.read(ctx, id)
+	return r.Store.Load(ctx, id)
+}
+
+func (r *removing) Events(ctx context.Context, id string, from uint64) iter.Seq2[runnerscripts.Event, error] {
+	r.read(ctx, id)
+	return r.Store.Events(ctx, id, from)
+}
+
+func TestASessionThatIsRemovedWhileItIsCountedCountsOnce(t *testing.T) {
+	t.Parallel()
+	for n := 1; ; n++ {
+		st := &removing{Store: store.NewMemory(), id: "second", left: n}
+		createUsed(t, st, "first", "")
+		createUsed(t, st, "second", "first")
+		createUsed(t, st, "third", "second")
+		createUsed(t, st, "fourth", "first")
+		if used, err := delegatedUsage(t.Context(), st, "first"); err != nil || used.InputTokens != 30 {
+			t.Errorf("removed before read %d: %+v, %v", n, used, err)
+		}
+		if st.left > 0 { // it was read less often
+			break
+		}
+	}
+}
+
+func TestSessionsThatStartedEachOtherCountOnce(t *testing.T) {
+	t.Parallel()
+	st := store.NewMemory()
+	createUsed(t, st, "first", "third")
+	createUsed(t, st, "second", "first")
+	createUsed(t, st, "third", "second")
+	createUsed(t, st, "itself", "itself")
+	for id, want := range map[string]int64{"first": 20, "itself": 0} {
+		if used, err := delegatedUsage(t.Context(), st, id); err != nil || used.InputTokens != want {
+			t.Errorf("%s: %+v, %v", id, used, err)
+		}
+		if err := Remove(t.Context(), st, id); err != nil {
+			t.Errorf("%s: %v", id, err)
+		}
 	}
 }

@@ -59,7 +59,8 @@ func (s *AgentSession) PromptQuery(ctx context.Context, q environment.Query) (*T
 // PromptOnce is [AgentSession.PromptQuery] for a caller that cannot know whether an earlier call was
 // successful, such as one whose connection broke: the prompt becomes the query with the ID q.ID, and
 // if the session has that among its last 64 queries, PromptOnce accepts nothing. It returns the
-// query with its ID, Seq and attachments, without their contents. Another program may have made the earlier call.
+// query with its ID, Seq and attachments, without their contents; without attachments if the store has dropped the event that
+// names them. Another program may have made the earlier call.
 func (s *AgentSession) PromptOnce(ctx context.Context, q environment.Query) (QueryState, error) {
 	if q.ID == "" {
 		return QueryState{}, fmt.Errorf("prompt: %w: the ID is empty", fs.ErrInvalid)

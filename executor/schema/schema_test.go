@@ -3,10 +3,12 @@ package schema
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/agentenv-dev/agentenv/executor"
 )
@@ -15,6 +17,7 @@ const person = `{
 	"type": "object", "required": ["name"], "additionalProperties": false,
 	"properties": {
 		"name": {"type": "string"}, "age": {"type": "integer", "minimum": 0},
+		"none": {"additionalProperties": false},
 		"friends": {"type": "array", "items": {"$ref": "#/$defs/friend"}},
 		"kind": {"anyOf": [{"const": "a", "type": "string"}, {"const": "b", "type": "string"}, {"type": "object", "properties": {"first": {"type": "string"}}}]}
 	},
@@ -34,7 +37,7 @@ func TestEachViolationSaysWhereItIs(t *testing.T) {
 		},
 		`{"nam": "x"}`: {
 			{Path: "$", Message: `"name" is required`, SchemaPath: "required"},
-			{Path: "$.nam", Message: `it is not allowed here; there are: age, friends, kind, name`, SchemaPath: "additionalProperties"},
+			{Path: "$.nam", Message: `it is not allowed here; there are: age, friends, kind, name, none`, SchemaPath: "additionalProperties"},
 		},
 		`{"name": "x", "friends": [{"name": "y"}, {"name": 5}, {}]}`: {
 			{Path: "$.friends[1].name", Message: `got number, want string`, SchemaPath: "$defs/friend/properties/name/type"},
@@ -45,6 +48,7 @@ func TestEachViolationSaysWhereItIs(t *testing.T) {
 		},
 		// Of alternatives only those for the type of the value count.
 		`{"name": "x", "kind": {"first": 5}}`: {{Path: "$.kind.first", Message: `got number, want string`, SchemaPath: "properties/kind/anyOf/2/properties/first/type"}},
+		`{"name": "x", "none": {"a": 1}}`:     {{Path: "$.none.a", Message: `it is not allowed here`, SchemaPath: "properties/none/additionalProperties"}},
 		`5`:                                   {{Path: "$", Message: `got number, want object`, SchemaPath: "type"}},
 		``:                                    {{Path: "$", Message: `it is no JSON: unexpected end of JSON input`}},
 	} {
@@ -67,6 +71,35 @@ func TestEachViolationSaysWhereItIs(t *testing.T) {
 	}
 }
 
+func TestAViolationHasABoundedText(t *testing.T) {
+	names := `"a": {}`
+	for i := range 1000 {
+		names += fmt.Sprintf(`, "né%d": {}`, i)
+	}
+	nested := strings.Repeat(`{"a": `, 12) + `5` + strings.Repeat(`}`, 12)
+	for name, c := range map[string]struct{ schema, value string }{
+		"many properties":     {`{"additionalProperties": false, "properties": {` + names + `}}`, `{"x": 1}`},
+		"a long name":         {`{"additionalProperties": false}`, `{"` + strings.Repeat("é", 5000) + `": 1}`},
+		"nested parts":        {`{"anyOf": [{"$ref": "#/$defs/a"}, {"$ref": "#/$defs/a"}], "$defs": {"a": {"type": "object", "properties": {"a": {"$ref": "#"}}}}}`, nested},
+		"parts of many parts": {`{"anyOf": [{"items": {"type": "string"}}, {"items": {"type": "null"}}]}`, `[1` + strings.Repeat(",1", 5000) + `]`},
+	} {
+		s, err := Parse([]byte(c.schema))
+		if err != nil {
+			t.Fatal(err)
+		}
+		wrong, ok := errors.AsType[*executor.SchemaError](s.Check("result", []byte(c.value)))
+		if !ok {
+			t.Errorf("%s: it matches", name)
+			continue
+		}
+		for _, v := range wrong.Violations {
+			if len(v.Path) > maxText || len(v.Message) > maxText || !utf8.ValidString(v.Path+v.Message) || len(v.Path+v.Message) < maxText/2 {
+				t.Errorf("%s: %d bytes of path, %d of message: %s: %s", name, len(v.Path), len(v.Message), v.Path, v.Message)
+			}
+		}
+	}
+}
+
 func TestASchemaIsCheckedAgainstItsDraft(t *testing.T) {
 	for _, c := range [][2]string{
 		{`{"type": "objct"}`, "$.type: value must be one of 'array'"},
@@ -84,13 +117,18 @@ func TestASchemaIsCheckedAgainstItsDraft(t *testing.T) {
 		{`{"$ref": "other.json"}`, `"other.json": nothing is loaded`},
 		{`{"$ref": "file:///etc/hostname"}`, "nothing is loaded"},
 		{`{"$schema": "https://example.com/my-draft"}`, "nothing is loaded"},
+		{`{"$schema": "http://json-schema.org/draft-03/schema#"}`, "nothing is loaded"},
+		{`{"minimum": 1, "exclusiveMinimum": true}`, "$.exclusiveMinimum: got boolean, want number"},
 	} {
 		text, want := c[0], c[1]
 		if _, err := Parse([]byte(text)); !errors.Is(err, fs.ErrInvalid) || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), base) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-	for _, text := range []string{`true`, `{}`, `{"$ref": "https://json-schema.org/draft/2020-12/schema"}`, `{"$id": "https://example.com/mine", "$ref": "#/$defs/a", "$defs": {"a": {}}}`} {
+	for _, text := range []string{
+		`true`, `{}`, `{"$schema": "http://json-schema.org/draft-04/schema#", "minimum": 1, "exclusiveMinimum": true}`,
+		`{"$ref": "https://json-schema.org/draft/2020-12/schema"}`, `{"$id": "https://example.com/mine", "$ref": "#/$defs/a", "$defs": {"a": {}}}`,
+	} {
 		if _, err := Parse([]byte(text)); err != nil {
 			t.Errorf("%s: %v", text, err)
 		}

@@ -17,8 +17,12 @@ import (
 	"github.com/agentenv-dev/agentenv/executor"
 )
 
-// maxViolations bounds the list of violations.
-const maxViolations = 20
+const (
+	// maxViolations bounds the list of violations.
+	maxViolations = 20
+	// maxText bounds the path and the message of a violation, in bytes. An agent gets them in a prompt.
+	maxText = 1 << 10
+)
 
 // list returns what is wrong in a value, sorted by place.
 func (s *Schema) list(e *jsonschema.ValidationError, value any) []executor.Violation {
@@ -29,7 +33,20 @@ func (s *Schema) list(e *jsonschema.ValidationError, value any) []executor.Viola
 	all = slices.CompactFunc(all, func(a, b executor.Violation) bool { // parts of a schema can say the same
 		return a.Path == b.Path && a.Message == b.Message
 	})
-	return all[:min(len(all), maxViolations)]
+	all = all[:min(len(all), maxViolations)]
+	for i := range all {
+		all[i].Path = cut(all[i].Path)
+	}
+	return all
+}
+
+// cut shortens a text to maxText bytes.
+func cut(text string) string {
+	if len(text) <= maxText {
+		return text
+	}
+	const mark = "..."
+	return strings.ToValidUTF8(text[:maxText-len(mark)], "") + mark
 }
 
 // violations returns the innermost errors of a value.
@@ -38,7 +55,7 @@ func (s *Schema) violations(e *jsonschema.ValidationError, value any) (all []exe
 	add := func(at, text string) {
 		_, part, _ := strings.Cut(e.SchemaURL, "#/")
 		keyword := path.Join(e.ErrorKind.KeywordPath()...)
-		all = append(all, executor.Violation{Path: at, Message: text, SchemaPath: path.Join(part, keyword)})
+		all = append(all, executor.Violation{Path: at, Message: cut(text), SchemaPath: path.Join(part, keyword)})
 	}
 	text := e.ErrorKind.LocalizedString(message.NewPrinter(language.English))
 	switch k := e.ErrorKind.(type) {
@@ -51,8 +68,12 @@ func (s *Schema) violations(e *jsonschema.ValidationError, value any) (all []exe
 			add(at, fmt.Sprintf("%q is required", name))
 		}
 	case *kind.AdditionalProperties:
+		text = "it is not allowed here"
+		if names := s.properties(e.SchemaURL); len(names) > 0 {
+			text += "; there are: " + strings.Join(names, ", ")
+		}
 		for _, name := range k.Properties {
-			add(at+"."+name, "it is not allowed here; there are: "+strings.Join(s.properties(e.SchemaURL), ", "))
+			add(at+"."+name, text)
 		}
 	case *kind.AnyOf, *kind.OneOf:
 		branches := s.branches(e, value, at)

@@ -27,7 +27,7 @@ func EmitUnreadable(out Sink, program string, line []byte, err error) {
 func EmitLine(out Sink, what string, line []byte, err error) {
 	const most = 1024
 	shown := string(bytes.ToValidUTF8(line[:min(len(line), most)], []byte("\uFFFD")))
-	data, _ := json.Marshal(map[string]string{"line": shown, "error": err.Error()})
+	data, _ := json.Marshal(map[string]string{"line": shown})
 	out.Emit(runnerscripts.MainConversation, runnerscripts.TypeLog, runnerscripts.Log{
 		Level: "warn", Message: what + ": " + err.Error(), Data: data,
 	})

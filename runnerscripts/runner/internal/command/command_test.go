@@ -191,7 +191,7 @@ func TestEventsOfAnExecutorArePassedOn(t *testing.T) {
 	}
 	// An executor may not send query_completed, which only the runner reports.
 	logs := agenttest.Payloads[runnerscripts.Log](t, f.Out.All(), runnerscripts.TypeLog)
-	if len(logs) != 1 || !strings.Contains(string(logs[0].Data), "query_completed") {
+	if len(logs) != 1 || !strings.Contains(logs[0].Message, "query_completed") {
 		t.Errorf("logs: %+v", logs)
 	}
 	f.SameAsTranscript()
