@@ -25,7 +25,7 @@ type output struct {
 	result json.RawMessage // of the last turn that has ended; nil for no JSON
 }
 
-// begin sets the schema. The one of a query of another program comes from its query_started.
+// begin sets the schema, unless the query has one.
 func (o *output) begin(text json.RawMessage) (err error) {
 	if o.schema == nil && len(text) > 0 {
 		o.schema, err = schema.Parse(text)
@@ -99,10 +99,10 @@ func askAgain(violations []runnerscripts.Violation) string {
 	return b.String()
 }
 
-// followOutput sets the schema of a query of another program, which its query_started has.
+// followOutput sets the schema of a query that another program has sent, or that continues without it.
 func (r *run) followOutput(started runnerscripts.Event) error {
 	p, err := runnerscripts.Payload[runnerscripts.QueryStarted](started)
-	if !r.watching || err != nil {
+	if err != nil {
 		return nil
 	}
 	if err = r.output.begin(p.OutputSchema); err != nil {
