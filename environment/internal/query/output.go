@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/executor"
 	"github.com/agentenv-dev/agentenv/executor/schema"
+	"github.com/agentenv-dev/agentenv/internal/eventlog"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -119,8 +120,10 @@ func (r *run) judge(ctx context.Context, ev runnerscripts.Event) error {
 	}
 	answer := r.output.judge(offer)
 	r.asks.Go(func() {
-		// If it cannot be sent, the runner has ended, which its output says too.
-		_ = r.q.control(ctx, answer)
+		// The runner has ended, the environment is closed or the query has been cancelled, which is reported elsewhere.
+		if err := r.q.control(ctx, answer); err != nil {
+			r.q.events.Log.Debug("the answer to an output was not sent", eventlog.Query, r.query.ID, eventlog.Error, err)
+		}
 	})
 	return nil
 }
