@@ -64,7 +64,8 @@ func TestAProgramThatFollowsAQueryAsksAgain(t *testing.T) {
 	}
 }
 
-// A query that goes on with its own ID is asked again too, and what the caller has of it is left out.
+// A query that goes on with its own ID is asked again too, for output of the schema that it began with. Events that the
+// caller has are left out.
 func TestAQueryIsContinuedWhoseOutputWaits(t *testing.T) {
 	t.Setenv(schemaVariable, string(bugSchema))
 	box := sandbox(t)
@@ -82,7 +83,7 @@ func TestAQueryIsContinuedWhoseOutputWaits(t *testing.T) {
 		}
 	}
 	cancel()
-	q := Query{Prompt: "go", ID: "the-query", OutputSchema: bugSchema, After: last.Index}
+	q := Query{Prompt: "go", ID: "the-query", After: last.Index}
 	events, err := collect(t.Context(), attach(t, id, box), q)
 	if err != nil {
 		t.Fatal(err)

@@ -35,6 +35,7 @@ func (c *conversation) prompt(ctx context.Context, p queries.Prompt) (done runne
 			return done, err
 		}
 		text, p.Attachments = next, nil
+		bound = false // the agent may have ignored the schema
 	}
 }
 

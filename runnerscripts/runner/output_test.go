@@ -2,9 +2,12 @@ package main
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 	rs "github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -44,6 +47,34 @@ func TestAnOutputWaitsForTheHost(t *testing.T) {
 	}
 	if n := len(of(p.seen, rs.TypeQueryOutput)); n != 2 {
 		t.Errorf("%d outputs were offered", n)
+	}
+}
+
+// An agent that can be bound may ignore the schema, for example because its model's API does.
+func TestABoundAgentWhoseOutputDoesNotMatchIsAskedInWords(t *testing.T) {
+	s := newSandbox(t)
+	dir := t.TempDir()
+	program, prompts := filepath.Join(dir, "program"), filepath.Join(dir, "prompts")
+	agenttest.WriteFile(t, program, `read -r line
+id=${line#*'"request_id":"'}
+id=${id%%'"'*}
+printf '{"type":"control_response","response":{"subtype":"success","request_id":"%s","response":{}}}\n' "$id"
+while read -r line; do
+	printf '%s\n' "$line" >>'`+prompts+`'
+	echo '{"type":"result","subtype":"success","is_error":false,"result":"","modelUsage":{}}'
+done`)
+	s.agent = rs.Agent{Name: "claude", Command: []string{"/bin/sh", program}}
+	p := askFor(t, s)
+	p.send(rs.Control{Type: rs.ControlOutput, ID: offered(p), Text: "once more"})
+	p.send(rs.Control{Type: rs.ControlOutput, ID: offered(p)})
+	p.finish()
+	got, err := os.ReadFile(prompts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const words = "matches this JSON schema"
+	if first, second, _ := strings.Cut(string(got), "\n"); strings.Contains(first, words) || !strings.Contains(second, "once more") || !strings.Contains(second, words) {
+		t.Errorf("the agent got %s", got)
 	}
 }
 

@@ -59,8 +59,13 @@ func (r *run) wrongResult(done runnerscripts.QueryCompleted) *runnerscripts.Scri
 	if err == nil {
 		return nil
 	}
-	if failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err); ok {
-		return failure
+	failure, ok := errors.AsType[*runnerscripts.ScriptFailure](err)
+	if !ok {
+		failure = &runnerscripts.ScriptFailure{Code: runnerscripts.FailOutput, Message: err.Error()}
 	}
-	return &runnerscripts.ScriptFailure{Code: runnerscripts.FailOutput, Message: err.Error()}
+	switch done.StopReason {
+	case runnerscripts.StopMaxTokens, runnerscripts.StopMaxRequests, runnerscripts.StopRefusal:
+		failure.Message = fmt.Sprintf("the agent stopped early, with %s: %s", done.StopReason, failure.Message)
+	}
+	return failure
 }

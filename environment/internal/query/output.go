@@ -10,6 +10,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/executor"
 	"github.com/agentenv-dev/agentenv/executor/schema"
+	"github.com/agentenv-dev/agentenv/internal/eventlog"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -25,7 +26,7 @@ type output struct {
 	result json.RawMessage // of the last turn that has ended; nil for no JSON
 }
 
-// begin sets the schema. The one of a query of another program comes from its query_started.
+// begin sets the schema, unless the query has one.
 func (o *output) begin(text json.RawMessage) (err error) {
 	if o.schema == nil && len(text) > 0 {
 		o.schema, err = schema.Parse(text)
@@ -99,10 +100,10 @@ func askAgain(violations []runnerscripts.Violation) string {
 	return b.String()
 }
 
-// followOutput sets the schema of a query of another program, which its query_started has.
+// followOutput sets the schema of a query that another program has sent, or that continues without it.
 func (r *run) followOutput(started runnerscripts.Event) error {
 	p, err := runnerscripts.Payload[runnerscripts.QueryStarted](started)
-	if !r.watching || err != nil {
+	if err != nil {
 		return nil
 	}
 	if err = r.output.begin(p.OutputSchema); err != nil {
@@ -119,8 +120,10 @@ func (r *run) judge(ctx context.Context, ev runnerscripts.Event) error {
 	}
 	answer := r.output.judge(offer)
 	r.asks.Go(func() {
-		// If it cannot be sent, the runner has ended, which its output says too.
-		_ = r.q.control(ctx, answer)
+		// The runner has ended, the environment is closed or the query has been cancelled, which is reported elsewhere.
+		if err := r.q.control(ctx, answer); err != nil {
+			r.q.events.Log.Debug("the answer to an output was not sent", eventlog.Query, r.query.ID, eventlog.Error, err)
+		}
 	})
 	return nil
 }

@@ -2,6 +2,7 @@ package query
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -35,6 +36,24 @@ func TestATurnHasItsOwnOutput(t *testing.T) {
 	o.end(nil) // the end of the query, after the last turn
 	if string(o.result) != `{"a":1}` {
 		t.Errorf("the output is %s", o.result)
+	}
+}
+
+func TestAWrongOutputNamesWhyTheAgentStoppedEarly(t *testing.T) {
+	r := run{q: &Queries{}}
+	if err := r.output.begin(json.RawMessage(`{"type":"object"}`)); err != nil {
+		t.Fatal(err)
+	}
+	for stop, want := range map[runnerscripts.StopReason]string{
+		runnerscripts.StopRefusal:     "the agent stopped early, with refusal: invalid result",
+		runnerscripts.StopMaxTokens:   "the agent stopped early, with max_tokens: invalid result",
+		runnerscripts.StopMaxRequests: "the agent stopped early, with max_turn_requests: invalid result",
+		runnerscripts.StopEndTurn:     "invalid result",
+	} {
+		failed := r.wrongResult(runnerscripts.QueryCompleted{StopReason: stop})
+		if failed == nil || failed.Code != runnerscripts.FailOutput || !strings.HasPrefix(failed.Message, want) {
+			t.Errorf("%s: %v", stop, failed)
+		}
 	}
 }
 

@@ -61,6 +61,7 @@ type conversation struct {
 // query is a running prompt.
 type query struct {
 	uuid       string // of the user message
+	waits      bool   // for its process: what another one does before its end is not the query's work
 	started    bool   // the program works on it, so an interrupt reaches it
 	interrupt  bool   // an interrupt came before it started
 	cancelled  bool   // it was interrupted
@@ -82,9 +83,8 @@ type unasked struct {
 
 // Prompt runs one query to its end.
 func (c *conversation) Prompt(ctx context.Context, _, text string, attachments ...runnerscripts.Attachment) (runnerscripts.QueryCompleted, error) {
-	q := &query{uuid: agent.NewUUID(), done: make(chan struct{})}
+	q := &query{uuid: agent.NewUUID(), waits: true, done: make(chan struct{})}
 	c.mu.Lock()
-	q.usage, c.unasked = c.unasked.usage, unasked{}
 	c.query = q
 	c.mu.Unlock()
 	defer func() {
@@ -94,6 +94,10 @@ func (c *conversation) Prompt(ctx context.Context, _, text string, attachments .
 	}()
 	// From here on an interrupt reaches the query, even while this call takes time.
 	p, err := c.running(ctx)
+	c.mu.Lock()
+	q.waits = false
+	q.usage, c.unasked = c.unasked.usage, unasked{}
+	c.mu.Unlock()
 	if err != nil {
 		return c.completed(q), err
 	}

@@ -138,8 +138,9 @@ func (c *conversation) initialize(l systemLine) {
 func (c *conversation) queryStarted() {
 	c.mu.Lock()
 	q, p := c.query, c.process
-	early := q != nil && !q.started && q.interrupt
-	if q != nil {
+	starts := q != nil && !q.waits && !q.started
+	early := starts && q.interrupt
+	if starts {
 		q.started = true
 	}
 	c.mu.Unlock()
@@ -188,7 +189,7 @@ func (c *conversation) turnEnded(r resultLine) {
 	defer c.mu.Unlock()
 	c.turns++
 	q := c.query
-	if q == nil || q.finished {
+	if q == nil || q.waits || q.finished {
 		c.unasked.usage = c.unasked.usage.Add(cost)
 		c.unasked.overBudget = false // stop the next one, too
 		return

@@ -1,7 +1,9 @@
 package claude
 
 import (
+	"context"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -107,5 +109,51 @@ func TestWhatATurnHasCostIsNoReasonToStopTheNextOne(t *testing.T) {
 	c.keepBudget(1, 1)
 	if n := len(agenttest.Payloads[runnerscripts.Log](t, out.All(), runnerscripts.TypeLog)); n != 2 {
 		t.Error("the next one was not stopped")
+	}
+}
+
+// A query whose schema restarts the program belongs to the new process, although the old one may finish a turn first. An
+// interrupt during that turn is for the new process, too.
+func TestATurnOfTheProcessBeforeARestartIsNotTheQuery(t *testing.T) {
+	t.Parallel()
+	restarted := filepath.Join(t.TempDir(), "restarted")
+	c, out, err := startProgram(t, answering(t, `turn() {
+	echo '{"type":"system","subtype":"session_state_changed","state":"running"}'
+	echo '{"type":"system","subtype":"init","permissionMode":"'$1'"}'
+	[ $1 != new ] || read -r interrupt
+	echo '{"type":"result","subtype":"success","is_error":false,"result":"","structured_output":{"of":"'$1'"},"modelUsage":{"m":{"inputTokens":'$2'}}}'
+	echo '{"type":"system","subtype":"session_state_changed","state":"idle"}'
+}
+read -r prompt
+if mkdir '`+restarted+`' 2>/dev/null; then
+	turn first 5
+	cat >/dev/null
+	turn old 12
+else
+	turn new 3
+	cat >/dev/null
+fi`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Prompt(t.Context(), "q", "hello"); err != nil {
+		t.Fatal(err)
+	}
+	c.out = hooked{Recorder: out, hook: func() {
+		c.mu.Lock()
+		old := c.mode == "old"
+		c.mu.Unlock()
+		if old {
+			if err := c.Interrupt(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}
+	}}
+	c.BindOutput(lineSchema)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	done, err := c.Prompt(ctx, "q", "hello")
+	if err != nil || string(done.ResultData) != `{"of":"new"}` || done.Usage.InputTokens != 12-5+3 {
+		t.Errorf("ended with %+v, output %s, %v", done, done.ResultData, err)
 	}
 }

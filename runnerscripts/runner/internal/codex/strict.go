@@ -22,8 +22,8 @@ const (
 	strictProperties = 100
 )
 
-// strictSchema reports whether OpenAI's strict mode takes a schema: an object, in which each object has all the properties
-// that it may have.
+// strictSchema reports whether OpenAI's strict mode takes a schema: an object, in which each part has a type, and each
+// object all the properties that it may have.
 func strictSchema(text json.RawMessage) bool {
 	var root map[string]any
 	if json.Unmarshal(text, &root) != nil || root["type"] != "object" {
@@ -65,13 +65,19 @@ func strictPart(part any, depth int, left *int) bool {
 			return false
 		}
 	}
-	return !mayBeObject(s) || requiresAll(s)
+	switch {
+	case s["$ref"] != nil:
+		return len(s) == 1
+	case s["type"] == nil && s["anyOf"] == nil, mayBe(s, "array") && s["items"] == nil:
+		return false
+	}
+	return !mayBe(s, "object") || requiresAll(s)
 }
 
-// mayBeObject reports whether a schema is for objects, among others.
-func mayBeObject(s map[string]any) bool {
+// mayBe reports whether a schema is for values of a type, among others.
+func mayBe(s map[string]any, typ string) bool {
 	types, _ := s["type"].([]any)
-	return s["type"] == "object" || slices.Contains(types, any("object")) || s["properties"] != nil
+	return s["type"] == typ || slices.Contains(types, any(typ))
 }
 
 // requiresAll reports whether an object must have all properties that it may have.

@@ -77,6 +77,7 @@ type query struct {
 // offer is the output at the end of a turn.
 type offer struct {
 	number int    // of the offers of the query; zero before the first
+	waits  bool   // the turn has ended, so no event begins one and no interrupt reaches the agent
 	judged bool   // the host has answered
 	next   string // the text of the next turn; empty for none
 }
@@ -215,7 +216,7 @@ func (q *Queue) Interrupt(id string) []Action {
 // what [Queue.Verdict] returns.
 func (q *Queue) Offer(result json.RawMessage) []Action {
 	p := q.current
-	p.offer = offer{number: p.offer.number + 1}
+	p.begun, p.offer = false, offer{number: p.offer.number + 1, waits: true}
 	return []Action{{Do: Report, Query: p.ID, Type: runnerscripts.TypeQueryOutput, Payload: runnerscripts.QueryOutput{
 		ID: p.offerID(), ResultData: result,
 	}}}
@@ -238,7 +239,7 @@ func (q *Queue) Verdict() (next string, cancelled, ok bool) {
 	case p.state == Interrupted:
 		return "", true, true
 	case p.offer.judged:
-		p.begun = false // an interrupt waits until the next turn has begun
+		p.offer.waits = false
 		return p.offer.next, false, true
 	}
 	return "", false, q.closed
@@ -256,7 +257,7 @@ func (q *Queue) Expire(id string) (kill bool) {
 // is false if the event must not be written: a request that is already pending, or the end of
 // one that is not.
 func (q *Queue) Emit(payload any) (query string, actions []Action, ok bool) {
-	if p := q.current; p != nil && !p.begun {
+	if p := q.current; p != nil && !p.begun && !p.offer.waits {
 		p.begun = true
 		if p.state == Interrupted {
 			actions = append(actions, Action{Do: Interrupt})
