@@ -177,8 +177,8 @@ func (c *Coordinator) stopRun(w http.ResponseWriter, r *http.Request, caller Cal
 			return nil // it was deleted meanwhile
 		}
 		if !now.Status.Ended() {
+			now = t.run(found.ID) // before the stop, which may remove it
 			t.stop(t.session(now.SessionID))
-			now = t.run(found.ID)
 		}
 		found = now.Run
 		return nil
