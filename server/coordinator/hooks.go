@@ -34,7 +34,15 @@ func (t *tx) startHook(r *run) {
 		return
 	}
 	r.Hook, hook.HookOf = hook.ID, r.ID
-	t.wait(r, cmp.Or(time.Duration(h.TimeoutSeconds)*time.Second, defaultHookTime))
+	t.wait(r, r.fullWait())
+}
+
+// fullWait returns how long a pending run waits for its hook, or without one for a runner.
+func (r *run) fullWait() time.Duration {
+	if r.Hook == "" {
+		return matchWithin
+	}
+	return cmp.Or(time.Duration(r.Blueprint.Hooks.OnRunStart.TimeoutSeconds)*time.Second, defaultHookTime)
 }
 
 // finishHook adds the run of the hook on_run_finish, for which no run waits.

@@ -53,3 +53,31 @@ func TestARestartIsNoSignOfLife(t *testing.T) {
 		s.register(successor)
 	})
 }
+
+// Runs cannot be claimed while there is no coordinator: after a restart they, and the hooks that they wait for, have their full time.
+func TestARestartGivesPendingRunsTheirTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t, gated("", 20)...)
+		r := s.startSession()
+		waits := s.run(`{"type":"start_session","agent_name":"gated","prompt":"draft"}`)
+		s.close()
+		time.Sleep(time.Hour)
+		s.open()
+		for id, want := range map[string]time.Duration{r.ID: 300 * time.Second, waits.ID: 20 * time.Second} {
+			if got := s.state(id); got.TimeoutAt == nil || time.Until(*got.TimeoutAt) != want {
+				t.Errorf("after the restart it is %+v, want %v from now as its timeout", got, want)
+			}
+		}
+		time.Sleep(10 * time.Second)
+		runner := s.register(coding)
+		if got := s.finish(runner, ""); got.ID != r.ID {
+			t.Errorf("first the runner got %+v", got)
+		}
+		if got := s.finish(runner, `{"action":"continue","parameters":{"prompt":"final"}}`); got.AgentName != "gate" {
+			t.Errorf("then it got %+v", got)
+		}
+		if got := s.claim(runner); got.ID != waits.ID || got.Prompt != "final" {
+			t.Errorf("at the end it got %+v", got)
+		}
+	})
+}

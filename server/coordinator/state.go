@@ -187,7 +187,8 @@ func (c *Coordinator) Close() error {
 	return c.db.close()
 }
 
-// load reads what is stored. Runs that have not ended count as heard of now.
+// load reads what is stored. Runs that have not ended count as heard of now, and pending ones wait their full time again: no runner
+// could claim them before.
 func (c *Coordinator) load(ctx context.Context) error {
 	for data, err := range c.db.items(ctx, kindSession) {
 		s := new(session)
@@ -212,6 +213,10 @@ func (c *Coordinator) load(ctx context.Context) error {
 		}
 		if !r.Status.Ended() {
 			r.Activity, c.active[r.ID] = c.opened, r
+			if r.Status == coordapi.RunPending {
+				at := c.opened.Add(r.fullWait())
+				r.TimeoutAt = &at
+			}
 		} else {
 			r.Run, r.Callbacks = brief(r.Run), nil // an earlier version kept them
 		}
