@@ -131,6 +131,9 @@ func hookResult(r *coordapi.Result) (said coordapi.HookResult, err error) {
 	if said.Action != actionContinue && said.Action != actionBlock {
 		return said, fmt.Errorf("its result has the action %q; use continue or block", said.Action)
 	}
+	if string(said.Parameters) == "null" {
+		said.Parameters = nil
+	}
 	return said, nil
 }
 

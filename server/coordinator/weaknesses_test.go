@@ -60,13 +60,14 @@ func TestAHookBlocksARun(t *testing.T) {
 		`{"action":"perhaps"}`: {"block", coordapi.RunFailed, "on_run_start failed"},
 		`{"action":"continue","parameters":{"n":1}}`:         {"block", coordapi.RunFailed, "parameters"},
 		`{"action":"continue","parameters":{"prompt":"ok"}}`: {"block", coordapi.RunPending, ""},
+		`{"action":"continue","parameters":null}`:            {"block", coordapi.RunPending, ""}, // as without them
 	} {
 		bubble(t, func(t *testing.T) {
 			s := start(t, gated(want.onError, 0)...)
 			runner := s.register(coding)
 			r := s.run(`{"type":"start_session","agent_name":"gated","prompt":"x"}`)
 			s.finish(runner, result)
-			if got := s.state(r.ID); got.Status != want.status || !strings.Contains(got.Error, want.says) {
+			if got := s.state(r.ID); got.Status != want.status || !strings.Contains(got.Error, want.says) || got.Status == coordapi.RunPending && got.Prompt == "" {
 				t.Errorf("%s: %+v", result, got)
 			}
 		})
