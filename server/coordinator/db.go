@@ -225,11 +225,15 @@ type query struct {
 	session string  // empty for all
 	kind    string  // empty for all
 	caller  *string // nil for all, else the owner of the session or the caller behind its runner
-	limit   int
 }
 
-// entries returns entries in order.
-func (d *db) entries(ctx context.Context, q query) (list []entry, err error) {
+// next returns the next entries in order, and moves q past them and those that it does not select. If more is true, there may be
+// others.
+func (d *db) next(ctx context.Context, q *query) (list []entry, more bool, err error) {
+	last, err := d.last(ctx) // before the query: an entry that comes between them is not passed over
+	if err != nil {
+		return nil, false, err
+	}
 	text, args := "SELECT seq, kind, session, owner, time, key, data FROM entry WHERE seq > ?", []any{q.after}
 	add := func(condition string, more ...any) { text, args = text+" AND "+condition, append(args, more...) }
 	if q.session != "" {
@@ -241,9 +245,9 @@ func (d *db) entries(ctx context.Context, q query) (list []entry, err error) {
 	if q.caller != nil {
 		add("(owner = ? OR runner = ?)", *q.caller, *q.caller)
 	}
-	rows, err := d.sql.QueryContext(ctx, text+" ORDER BY seq LIMIT ?", append(args, q.limit)...)
+	rows, err := d.sql.QueryContext(ctx, text+" ORDER BY seq LIMIT ?", append(args, batch)...)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	defer rows.Close()
 	for rows.Next() {
@@ -251,12 +255,19 @@ func (d *db) entries(ctx context.Context, q query) (list []entry, err error) {
 		var ms int64
 		var data []byte
 		if err := rows.Scan(&e.seq, &e.kind, &e.session, &e.owner, &ms, &e.key, &data); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		e.time, e.data = time.UnixMilli(ms).UTC(), data
-		list = append(list, e)
+		list, last = append(list, e), max(last, e.seq)
 	}
-	return list, rows.Err()
+	if err := rows.Err(); err != nil {
+		return nil, false, err
+	}
+	if more = len(list) == batch; more {
+		last = list[batch-1].seq
+	}
+	q.after = max(q.after, last)
+	return list, more, nil
 }
 
 // logged is what the log has of a session's events.
