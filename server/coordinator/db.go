@@ -250,7 +250,7 @@ func (d *db) next(ctx context.Context, q *query) (list []entry, more bool, err e
 		return nil, false, err
 	}
 	defer rows.Close()
-	for rows.Next() {
+	for size := 0; !more && rows.Next(); {
 		var e entry
 		var ms int64
 		var data []byte
@@ -258,15 +258,18 @@ func (d *db) next(ctx context.Context, q *query) (list []entry, more bool, err e
 			return nil, false, err
 		}
 		e.time, e.data = time.UnixMilli(ms).UTC(), data
-		list, last = append(list, e), max(last, e.seq)
+		list, size = append(list, e), size+len(data)
+		more = len(list) == batch || size >= batchSize
 	}
 	if err := rows.Err(); err != nil {
 		return nil, false, err
 	}
-	if more = len(list) == batch; more {
-		last = list[batch-1].seq
+	if !more {
+		q.after = max(q.after, last)
 	}
-	q.after = max(q.after, last)
+	if len(list) > 0 {
+		q.after = max(q.after, list[len(list)-1].seq)
+	}
 	return list, more, nil
 }
 

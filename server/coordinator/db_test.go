@@ -2,6 +2,7 @@ package coordinator
 
 import (
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
@@ -60,6 +61,28 @@ func TestEachConnectionWaitsForTheOthers(t *testing.T) {
 		}
 	}
 	if err := errors.Join(all[0].Close(), all[1].Close(), d.close()); err != nil {
+		t.Error(err)
+	}
+}
+
+// An event has up to 4 MiB, and each stream holds a batch of them in memory.
+func TestABatchOfLargeEventsIsSmall(t *testing.T) {
+	d, err := openDB(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	large := entry{kind: kindEvent, session: "s", data: json.RawMessage(`"` + strings.Repeat("x", 600<<10) + `"`)}
+	if err := d.commit(t.Context(), nil, []entry{large, large, large}); err != nil {
+		t.Fatal(err)
+	}
+	q := query{session: "s"}
+	for _, want := range []int{2, 1} {
+		list, more, err := d.next(t.Context(), &q)
+		if err != nil || len(list) != want || more != (want == 2) || q.after != list[len(list)-1].seq {
+			t.Errorf("there are %d, up to %d, more %v, %v; want %d", len(list), q.after, more, err, want)
+		}
+	}
+	if err := d.close(); err != nil {
 		t.Error(err)
 	}
 }

@@ -15,6 +15,8 @@ import (
 const (
 	// batch is how many entries are read at once; the others wait in the database for a client that reads slowly.
 	batch = 64
+	// batchSize is how many bytes end a batch.
+	batchSize = 1 << 20
 	// heartbeat is the time between comments in a stream without events.
 	heartbeat = 30 * time.Second
 	// writeTimeout is how long a client may not read.
