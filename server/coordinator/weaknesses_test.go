@@ -287,6 +287,10 @@ func TestAStreamGoesOnAfterItsLastEvent(t *testing.T) {
 		if _, _, data := again.next(); number(data) != missed+1 || time.Since(begun) != 0 {
 			t.Errorf("then came %s, after %v", data, time.Since(begun))
 		}
+		var all struct{ Events []coordapi.Event }
+		if s.must("GET", "/sessions/"+r.SessionID+"/events", "", &all); len(all.Events) != missed+2 {
+			t.Errorf("the list has %d events", len(all.Events))
+		}
 		for again.lines.Scan() { // a comment, so that nothing in between ends the stream
 			if text := again.lines.Text(); text != "" {
 				if text != ":" || time.Since(begun) != 30*time.Second {
