@@ -223,8 +223,25 @@ func forget(ctx context.Context, tx *sql.Tx, next entry) error {
 type query struct {
 	after   uint64  // the first one comes after this one
 	session string  // empty for all
-	kind    string  // empty for all
+	kind    string  // empty for all; only with a session
 	caller  *string // nil for all, else the owner of the session or the caller behind its runner
+}
+
+// sql returns the statement of a query with its arguments.
+func (q *query) sql() (text string, args []any) {
+	text, args = "SELECT seq, kind, session, owner, time, key, data FROM entry WHERE seq > ?", []any{q.after}
+	add := func(condition string, more ...any) { text, args = text+" AND "+condition, append(args, more...) }
+	switch {
+	case q.kind != "":
+		add("session = ? AND kind = ?", q.session, q.kind)
+	case q.session != "":
+		// The sign keeps SQLite from an index that has no order for this: it would read and sort the whole log of the session.
+		add("+session = ?", q.session)
+	}
+	if q.caller != nil {
+		add("(owner = ? OR runner = ?)", *q.caller, *q.caller)
+	}
+	return text + " ORDER BY seq LIMIT ?", append(args, batch)
 }
 
 // next returns the next entries in order, and moves q past them and those that it does not select. If more is true, there may be
@@ -234,18 +251,8 @@ func (d *db) next(ctx context.Context, q *query) (list []entry, more bool, err e
 	if err != nil {
 		return nil, false, err
 	}
-	text, args := "SELECT seq, kind, session, owner, time, key, data FROM entry WHERE seq > ?", []any{q.after}
-	add := func(condition string, more ...any) { text, args = text+" AND "+condition, append(args, more...) }
-	if q.session != "" {
-		add("session = ?", q.session)
-	}
-	if q.kind != "" {
-		add("kind = ?", q.kind)
-	}
-	if q.caller != nil {
-		add("(owner = ? OR runner = ?)", *q.caller, *q.caller)
-	}
-	rows, err := d.sql.QueryContext(ctx, text+" ORDER BY seq LIMIT ?", append(args, batch)...)
+	text, args := q.sql()
+	rows, err := d.sql.QueryContext(ctx, text, args...)
 	if err != nil {
 		return nil, false, err
 	}
