@@ -81,7 +81,7 @@ type Coordinator struct {
 	active   map[string]*run // those of runs that have not ended
 	runners  map[string]*runner
 	last     uint64        // counts runs
-	changed  chan struct{} // closed at the next change
+	changed  chan struct{} // closed at the next change that clients may see
 	work     chan struct{} // closed at the next change that may be work for a runner
 
 	cancel context.CancelFunc
@@ -134,6 +134,8 @@ type run struct {
 type runner struct {
 	coordapi.Runner
 	Owner string `json:"owner,omitempty"`
+
+	stored time.Time // when LastHeartbeat was stored; zero after a restart
 }
 
 // Kinds of items and entries. The entries are the events that clients get.
@@ -302,8 +304,10 @@ func (c *Coordinator) change(ctx context.Context, do func(*tx) error) error {
 			c.active[id] = r
 		}
 	}
-	close(c.changed)
-	c.changed = make(chan struct{})
+	if len(t.sessions) > 0 || len(t.entries) > 0 {
+		close(c.changed)
+		c.changed = make(chan struct{})
+	}
 	if !t.quiet {
 		close(c.work)
 		c.work = make(chan struct{})
@@ -443,7 +447,7 @@ func newID(prefix string) string {
 	return prefix + hex.EncodeToString(b[:])
 }
 
-// waitChange returns a channel that is closed at the next change, and waitWork one for runners.
+// waitChange returns a channel that is closed at the next change that clients may see, and waitWork one for runners.
 func (c *Coordinator) waitChange() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
