@@ -130,7 +130,9 @@ func (t *tx) poll(caller Caller, id, instance string, full bool) (answer coordap
 			answer.StopSessions = append(answer.StopSessions, sid)
 		}
 	}
-	if slices.Sort(answer.StopSessions); len(answer.StopSessions) > 0 || full {
+	slices.Sort(answer.StopSessions)
+	answer.StopSessions = slices.Compact(answer.StopSessions) // an earlier version stored the stop of a run with its session, too
+	if len(answer.StopSessions) > 0 || full {
 		return answer, nil
 	}
 	next := t.selectRuns(func(o *run) bool { return t.fits(o, r) })
