@@ -85,7 +85,8 @@ type item struct {
 
 // db is the storage: items by kind and ID, and a log. One program has it at a time.
 type db struct {
-	sql    *sql.DB
+	read   *sql.DB // of a few connections
+	write  *sql.DB // the one connection of changes, which wait for no reader
 	unlock func()
 }
 
@@ -112,15 +113,20 @@ func openDB(ctx context.Context, dir string) (_ *db, err error) {
 		return nil, err
 	}
 	options := url.Values{"_pragma": {fmt.Sprintf("busy_timeout(%d)", busyWait.Milliseconds()), "journal_mode(WAL)", "synchronous(FULL)"}, "_txlock": {"immediate"}}
-	conn, err := sql.Open("sqlite", (&url.URL{Scheme: "file", OmitHost: true, Path: name, RawQuery: options.Encode()}).String())
-	if err != nil {
+	source := (&url.URL{Scheme: "file", OmitHost: true, Path: name, RawQuery: options.Encode()}).String()
+	d := &db{unlock: unlock}
+	if d.write, err = sql.Open("sqlite", source); err != nil {
 		return nil, err
 	}
-	conn.SetMaxOpenConns(2) // a long answer of the log does not hold up a change
-	if err := prepare(ctx, conn); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w", name, err), conn.Close())
+	d.write.SetMaxOpenConns(1)
+	if err := prepare(ctx, d.write); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", name, err), d.write.Close())
 	}
-	return &db{sql: conn, unlock: unlock}, nil
+	if d.read, err = sql.Open("sqlite", source); err != nil {
+		return nil, errors.Join(err, d.write.Close())
+	}
+	d.read.SetMaxOpenConns(2) // a long answer of the log does not hold up the others
+	return d, nil
 }
 
 // prepare brings a database to the current version.
@@ -140,7 +146,7 @@ func prepare(ctx context.Context, conn *sql.DB) error {
 }
 
 func (d *db) close() error {
-	err := d.sql.Close()
+	err := errors.Join(d.read.Close(), d.write.Close())
 	d.unlock()
 	return err
 }
@@ -148,7 +154,7 @@ func (d *db) close() error {
 // items returns all items of a kind.
 func (d *db) items(ctx context.Context, kind string) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
-		rows, err := d.sql.QueryContext(ctx, "SELECT data FROM item WHERE kind = ?", kind)
+		rows, err := d.read.QueryContext(ctx, "SELECT data FROM item WHERE kind = ?", kind)
 		if err != nil {
 			yield(nil, err)
 			return
@@ -168,7 +174,7 @@ func (d *db) items(ctx context.Context, kind string) iter.Seq2[[]byte, error] {
 
 // commit stores items and adds entries, all or nothing.
 func (d *db) commit(ctx context.Context, items []item, entries []entry) (err error) {
-	tx, err := d.sql.BeginTx(ctx, nil)
+	tx, err := d.write.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
@@ -252,7 +258,7 @@ func (d *db) next(ctx context.Context, q *query) (list []entry, more bool, err e
 		return nil, false, err
 	}
 	text, args := q.sql()
-	rows, err := d.sql.QueryContext(ctx, text, args...)
+	rows, err := d.read.QueryContext(ctx, text, args...)
 	if err != nil {
 		return nil, false, err
 	}
@@ -288,7 +294,7 @@ type logged struct {
 
 // logged returns what the log has of the events of each session.
 func (d *db) logged(ctx context.Context) (_ map[string]logged, err error) {
-	rows, err := d.sql.QueryContext(ctx, countEvents, kindEvent)
+	rows, err := d.read.QueryContext(ctx, countEvents, kindEvent)
 	if err != nil {
 		return nil, err
 	}
@@ -307,14 +313,14 @@ func (d *db) logged(ctx context.Context) (_ map[string]logged, err error) {
 	return all, rows.Err()
 }
 
-// has reports whether a session has an entry with a key.
+// has reports whether a session has an entry with a key. It is part of a change.
 func (d *db) has(ctx context.Context, session, key string) (has bool, err error) {
-	err = d.sql.QueryRowContext(ctx, hasKey, session, key).Scan(&has)
+	err = d.write.QueryRowContext(ctx, hasKey, session, key).Scan(&has)
 	return has, err
 }
 
 // last returns the number of the latest entry.
 func (d *db) last(ctx context.Context) (seq uint64, err error) {
-	err = d.sql.QueryRowContext(ctx, "SELECT coalesce(max(seq), 0) FROM entry").Scan(&seq)
+	err = d.read.QueryRowContext(ctx, "SELECT coalesce(max(seq), 0) FROM entry").Scan(&seq)
 	return seq, err
 }

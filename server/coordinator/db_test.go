@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"context"
 	"database/sql"
 	"encoding/json"
 	"errors"
@@ -35,7 +36,7 @@ func TestQueriesOfTheLogUseAnIndex(t *testing.T) {
 		}
 	}
 	for query, index := range statements {
-		rows, err := d.sql.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, []any{1, 2, 3, 4}[:strings.Count(query, "?")]...)
+		rows, err := d.read.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+query, []any{1, 2, 3, 4}[:strings.Count(query, "?")]...)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -59,7 +60,8 @@ func TestQueriesOfTheLogUseAnIndex(t *testing.T) {
 	}
 }
 
-// SQLite does not wait by itself: a request that meets another one, or a program that copies the database, would fail.
+// SQLite does not wait by itself: a request that meets another one, or a program that copies the database, would fail. A change waits
+// for no reader: it would hold up everything.
 func TestEachConnectionWaitsForTheOthers(t *testing.T) {
 	d, err := openDB(t.Context(), t.TempDir())
 	if err != nil {
@@ -67,7 +69,7 @@ func TestEachConnectionWaitsForTheOthers(t *testing.T) {
 	}
 	var all []*sql.Conn
 	for range 2 {
-		conn, err := d.sql.Conn(t.Context())
+		conn, err := d.read.Conn(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,6 +78,14 @@ func TestEachConnectionWaitsForTheOthers(t *testing.T) {
 		if err := conn.QueryRowContext(t.Context(), "PRAGMA busy_timeout").Scan(&ms); err != nil || ms != busyWait.Milliseconds() {
 			t.Errorf("it waits %d ms, %v", ms, err)
 		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), busyWait)
+	defer cancel()
+	if err := d.commit(ctx, nil, []entry{{kind: kindEvent, session: "s", key: "k"}}); err != nil {
+		t.Errorf("a change, while all connections for reading are in use: %v", err)
+	}
+	if has, err := d.has(ctx, "s", "k"); !has || err != nil {
+		t.Errorf("the change finds its event: %v, %v", has, err)
 	}
 	if err := errors.Join(all[0].Close(), all[1].Close(), d.close()); err != nil {
 		t.Error(err)
