@@ -85,7 +85,8 @@ type item struct {
 
 // db is the storage: items by kind and ID, and a log. One program has it at a time.
 type db struct {
-	sql    *sql.DB
+	read   *sql.DB // of a few connections
+	write  *sql.DB // the one connection of changes, which wait for no reader
 	unlock func()
 }
 
@@ -112,15 +113,20 @@ func openDB(ctx context.Context, dir string) (_ *db, err error) {
 		return nil, err
 	}
 	options := url.Values{"_pragma": {fmt.Sprintf("busy_timeout(%d)", busyWait.Milliseconds()), "journal_mode(WAL)", "synchronous(FULL)"}, "_txlock": {"immediate"}}
-	conn, err := sql.Open("sqlite", (&url.URL{Scheme: "file", OmitHost: true, Path: name, RawQuery: options.Encode()}).String())
-	if err != nil {
+	source := (&url.URL{Scheme: "file", OmitHost: true, Path: name, RawQuery: options.Encode()}).String()
+	d := &db{unlock: unlock}
+	if d.write, err = sql.Open("sqlite", source); err != nil {
 		return nil, err
 	}
-	conn.SetMaxOpenConns(2) // a long answer of the log does not hold up a change
-	if err := prepare(ctx, conn); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s: %w", name, err), conn.Close())
+	d.write.SetMaxOpenConns(1)
+	if err := prepare(ctx, d.write); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", name, err), d.write.Close())
 	}
-	return &db{sql: conn, unlock: unlock}, nil
+	if d.read, err = sql.Open("sqlite", source); err != nil {
+		return nil, errors.Join(err, d.write.Close())
+	}
+	d.read.SetMaxOpenConns(2) // a long answer of the log does not hold up the others
+	return d, nil
 }
 
 // prepare brings a database to the current version.
@@ -140,7 +146,7 @@ func prepare(ctx context.Context, conn *sql.DB) error {
 }
 
 func (d *db) close() error {
-	err := d.sql.Close()
+	err := errors.Join(d.read.Close(), d.write.Close())
 	d.unlock()
 	return err
 }
@@ -148,7 +154,7 @@ func (d *db) close() error {
 // items returns all items of a kind.
 func (d *db) items(ctx context.Context, kind string) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
-		rows, err := d.sql.QueryContext(ctx, "SELECT data FROM item WHERE kind = ?", kind)
+		rows, err := d.read.QueryContext(ctx, "SELECT data FROM item WHERE kind = ?", kind)
 		if err != nil {
 			yield(nil, err)
 			return
@@ -168,7 +174,7 @@ func (d *db) items(ctx context.Context, kind string) iter.Seq2[[]byte, error] {
 
 // commit stores items and adds entries, all or nothing.
 func (d *db) commit(ctx context.Context, items []item, entries []entry) (err error) {
-	tx, err := d.sql.BeginTx(ctx, nil)
+	tx, err := d.write.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
@@ -223,40 +229,61 @@ func forget(ctx context.Context, tx *sql.Tx, next entry) error {
 type query struct {
 	after   uint64  // the first one comes after this one
 	session string  // empty for all
-	kind    string  // empty for all
+	kind    string  // empty for all; only with a session
 	caller  *string // nil for all, else the owner of the session or the caller behind its runner
-	limit   int
 }
 
-// entries returns entries in order.
-func (d *db) entries(ctx context.Context, q query) (list []entry, err error) {
-	text, args := "SELECT seq, kind, session, owner, time, key, data FROM entry WHERE seq > ?", []any{q.after}
+// sql returns the statement of a query with its arguments.
+func (q *query) sql() (text string, args []any) {
+	text, args = "SELECT seq, kind, session, owner, time, key, data FROM entry WHERE seq > ?", []any{q.after}
 	add := func(condition string, more ...any) { text, args = text+" AND "+condition, append(args, more...) }
-	if q.session != "" {
-		add("session = ?", q.session)
-	}
-	if q.kind != "" {
-		add("kind = ?", q.kind)
+	switch {
+	case q.kind != "":
+		add("session = ? AND kind = ?", q.session, q.kind)
+	case q.session != "":
+		// The sign keeps SQLite from an index that has no order for this: it would read and sort the whole log of the session.
+		add("+session = ?", q.session)
 	}
 	if q.caller != nil {
 		add("(owner = ? OR runner = ?)", *q.caller, *q.caller)
 	}
-	rows, err := d.sql.QueryContext(ctx, text+" ORDER BY seq LIMIT ?", append(args, q.limit)...)
+	return text + " ORDER BY seq LIMIT ?", append(args, batch)
+}
+
+// next returns the next entries in order, and moves q past them and those that it does not select. If more is true, there may be
+// others.
+func (d *db) next(ctx context.Context, q *query) (list []entry, more bool, err error) {
+	last, err := d.last(ctx) // before the query: an entry that comes between them is not passed over
 	if err != nil {
-		return nil, err
+		return nil, false, err
+	}
+	text, args := q.sql()
+	rows, err := d.read.QueryContext(ctx, text, args...)
+	if err != nil {
+		return nil, false, err
 	}
 	defer rows.Close()
-	for rows.Next() {
+	for size := 0; !more && rows.Next(); {
 		var e entry
 		var ms int64
 		var data []byte
 		if err := rows.Scan(&e.seq, &e.kind, &e.session, &e.owner, &ms, &e.key, &data); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		e.time, e.data = time.UnixMilli(ms).UTC(), data
-		list = append(list, e)
+		list, size = append(list, e), size+len(data)
+		more = len(list) == batch || size >= batchSize
 	}
-	return list, rows.Err()
+	if err := rows.Err(); err != nil {
+		return nil, false, err
+	}
+	if !more {
+		q.after = max(q.after, last)
+	}
+	if len(list) > 0 {
+		q.after = max(q.after, list[len(list)-1].seq)
+	}
+	return list, more, nil
 }
 
 // logged is what the log has of a session's events.
@@ -267,7 +294,7 @@ type logged struct {
 
 // logged returns what the log has of the events of each session.
 func (d *db) logged(ctx context.Context) (_ map[string]logged, err error) {
-	rows, err := d.sql.QueryContext(ctx, countEvents, kindEvent)
+	rows, err := d.read.QueryContext(ctx, countEvents, kindEvent)
 	if err != nil {
 		return nil, err
 	}
@@ -286,14 +313,14 @@ func (d *db) logged(ctx context.Context) (_ map[string]logged, err error) {
 	return all, rows.Err()
 }
 
-// has reports whether a session has an entry with a key.
+// has reports whether a session has an entry with a key. It is part of a change.
 func (d *db) has(ctx context.Context, session, key string) (has bool, err error) {
-	err = d.sql.QueryRowContext(ctx, hasKey, session, key).Scan(&has)
+	err = d.write.QueryRowContext(ctx, hasKey, session, key).Scan(&has)
 	return has, err
 }
 
 // last returns the number of the latest entry.
 func (d *db) last(ctx context.Context) (seq uint64, err error) {
-	err = d.sql.QueryRowContext(ctx, "SELECT coalesce(max(seq), 0) FROM entry").Scan(&seq)
+	err = d.read.QueryRowContext(ctx, "SELECT coalesce(max(seq), 0) FROM entry").Scan(&seq)
 	return seq, err
 }

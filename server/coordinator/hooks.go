@@ -34,7 +34,15 @@ func (t *tx) startHook(r *run) {
 		return
 	}
 	r.Hook, hook.HookOf = hook.ID, r.ID
-	t.wait(r, cmp.Or(time.Duration(h.TimeoutSeconds)*time.Second, defaultHookTime))
+	t.wait(r, r.fullWait())
+}
+
+// fullWait returns how long a pending run waits for its hook, or without one for a runner.
+func (r *run) fullWait() time.Duration {
+	if r.Hook == "" {
+		return matchWithin
+	}
+	return cmp.Or(time.Duration(r.Blueprint.Hooks.OnRunStart.TimeoutSeconds)*time.Second, defaultHookTime)
 }
 
 // finishHook adds the run of the hook on_run_finish, for which no run waits.
@@ -122,6 +130,9 @@ func hookResult(r *coordapi.Result) (said coordapi.HookResult, err error) {
 	}
 	if said.Action != actionContinue && said.Action != actionBlock {
 		return said, fmt.Errorf("its result has the action %q; use continue or block", said.Action)
+	}
+	if string(said.Parameters) == "null" {
+		said.Parameters = nil
 	}
 	return said, nil
 }

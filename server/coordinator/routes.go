@@ -177,8 +177,8 @@ func (c *Coordinator) stopRun(w http.ResponseWriter, r *http.Request, caller Cal
 			return nil // it was deleted meanwhile
 		}
 		if !now.Status.Ended() {
+			now = t.run(found.ID) // before the stop, which may remove it
 			t.stop(t.session(now.SessionID))
-			now = t.run(found.ID)
 		}
 		found = now.Run
 		return nil
@@ -240,9 +240,9 @@ func (c *Coordinator) listEvents(w http.ResponseWriter, r *http.Request, caller 
 		return err
 	}
 	w.Header().Set("Content-Type", "application/json")
-	q, separator := query{session: s.ID, kind: kindEvent, limit: batch}, `{"events":[`
+	q, separator := query{session: s.ID, kind: kindEvent}, `{"events":[`
 	for {
-		list, err := c.db.entries(r.Context(), q)
+		list, more, err := c.db.next(r.Context(), &q)
 		if err != nil {
 			return err
 		}
@@ -250,9 +250,9 @@ func (c *Coordinator) listEvents(w http.ResponseWriter, r *http.Request, caller 
 			if _, err := fmt.Fprintf(w, "%s%s", separator, e.data); err != nil {
 				return nil //nolint:nilerr // the client has gone
 			}
-			separator, q.after = ",\n", e.seq
+			separator = ",\n"
 		}
-		if len(list) < batch {
+		if !more {
 			break
 		}
 	}

@@ -55,7 +55,7 @@ func (t *tx) register(caller Caller, in coordapi.Registration) (*runner, error) 
 	if old != nil && !again {
 		t.abandon(id, "its runner was started again")
 	}
-	r := &runner{Owner: caller.Name, Runner: coordapi.Runner{ID: id, Registration: in, Status: online, RegisteredAt: t.now, LastHeartbeat: t.now}}
+	r := &runner{Owner: caller.Name, stored: t.now, Runner: coordapi.Runner{ID: id, Registration: in, Status: online, RegisteredAt: t.now, LastHeartbeat: t.now}}
 	t.runners[id] = r
 	t.deliverAll() // a parent may have waited for this runner
 	return r, nil
@@ -85,7 +85,7 @@ func (t *tx) abandon(id, reason string) {
 	}
 }
 
-// alive returns the runner of a caller and notes that it lives.
+// alive returns the runner of a caller and notes that it lives, mostly in memory: each change writes the registration with its agents.
 func (t *tx) alive(caller Caller, id, instance string) (*runner, error) {
 	r := t.c.runners[id]
 	switch {
@@ -96,9 +96,9 @@ func (t *tx) alive(caller Caller, id, instance string) (*runner, error) {
 	case r.Status == deregistered:
 		return r, nil
 	}
-	if r.Status != online || t.now.Sub(r.LastHeartbeat) > checkEvery {
+	if r.LastHeartbeat = t.now; r.Status != online || t.now.Sub(r.stored) >= heartbeatEvery {
 		r = t.runner(id)
-		r.Status, r.LastHeartbeat = online, t.now
+		r.Status, r.stored = online, t.now
 	}
 	return r, nil
 }
@@ -110,6 +110,7 @@ func isOther(r *runner, instance string) bool {
 
 // poll returns what a runner is to do; an empty answer is nothing. full says that it takes no run now.
 func (t *tx) poll(caller Caller, id, instance string, full bool) (answer coordapi.Polled, err error) {
+	t.quiet = true
 	r, err := t.alive(caller, id, instance)
 	if err != nil {
 		return answer, err
@@ -129,7 +130,9 @@ func (t *tx) poll(caller Caller, id, instance string, full bool) (answer coordap
 			answer.StopSessions = append(answer.StopSessions, sid)
 		}
 	}
-	if slices.Sort(answer.StopSessions); len(answer.StopSessions) > 0 || full {
+	slices.Sort(answer.StopSessions)
+	answer.StopSessions = slices.Compact(answer.StopSessions) // an earlier version stored the stop of a run with its session, too
+	if len(answer.StopSessions) > 0 || full {
 		return answer, nil
 	}
 	next := t.selectRuns(func(o *run) bool { return t.fits(o, r) })

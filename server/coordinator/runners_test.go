@@ -53,3 +53,76 @@ func TestARestartIsNoSignOfLife(t *testing.T) {
 		s.register(successor)
 	})
 }
+
+// Runs cannot be claimed while there is no coordinator: after a restart they, and the hooks that they wait for, have their full time.
+func TestARestartGivesPendingRunsTheirTime(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t, gated("", 20)...)
+		r := s.startSession()
+		waits := s.run(`{"type":"start_session","agent_name":"gated","prompt":"draft"}`)
+		s.close()
+		time.Sleep(time.Hour)
+		s.open()
+		for id, want := range map[string]time.Duration{r.ID: 300 * time.Second, waits.ID: 20 * time.Second} {
+			if got := s.state(id); got.TimeoutAt == nil || time.Until(*got.TimeoutAt) != want {
+				t.Errorf("after the restart it is %+v, want %v from now as its timeout", got, want)
+			}
+		}
+		time.Sleep(10 * time.Second)
+		runner := s.register(coding)
+		if got := s.finish(runner, ""); got.ID != r.ID {
+			t.Errorf("first the runner got %+v", got)
+		}
+		if got := s.finish(runner, `{"action":"continue","parameters":{"prompt":"final"}}`); got.AgentName != "gate" {
+			t.Errorf("then it got %+v", got)
+		}
+		if got := s.claim(runner); got.ID != waits.ID || got.Prompt != "final" {
+			t.Errorf("at the end it got %+v", got)
+		}
+	})
+}
+
+// Each poll and each heartbeat of each runner is a sign of life: it is stored once a minute, with the agents of the registration, and
+// wakes neither streams nor the polls of the others.
+func TestSignsOfLifeCostLittle(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t)
+		runner := s.register(coding)
+		last := func() time.Duration {
+			var list struct{ Runners []coordapi.Runner }
+			s.must("GET", "/runners", "", &list)
+			return time.Since(list.Runners[0].LastHeartbeat)
+		}
+		heartbeat := func() (int, string) {
+			return s.ask("POST", "/runner/heartbeat", `{"runner_id":"`+runner+`"}`)
+		}
+		s.sql("CREATE TRIGGER refuse BEFORE INSERT ON item BEGIN SELECT RAISE(ABORT, 'it is written'); END")
+		time.Sleep(20 * time.Second)
+		s.poll(runner) // for half a minute
+		time.Sleep(9 * time.Second)
+		if status, answer := heartbeat(); status != 200 || last() != 0 {
+			t.Errorf("within a minute the heartbeat gets %d %s, and the last one was %v ago", status, answer, last())
+		}
+		time.Sleep(time.Second)
+		if status, _ := heartbeat(); status != 500 {
+			t.Errorf("after a minute the heartbeat is not stored: %d", status)
+		}
+		s.sql("DROP TRIGGER refuse")
+		for what, sign := range map[string]func(){"poll": func() { s.poll(runner) }, "heartbeat": func() { heartbeat() }} {
+			time.Sleep(60 * time.Second)
+			change, work := s.c.WaitChange(), s.c.WaitWork()
+			sign()
+			select {
+			case <-change:
+				t.Errorf("a %s wakes streams", what)
+			case <-work:
+				t.Errorf("a %s wakes polls", what)
+			default:
+			}
+		}
+		s.restart()
+		if got := last(); got > 60*time.Second {
+			t.Errorf("after a restart the last heartbeat was %v ago", got)
+		}
+	})
+}

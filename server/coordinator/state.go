@@ -81,7 +81,7 @@ type Coordinator struct {
 	active   map[string]*run // those of runs that have not ended
 	runners  map[string]*runner
 	last     uint64        // counts runs
-	changed  chan struct{} // closed at the next change
+	changed  chan struct{} // closed at the next change that clients may see
 	work     chan struct{} // closed at the next change that may be work for a runner
 
 	cancel context.CancelFunc
@@ -134,6 +134,8 @@ type run struct {
 type runner struct {
 	coordapi.Runner
 	Owner string `json:"owner,omitempty"`
+
+	stored time.Time // when LastHeartbeat was stored; zero after a restart
 }
 
 // Kinds of items and entries. The entries are the events that clients get.
@@ -187,7 +189,8 @@ func (c *Coordinator) Close() error {
 	return c.db.close()
 }
 
-// load reads what is stored. Runs that have not ended count as heard of now.
+// load reads what is stored. Runs that have not ended count as heard of now, and pending ones wait their full time again: no runner
+// could claim them before.
 func (c *Coordinator) load(ctx context.Context) error {
 	for data, err := range c.db.items(ctx, kindSession) {
 		s := new(session)
@@ -212,6 +215,10 @@ func (c *Coordinator) load(ctx context.Context) error {
 		}
 		if !r.Status.Ended() {
 			r.Activity, c.active[r.ID] = c.opened, r
+			if r.Status == coordapi.RunPending {
+				at := c.opened.Add(r.fullWait())
+				r.TimeoutAt = &at
+			}
 		} else {
 			r.Run, r.Callbacks = brief(r.Run), nil // an earlier version kept them
 		}
@@ -297,8 +304,10 @@ func (c *Coordinator) change(ctx context.Context, do func(*tx) error) error {
 			c.active[id] = r
 		}
 	}
-	close(c.changed)
-	c.changed = make(chan struct{})
+	if len(t.sessions) > 0 || len(t.entries) > 0 {
+		close(c.changed)
+		c.changed = make(chan struct{})
+	}
 	if !t.quiet {
 		close(c.work)
 		c.work = make(chan struct{})
@@ -438,7 +447,7 @@ func newID(prefix string) string {
 	return prefix + hex.EncodeToString(b[:])
 }
 
-// waitChange returns a channel that is closed at the next change, and waitWork one for runners.
+// waitChange returns a channel that is closed at the next change that clients may see, and waitWork one for runners.
 func (c *Coordinator) waitChange() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()

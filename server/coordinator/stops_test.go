@@ -1,6 +1,7 @@
 package coordinator_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -63,6 +64,27 @@ func TestAQueuedRunThatIsStoppedLeavesTheStopOfItsSession(t *testing.T) {
 		}
 		if p := s.poll(runner); len(p.StopSessions) != 1 {
 			t.Errorf("the runner got %+v", p)
+		}
+	})
+}
+
+// Only so many ended runs of a session are kept: a stop may remove the run that the client has named.
+func TestAStopOfMoreRunsThanAreKept(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t)
+		r := s.startSession()
+		resume := `{"type":"resume_session","session_id":"` + r.SessionID + `","prompt":"more"}`
+		for range 101 {
+			s.run(resume)
+		}
+		var answer struct{ Status coordapi.RunStatus }
+		if s.must("POST", "/runs/"+r.ID+"/stop", "", &answer); answer.Status != coordapi.RunStopped {
+			t.Errorf("the answer is %+v", answer)
+		}
+		var list struct{ Runs []coordapi.Run }
+		s.must("GET", "/runs?session_id="+r.SessionID, "", &list)
+		if slices.ContainsFunc(list.Runs, func(r coordapi.Run) bool { return r.Status != coordapi.RunStopped }) || len(list.Runs) != 100 {
+			t.Errorf("afterwards there are %d runs, the latest %+v", len(list.Runs), list.Runs[0])
 		}
 	})
 }

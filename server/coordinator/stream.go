@@ -15,6 +15,8 @@ import (
 const (
 	// batch is how many entries are read at once; the others wait in the database for a client that reads slowly.
 	batch = 64
+	// batchSize is how many bytes end a batch.
+	batchSize = 1 << 20
 	// heartbeat is the time between comments in a stream without events.
 	heartbeat = 30 * time.Second
 	// writeTimeout is how long a client may not read.
@@ -45,7 +47,7 @@ func lastEvent(r *http.Request) (seq uint64, ok bool, err error) {
 // stream sends the changes of sessions: those from now on, after a first event with the sessions, or those after the event that the
 // client has seen last. They are those of the sessions that the caller owns, or that its runner had then. A slow client delays nothing: what it has not read stays in the database.
 func (c *Coordinator) stream(w http.ResponseWriter, r *http.Request, caller Caller) error {
-	q := query{session: r.URL.Query().Get("session_id"), limit: batch}
+	q := query{session: r.URL.Query().Get("session_id")}
 	if q.session != "" {
 		if _, err := c.find(caller, q.session); err != nil {
 			return err
@@ -70,7 +72,7 @@ func (c *Coordinator) stream(w http.ResponseWriter, r *http.Request, caller Call
 	defer beat.Stop()
 	for {
 		changed := c.waitChange()
-		list, err := c.db.entries(r.Context(), q)
+		list, more, err := c.db.next(r.Context(), &q)
 		if err != nil {
 			if r.Context().Err() == nil {
 				c.log.Error("events cannot be read", "error", err)
@@ -82,12 +84,11 @@ func (c *Coordinator) stream(w http.ResponseWriter, r *http.Request, caller Call
 		}
 		for _, e := range list {
 			out.event(e.id(), e.kind, e.wire())
-			q.after = e.seq
 		}
 		if err := out.flush(); err != nil {
 			return nil //nolint:nilerr // the client has gone
 		}
-		if len(list) == batch {
+		if more {
 			continue
 		}
 		select {

@@ -3,6 +3,7 @@ package coordinator_test
 import (
 	"strings"
 	"testing"
+	"testing/synctest"
 )
 
 // A stream has the events of the sessions that a caller's runner has, as long as it has them, and of no others.
@@ -94,5 +95,22 @@ func TestAStreamBeginsWithTheSessions(t *testing.T) {
 		}
 		f.stop()
 		other.stop()
+	})
+}
+
+// A stream does not read again what it has passed over: the log may have a hundred thousand events of others.
+func TestAStreamReadsTheEventsOfOthersOnce(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t)
+		f := s.as("alice").follow("/sse/sessions", "")
+		f.next()
+		s.as("bob").startSession()
+		synctest.Wait() // the stream has passed it
+		s.sql("UPDATE entry SET owner = 'alice'")
+		mine := s.as("alice").startSession()
+		if _, kind, data := f.next(); kind != "session_created" || !strings.Contains(data, mine.SessionID) {
+			t.Errorf("the stream has read %s %s again", kind, data)
+		}
+		f.stop()
 	})
 }

@@ -60,13 +60,14 @@ func TestAHookBlocksARun(t *testing.T) {
 		`{"action":"perhaps"}`: {"block", coordapi.RunFailed, "on_run_start failed"},
 		`{"action":"continue","parameters":{"n":1}}`:         {"block", coordapi.RunFailed, "parameters"},
 		`{"action":"continue","parameters":{"prompt":"ok"}}`: {"block", coordapi.RunPending, ""},
+		`{"action":"continue","parameters":null}`:            {"block", coordapi.RunPending, ""}, // as without them
 	} {
 		bubble(t, func(t *testing.T) {
 			s := start(t, gated(want.onError, 0)...)
 			runner := s.register(coding)
 			r := s.run(`{"type":"start_session","agent_name":"gated","prompt":"x"}`)
 			s.finish(runner, result)
-			if got := s.state(r.ID); got.Status != want.status || !strings.Contains(got.Error, want.says) {
+			if got := s.state(r.ID); got.Status != want.status || !strings.Contains(got.Error, want.says) || got.Status == coordapi.RunPending && got.Prompt == "" {
 				t.Errorf("%s: %+v", result, got)
 			}
 		})
@@ -285,6 +286,10 @@ func TestAStreamGoesOnAfterItsLastEvent(t *testing.T) {
 		post(missed + 1)
 		if _, _, data := again.next(); number(data) != missed+1 || time.Since(begun) != 0 {
 			t.Errorf("then came %s, after %v", data, time.Since(begun))
+		}
+		var all struct{ Events []coordapi.Event }
+		if s.must("GET", "/sessions/"+r.SessionID+"/events", "", &all); len(all.Events) != missed+2 {
+			t.Errorf("the list has %d events", len(all.Events))
 		}
 		for again.lines.Scan() { // a comment, so that nothing in between ends the stream
 			if text := again.lines.Text(); text != "" {
