@@ -201,6 +201,7 @@ func (t *tx) started(caller Caller, id string, in coordapi.Report) (*run, error)
 	if r.Status == coordapi.RunClaimed {
 		r.Status = coordapi.RunRunning
 		s.enter(coordapi.SessionRunning, "")
+		s.Stop = "" // of before the run; the executor runs again
 	}
 	return r, nil
 }
