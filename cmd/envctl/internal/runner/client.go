@@ -148,11 +148,13 @@ func (c *client) repeat(ctx context.Context, what string, do func() error) error
 			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		case unauthorized(err) && c.register != nil: // it has forgotten this runner
 			rerr := c.register(ctx)
-			if rerr == nil && wait == firstWait {
+			switch {
+			case rerr == nil && wait == firstWait:
 				wait = 2 * firstWait
 				continue
-			}
-			if rerr != nil {
+			case replaced(rerr): // by a program of another caller, or the coordinator would have said so at once
+				return rerr
+			case rerr != nil:
 				err = rerr
 			}
 		case c.register == nil && replaced(err): // the place of a program that was killed is free soon
