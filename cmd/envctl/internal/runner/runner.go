@@ -103,13 +103,13 @@ func (r *runner) register(ctx context.Context) error {
 	var got coordapi.Registered
 	err := r.client.do(ctx, 0, http.MethodPost, "/runner/register", r.Registration, &got)
 	if refused, is := errors.AsType[*refused](err); is && refused.status == http.StatusNotFound {
-		return fmt.Errorf("%w; the coordinator of an 'envctl serve' is at %s%s", err, r.client.base, coordapi.Prefix)
+		return fmt.Errorf("%w; %s", err, r.client.hint())
 	}
 	if err != nil {
 		return err
 	}
 	if got.RunnerID == "" {
-		return fmt.Errorf("the answer has no runner_id; the address of a coordinator ends with %s for an 'envctl serve'", coordapi.Prefix)
+		return fmt.Errorf("the answer is none of a coordinator: it has no runner_id; %s", r.client.hint())
 	}
 	if r.id == "" { // the first time, when nothing else runs; the same registration has the same ID
 		r.id = got.RunnerID
