@@ -16,6 +16,9 @@ const maxResult, maxResults = 50_000, 500_000
 // maxCallbacks is how many callbacks may wait for a parent, with those of children that have not ended.
 const maxCallbacks = 1_000
 
+// maxTries is how many runs with a callback may start and fail before their agent has it: it may be why they fail.
+const maxTries = 3
+
 // callback is the end of a child's run, for its parent.
 type callback struct {
 	Session string             `json:"session"`
@@ -23,6 +26,8 @@ type callback struct {
 	Agent   string             `json:"agent,omitempty"`
 	Status  coordapi.RunStatus `json:"status"`
 	Text    string             `json:"text,omitempty"`
+	// Tries counts the runs that had it and failed without an event.
+	Tries int `json:"tries,omitempty"`
 }
 
 // callBack keeps the end of a run for its parent, if the run was to call back, and delivers it if the parent is free.
@@ -52,8 +57,8 @@ func (t *tx) waiting(s *session) int {
 		if r.ParentSessionID == s.ID && r.ExecutionMode == coordapi.ModeAsyncCallback {
 			n++
 		}
-		if r.SessionID == s.ID && r.StartedAt == nil {
-			n += len(r.Callbacks) // they return if it never starts
+		if r.SessionID == s.ID && r.eventless(s) {
+			n += len(r.Callbacks) // they may return
 		}
 	}
 	return n
@@ -82,6 +87,33 @@ func bounded(list []callback, more ...callback) []callback {
 		list = append(list, c)
 	}
 	return list
+}
+
+// eventless reports whether nothing has come from a run yet, so that its agent may not have the prompt.
+func (r *run) eventless(s *session) bool { return r.StartedAt == nil || s.Events == r.Events }
+
+// returnCallbacks returns the callbacks of an ended run that its agent has not got. The next run brings them: another one at once may
+// fail in the same way. Those that came meanwhile are delivered.
+func (t *tx) returnCallbacks(r *run, s *session) {
+	var back []callback
+	if r.Status != coordapi.RunCompleted && r.eventless(s) {
+		for _, c := range r.Callbacks {
+			if r.StartedAt != nil {
+				c.Tries++
+			}
+			if c.Tries >= maxTries {
+				t.c.log.Warn("a callback was not delivered", "session", s.ID, "child", c.Session, "runs", c.Tries)
+				continue
+			}
+			back = append(back, c)
+		}
+	}
+	r.Callbacks = nil
+	fresh := len(s.Callbacks) > 0
+	s.Callbacks = bounded(back, s.Callbacks...)
+	if fresh && (len(back) == 0 || r.StartedAt != nil) {
+		t.deliver(s)
+	}
 }
 
 // deliver resumes a session with all callbacks that it has, unless it has a run: that delivers them when it ends, however it ends.

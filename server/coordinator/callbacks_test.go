@@ -61,6 +61,61 @@ func TestACallbackThatNobodyTookComesWithTheNext(t *testing.T) {
 	})
 }
 
+// A callback whose run fails before the agent has it, as without an engine, comes with a later run; not with any number of them, since
+// it may be why they fail.
+func TestACallbackThatTheAgentDidNotGetComesAgain(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t)
+		runner := s.register(coding)
+		parent := s.startSession()
+		s.finish(runner, "")
+		first := s.call(parent)
+		s.finish(runner, "first")
+		for range 3 {
+			got := s.claim(runner)
+			if got.SessionID != parent.SessionID || !strings.Contains(got.Prompt, first.SessionID) {
+				t.Errorf("the parent got %+v", got)
+			}
+			s.report(runner, got.ID, "started", "")
+			s.restart()
+			s.report(runner, got.ID, "failed", `,"error":"no engine"`)
+			if p := s.poll(runner); p.Run != nil {
+				t.Errorf("it came at once: %+v", p.Run)
+			}
+			s.call(parent)
+			s.finish(runner, "later")
+		}
+		got := s.claim(runner)
+		if strings.Contains(got.Prompt, first.SessionID) || strings.Count(got.Prompt, "<agent-callback ") != 3 {
+			t.Errorf("after three attempts the parent got %+v", got)
+		}
+		s.report(runner, got.ID, "started", "")
+		s.must("POST", "/sessions/"+parent.SessionID+"/events", `{"event_type":"message"}`, nil)
+		s.report(runner, got.ID, "failed", `,"error":"the model is overloaded"`)
+		last := s.call(parent)
+		s.finish(runner, "")
+		if got := s.claim(runner); strings.Count(got.Prompt, "<agent-callback ") != 1 || !strings.Contains(got.Prompt, last.SessionID) {
+			t.Errorf("after a run that the agent had the parent got %+v", got)
+		} else {
+			s.report(runner, got.ID, "started", "")
+			s.report(runner, got.ID, "completed", "")
+		}
+		fresh := s.call(parent)
+		s.finish(runner, "")
+		got = s.claim(runner)
+		if strings.Count(got.Prompt, "<agent-callback ") != 1 {
+			t.Errorf("after a run without an event the parent got %+v", got)
+		}
+		s.call(parent)
+		s.report(runner, got.ID, "started", "")
+		s.finish(runner, "")
+		s.report(runner, got.ID, "failed", "")
+		if got := s.claim(runner); strings.Count(got.Prompt, "<agent-callback ") != 2 || !strings.Contains(got.Prompt, fresh.SessionID) {
+			t.Errorf("with one that came meanwhile the parent got %+v", got)
+		}
+	})
+}
+
 // The callbacks of many children, which their parent gets at once, fit into a run.
 func TestTheCallbacksOfManyChildrenAreCut(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -151,9 +206,12 @@ func TestOnlySoManyCallbacksWait(t *testing.T) {
 		s.must("POST", "/runs", more+`"async_poll"}`, nil)
 		s.report(runner, parent.ID, "completed", "")
 		s.fails("before the run that has them starts", "POST", "/runs", more+`"async_callback"}`, 429, "1000 callbacks")
-		s.finish(runner, "") // the child, whose callback waits now
-		s.finish(runner, "") // that without one
-		s.finish(runner, "") // the callbacks
+		s.finish(runner, "")   // the child, whose callback waits now
+		s.finish(runner, "")   // that without one
+		got := s.claim(runner) // the callbacks
+		s.report(runner, got.ID, "started", "")
+		s.fails("before the agent has them", "POST", "/runs", more+`"async_callback"}`, 429, "1000 callbacks")
+		s.report(runner, got.ID, "completed", "")
 		s.call(parent)
 	})
 }

@@ -197,6 +197,7 @@ func (t *tx) started(caller Caller, id string, in coordapi.Report) (*run, error)
 	}
 	r.StartedAt = &t.now
 	s := t.session(r.SessionID)
+	r.Events = s.Events
 	s.LastActivity, s.Runner, s.RunnerOwner = t.now, in.RunnerID, t.c.runners[in.RunnerID].Owner
 	if r.Type == coordapi.ResumeSession {
 		s.LastResumedAt = &t.now
@@ -204,6 +205,7 @@ func (t *tx) started(caller Caller, id string, in coordapi.Report) (*run, error)
 	if r.Status == coordapi.RunClaimed {
 		r.Status = coordapi.RunRunning
 		s.enter(coordapi.SessionRunning, "")
+		s.Stop = "" // of before the run; the executor runs again
 	}
 	return r, nil
 }

@@ -212,12 +212,7 @@ func (t *tx) end(r *run, status coordapi.RunStatus, session coordapi.SessionStat
 	for _, next := range t.selectRuns(func(o *run) bool { return o.SessionID == s.ID && o.Status == coordapi.RunPending && o.Hook == "" }) {
 		t.wait(t.run(next.ID), matchWithin)
 	}
-	if !started && len(r.Callbacks) > 0 { // the agent has not got them; the next run brings them
-		s.Callbacks = bounded(r.Callbacks, s.Callbacks...)
-	} else {
-		t.deliver(s)
-	}
-	r.Callbacks = nil
+	t.returnCallbacks(r, s)
 	ended := t.among(t.c.runs, func(o *run) bool { return o.SessionID == s.ID && o.Status.Ended() })
 	for _, o := range ended[:max(0, len(ended)-keptRuns)] {
 		t.runs[o.ID] = nil

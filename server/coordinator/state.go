@@ -120,8 +120,10 @@ type run struct {
 	Hook, HookOf string `json:",omitempty"`
 	// Internal is set for the runs of hooks, which have no hooks themselves.
 	Internal bool `json:"internal,omitempty"`
-	// Callbacks are those in the prompt. They return to the session if the run never starts.
+	// Callbacks are those in the prompt. They return to the session if the run fails, or is stopped, before it has an event.
 	Callbacks []callback `json:"callbacks,omitempty"`
+	// Events is how many events the session had when the run started.
+	Events int `json:"events,omitempty"`
 	// Releases counts how often a runner has claimed the run and has not started it.
 	Releases int `json:"releases,omitempty"`
 	// Activity is when a runner was last heard of about this run. It is in memory only: each event changes it.

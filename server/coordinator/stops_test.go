@@ -88,3 +88,25 @@ func TestAStopOfMoreRunsThanAreKept(t *testing.T) {
 		}
 	})
 }
+
+// A stop of an idle session that a client resumes before the runner has confirmed it does not stop the new run.
+func TestAStopOfAnIdleSessionLeavesALaterRun(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t)
+		runner := s.register(coding)
+		r := s.startSession()
+		s.claim(runner)
+		s.report(runner, r.ID, "started", "")
+		s.report(runner, r.ID, "completed", `,"session_status":"idle"`)
+		s.must("POST", "/sessions/"+r.SessionID+"/stop", "", nil)
+		if p := s.poll(runner); len(p.StopSessions) != 1 {
+			t.Fatalf("the runner got %+v", p)
+		}
+		next := s.run(`{"type":"resume_session","session_id":"` + r.SessionID + `","prompt":"more"}`)
+		s.claim(runner)
+		s.report(runner, next.ID, "started", "")
+		if p := s.poll(runner); len(p.StopSessions) != 0 {
+			t.Errorf("after its start came %+v", p)
+		}
+	})
+}

@@ -101,9 +101,17 @@ func (c *client) do(ctx context.Context, patience time.Duration, method, path st
 		out = new(map[string]json.RawMessage)
 	}
 	if err := json.Unmarshal(data, out); err != nil {
-		return fmt.Errorf("%s %s: the answer is none of a coordinator: %w; its address ends with %s for an 'envctl serve'", method, path, err, coordapi.Prefix)
+		return fmt.Errorf("%s %s: the answer is none of a coordinator: %w; %s", method, path, err, c.hint())
 	}
 	return nil
+}
+
+// hint returns advice for an address that has no coordinator.
+func (c *client) hint() string {
+	if strings.HasSuffix(c.base, coordapi.Prefix) {
+		return "one 'envctl serve' of a user and a machine has a coordinator; give the address of that"
+	}
+	return "that of an 'envctl serve' is at " + c.base + coordapi.Prefix
 }
 
 // refusal reads an error: that of a coordinator, or that of a server before it.
@@ -148,11 +156,13 @@ func (c *client) repeat(ctx context.Context, what string, do func() error) error
 			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		case unauthorized(err) && c.register != nil: // it has forgotten this runner
 			rerr := c.register(ctx)
-			if rerr == nil && wait == firstWait {
+			switch {
+			case rerr == nil && wait == firstWait:
 				wait = 2 * firstWait
 				continue
-			}
-			if rerr != nil {
+			case replaced(rerr): // by a program of another caller, or the coordinator would have said so at once
+				return rerr
+			case rerr != nil:
 				err = rerr
 			}
 		case c.register == nil && replaced(err): // the place of a program that was killed is free soon

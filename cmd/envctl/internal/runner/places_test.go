@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/runner"
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/coordapi"
+	"github.com/agentenv-dev/agentenv/server/coordinator"
 )
 
 // Another program registers as the runner when that is about to say that it has ended.
@@ -65,6 +67,39 @@ func TestARunnerWaitsForItsPlace(t *testing.T) {
 		t.Errorf("the first is %s and ended with %v, the second is %s", first.id, err, second.id)
 	}
 	s.await(s.start("x"), coordapi.RunCompleted)
+}
+
+// A runner whose place another program has ends, also if that has a token of its own.
+func TestARunnerEndsWhenAnotherCallerHasItsPlace(t *testing.T) {
+	s := serve(t)
+	s.caller = func(r *http.Request) coordinator.Caller { return coordinator.Caller{Name: r.URL.Query().Get("as")} }
+	var held sync.RWMutex // while the place changes hands
+	s.before = func(_ http.ResponseWriter, r *http.Request) bool {
+		if !r.URL.Query().Has("as") {
+			held.RLock()
+			defer held.RUnlock()
+		}
+		return false
+	}
+	log := make(lines, 100)
+	first := take(t, s, func(cfg *runner.Config, _ *environment.Config) {
+		cfg.Logger = hclog.New(&hclog.LoggerOptions{Output: log, Level: hclog.Warn})
+	})
+	held.Lock()
+	var ok struct{ OK bool }
+	s.ask("DELETE", "/runners/"+first.id+"?self=true&as=", "", &ok)
+	var registered coordapi.Registered
+	s.ask("POST", "/runner/register?as=other", `{"hostname":"h","executor_profile":"coding","instance":"another"}`, &registered)
+	held.Unlock()
+	select {
+	case err := <-first.ended:
+		if err == nil || !strings.Contains(err.Error(), "duplicate_runner") {
+			t.Errorf("it ended with %v", err)
+		}
+		first.ended <- err
+	case line := <-log:
+		t.Errorf("it goes on: %s", line)
+	}
 }
 
 func TestARunnerIsRemoved(t *testing.T) {

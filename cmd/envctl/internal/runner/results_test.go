@@ -238,12 +238,14 @@ func TestATokenThatIsRefusedForAWhile(t *testing.T) {
 	}
 }
 
-// An address without the path of the coordinator gets a hint.
+// An address without a coordinator gets a hint: where that of a server is, unless the address has its path.
 func TestAnAddressWithoutACoordinator(t *testing.T) {
 	s := serve(t)
-	r := take(t, s, func(cfg *runner.Config, _ *environment.Config) { cfg.URL += "/elsewhere/" })
-	if err := r.end(t); err == nil || !strings.Contains(err.Error(), "404") || !strings.Contains(err.Error(), "/elsewhere/coordinator") {
-		t.Errorf("the runner ended with %v", err)
+	for path, want := range map[string]string{"/elsewhere/": "/elsewhere/coordinator", "/coordinator": "of a user and a machine"} {
+		r := take(t, s, func(cfg *runner.Config, _ *environment.Config) { cfg.URL += path })
+		if err := r.end(t); err == nil || !strings.Contains(err.Error(), "404") || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "coordinator/coordinator") {
+			t.Errorf("%s: the runner ended with %v", path, err)
+		}
 	}
 }
 

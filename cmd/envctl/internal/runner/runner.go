@@ -103,13 +103,13 @@ func (r *runner) register(ctx context.Context) error {
 	var got coordapi.Registered
 	err := r.client.do(ctx, 0, http.MethodPost, "/runner/register", r.Registration, &got)
 	if refused, is := errors.AsType[*refused](err); is && refused.status == http.StatusNotFound {
-		return fmt.Errorf("%w; the coordinator of an 'envctl serve' is at %s%s", err, r.client.base, coordapi.Prefix)
+		return fmt.Errorf("%w; %s", err, r.client.hint())
 	}
 	if err != nil {
 		return err
 	}
 	if got.RunnerID == "" {
-		return fmt.Errorf("the answer has no runner_id; the address of a coordinator ends with %s for an 'envctl serve'", coordapi.Prefix)
+		return fmt.Errorf("the answer is none of a coordinator: it has no runner_id; %s", r.client.hint())
 	}
 	if r.id == "" { // the first time, when nothing else runs; the same registration has the same ID
 		r.id = got.RunnerID
@@ -187,7 +187,7 @@ func (r *runner) poll(ctx context.Context, path string, full bool, next *coordap
 	return err
 }
 
-// full reports whether the runner takes no more runs now.
+// full reports whether the runner takes no more runs now, as one that ends.
 func (r *runner) full() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -195,7 +195,7 @@ func (r *runner) full() bool {
 	case <-r.freed:
 	default:
 	}
-	return len(r.jobs) >= r.MaxRuns
+	return len(r.jobs) >= r.MaxRuns || r.draining.Load()
 }
 
 // begin runs a run, unless it has come before.
@@ -262,7 +262,7 @@ func (r *runner) beat(ctx context.Context) {
 	}
 }
 
-// drain waits for the runs to end, and stops them when their time is over.
+// drain waits for the runs to end, and stops them when their time is over, or when the coordinator says so.
 func (r *runner) drain(ctx context.Context) {
 	r.draining.Store(true)
 	left := r.all()
@@ -270,12 +270,24 @@ func (r *runner) drain(ctx context.Context) {
 		return
 	}
 	r.Say("waiting up to %v for the runs that are left: %d", r.Drain, len(left))
-	ctx, cancel := context.WithTimeout(ctx, r.Drain)
+	polling, end := context.WithCancel(ctx)
+	polled := make(chan struct{})
+	go func() {
+		defer close(polled)
+		if err := r.take(polling, ctx); err != nil { // stops alone, because it is full
+			r.Logger.Debug("stops do not come any more", "error", err)
+		}
+	}()
+	defer func() { // before the runner leaves: a later poll would register it again
+		end()
+		<-polled
+	}()
+	timed, cancel := context.WithTimeout(ctx, r.Drain)
 	defer cancel()
 	for _, j := range left {
 		select {
 		case <-j.done:
-		case <-ctx.Done():
+		case <-timed.Done():
 		case <-r.Hurry:
 			cancel()
 		}

@@ -45,6 +45,8 @@ type service struct {
 	// before is called before a request is handled, and returns whether it has answered it.
 	before func(http.ResponseWriter, *http.Request) bool
 	seen   []string
+	// caller returns the caller of a request; nil means an admin.
+	caller func(*http.Request) coordinator.Caller
 }
 
 func serve(t *testing.T, agents ...coordapi.Agent) *service {
@@ -73,7 +75,11 @@ func (s *service) up() {
 			if s.before != nil && s.before(w, req) {
 				return
 			}
-			c.Serve(r, w, req, coordinator.Caller{Admin: true})
+			caller := coordinator.Caller{Admin: true}
+			if s.caller != nil {
+				caller = s.caller(req)
+			}
+			c.Serve(r, w, req, caller)
 			s.mu.Lock()
 			lost := s.lose != nil && s.lose(req)
 			s.seen = append(s.seen, req.Method+" "+req.URL.Path)
