@@ -13,8 +13,8 @@ func matchesSchema(t *testing.T, env *environment.Environment, agent string) {
 	t.Helper()
 	const want = `{"line":7}`
 	schema := json.RawMessage(`{"type":"object","required":["line"],"additionalProperties":false,"properties":{"line":{"type":"integer"}}}`)
-	// The violation that the agent is told repeats its wrong value, which is the next prompt of the scripted model.
-	prompt := "say-text `" + `{"line":"say-text \u0060{\u0022line\u0022:7}\u0060"}` + "`"
+	// The violation that the agent reads names the property that is not allowed, which is the next prompt of the scripted model.
+	prompt := "say-text `" + `{"line":7,"say-text \u0060{\u0022line\u0022:7}\u0060":1}` + "`"
 	if agent == "claude" { // which has a tool for it
 		prompt = "call-tool `StructuredOutput " + want + "`"
 	}

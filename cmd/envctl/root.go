@@ -223,7 +223,7 @@ func takesLong(command string) string {
 var named = []string{
 	"server", "sandbox", "to", "config", "image", "base", "network", "max-size", "memory", "user", "workdir",
 	"folder", "git", "in", "tar", "branch", "patch", "pattern", "agent", "model", "mode", "profile", "name", "id-file", "listen", "scenario", "permission", "log-level", "status", "request", "budget", "record", "replay",
-	"token-file", "tls-cert", "tls-key", "role", "database", "advertise", "coordinator", "tags", "agents",
+	"token-file", "tls-cert", "tls-key", "role", "database", "advertise", "coordinator", "tags", "agents", "output-schema",
 }
 
 // refuseEmpty rejects an empty value of a named flag. Like a missing flag, it would run the
