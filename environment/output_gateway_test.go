@@ -8,8 +8,8 @@ import (
 )
 
 // wrongFirst makes the scripted model answer first with JSON that does not match lineSchema, and then, since the violation
-// repeats the wrong value, with {"line":7}.
-const wrongFirst = "say-text `" + `{"line":"say-text \u0060{\u0022line\u0022:7}\u0060"}` + "`"
+// names the property that is not allowed, with {"line":7}.
+const wrongFirst = "say-text `" + `{"line":7,"say-text \u0060{\u0022line\u0022:7}\u0060":1}` + "`"
 
 var lineSchema = json.RawMessage(`{"type":"object","required":["line"],"additionalProperties":false,"properties":{"line":{"type":"integer"}}}`)
 
