@@ -26,7 +26,7 @@ const ExecutorPrefix = "executor:"
 // commandAgent is the agent that is a program of the user, an executor.
 const commandAgent = "command"
 
-// acpAgent is an agent of which only the protocol is known.
+// acpAgent is any agent of the Agent Client Protocol: nothing else is known about it.
 const acpAgent = "acp"
 
 // maxExecutorFiles limits the files of an executor together: requests to the runner carry them.

@@ -60,7 +60,7 @@ func TestAnAgentThatAsksNothingIsHeld(t *testing.T) {
 	}
 }
 
-// geminiOverACP returns a configuration with an agent of which only the protocol is known.
+// geminiOverACP returns a configuration of the Gemini CLI as any agent of the Agent Client Protocol.
 func geminiOverACP(t *testing.T, api string) Config {
 	t.Helper()
 	cfg := keyedAgents()[2].local(t, api)

@@ -4,6 +4,7 @@ package coordapi
 
 import (
 	"encoding/json"
+	"strings"
 	"time"
 )
 
@@ -161,6 +162,14 @@ type Agent struct {
 	OutputSchema json.RawMessage `json:"output_schema,omitempty"`
 	Demands      Demands         `json:"demands,omitzero"`
 	Hooks        Hooks           `json:"hooks,omitzero"`
+}
+
+// Cut shortens a text to size bytes and says so.
+func Cut(text string, size int) string {
+	if len(text) <= size {
+		return text
+	}
+	return strings.ToValidUTF8(text[:size], "") + "\n[cut]"
 }
 
 // IsSet reports whether there is a schema. Coordinators of other makes send null for none.

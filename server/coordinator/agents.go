@@ -28,11 +28,8 @@ func checkAgent(a coordapi.Agent) error {
 		return fmt.Errorf("agent %s: parameters_schema: %w", a.Name, err)
 	}
 	if coordapi.IsSet(a.OutputSchema) {
-		if _, err := schema.Parse(a.OutputSchema); err != nil {
-			return fmt.Errorf("agent %s: output_schema: %w", a.Name, err)
-		}
-		if n := len(a.OutputSchema); n > environment.MaxOutputSchema {
-			return fmt.Errorf("%w: agent %s: output_schema: it has %d bytes; give one of at most %d", fs.ErrInvalid, a.Name, n, environment.MaxOutputSchema)
+		if _, err := (environment.Config{}).CheckOutputSchema(a.OutputSchema); err != nil {
+			return fmt.Errorf("%w: agent %s: output_schema: %w", fs.ErrInvalid, a.Name, err)
 		}
 	}
 	for name, h := range map[string]*coordapi.Hook{"on_run_start": a.Hooks.OnRunStart, "on_run_finish": a.Hooks.OnRunFinish} {

@@ -31,7 +31,7 @@ func TestABadAgentIsRefused(t *testing.T) {
 		"no name": {},
 		"agent a: parameters_schema: .*$.type: value must be one of": {Name: "a", ParametersSchema: json.RawMessage(`{"type":"objct"}`)},
 		"agent a: output_schema: .*nothing is loaded":                {Name: "a", OutputSchema: json.RawMessage(`{"$ref":"https://example.com/x"}`)},
-		"agent a: output_schema: .*at most 65536":                    {Name: "a", OutputSchema: json.RawMessage(`{"title":"` + strings.Repeat("x", 64<<10) + `"}`)},
+		"agent a: output_schema: .*at most 64 KiB":                   {Name: "a", OutputSchema: json.RawMessage(`{"title":"` + strings.Repeat("x", 64<<10) + `"}`)},
 		"agent a: hooks.on_run_start: agent_name is empty":           {Name: "a", Hooks: coordapi.Hooks{OnRunStart: &coordapi.Hook{}}},
 	} {
 		c, err := coordinator.Open(t.Context(), coordinator.Config{Dir: t.TempDir(), Agents: []coordapi.Agent{bad}})

@@ -45,7 +45,7 @@ func (t *tx) callBack(r *run, s *session) {
 			text = string(s.Result.Data)
 		}
 	}
-	text = cut(text, maxResult)
+	text = coordapi.Cut(text, maxResult)
 	parent.Callbacks = bounded(parent.Callbacks, callback{Session: r.SessionID, Run: r.ID, Agent: r.AgentName, Status: r.Status, Text: text})
 	t.deliver(parent)
 }
@@ -62,14 +62,6 @@ func (t *tx) waiting(s *session) int {
 		}
 	}
 	return n
-}
-
-// cut shortens a text to size bytes.
-func cut(text string, size int) string {
-	if len(text) <= size {
-		return text
-	}
-	return strings.ToValidUTF8(text[:size], "") + "\n[cut]"
 }
 
 // bounded returns callbacks with more of them, whose results say where they are if there is no room.

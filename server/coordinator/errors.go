@@ -42,8 +42,6 @@ func noSession(id string) error {
 	return failf(http.StatusNotFound, "Session %q not found", id)
 }
 
-func joined(a, b error) error { return errors.Join(a, b) }
-
 // body returns the body of the answer with an error, and its status. An error that is none of a client's has a number only.
 func (f *failure) body() []byte {
 	data, err := json.Marshal(map[string]any{"detail": f.detail})

@@ -191,7 +191,7 @@ func (t *tx) end(r *run, status coordapi.RunStatus, session coordapi.SessionStat
 		return
 	}
 	started := r.StartedAt != nil
-	reason = cut(reason, maxResult)
+	reason = coordapi.Cut(reason, maxResult)
 	r.Status, r.Error, r.CompletedAt, r.TimeoutAt = status, reason, &t.now, nil
 	s := t.session(r.SessionID)
 	s.LastActivity = t.now

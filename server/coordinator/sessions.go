@@ -26,7 +26,7 @@ func (caller Caller) sees(s *session) bool {
 func (s *session) enter(status coordapi.SessionStatus, reason string) {
 	s.Status, s.Error = status, ""
 	if status == coordapi.SessionFailed {
-		s.Error = cut(reason, maxSessionError)
+		s.Error = coordapi.Cut(reason, maxSessionError)
 	}
 }
 

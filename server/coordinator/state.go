@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -177,7 +178,7 @@ func Open(ctx context.Context, cfg Config) (*Coordinator, error) {
 		return nil, fmt.Errorf("coordinator: %w", err)
 	}
 	if err := c.load(ctx); err != nil {
-		return nil, fmt.Errorf("coordinator: %w; its database is in %s", joined(err, c.db.close()), cfg.Dir)
+		return nil, fmt.Errorf("coordinator: %w; its database is in %s", errors.Join(err, c.db.close()), cfg.Dir)
 	}
 	ctx, c.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	c.done.Go(func() { c.watch(ctx) })

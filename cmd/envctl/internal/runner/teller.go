@@ -152,20 +152,13 @@ func (t *teller) tool(u runnerscripts.ToolCall) []coordapi.Event {
 }
 
 // cut shortens a text to maxText.
-func cut(text string) string { return cutTo(text, maxText) }
-
-func cutTo(text string, size int) string {
-	if len(text) <= size {
-		return text
-	}
-	return strings.ToValidUTF8(text[:size], "") + "\n[cut]"
-}
+func cut(text string) string { return coordapi.Cut(text, maxText) }
 
 // limited returns JSON that is not too large: what is larger becomes a text with its beginning.
 func limited(data json.RawMessage, size int) json.RawMessage {
 	if len(data) <= size {
 		return data
 	}
-	out, _ := json.Marshal(cutTo(string(data), size)) // a text has JSON
+	out, _ := json.Marshal(coordapi.Cut(string(data), size)) // a text has JSON
 	return out
 }
