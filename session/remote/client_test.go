@@ -10,8 +10,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
-	"runtime"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -155,19 +155,26 @@ func TestTheEventsGoOnWhenTheServerStartsAgain(t *testing.T) {
 		}
 	}()
 	root := filepath.Join(t.TempDir(), "sandboxes")
-	start := func(address string) (string, func()) {
-		l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", address)
+	// Each start has a port of its own, which the client's connections go to: the old one cannot be listened on again
+	// while a process that is being started has its socket still.
+	var address atomic.Pointer[net.TCPAddr]
+	start := func() (stop func()) {
+		l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}
-		return l.Addr().String(), serveOn(t, l, h, root)
+		address.Store(l.Addr().(*net.TCPAddr))
+		return serveOn(t, l, h, root)
 	}
-	host := "127.0.0.1"
-	if runtime.GOOS == "linux" { // where an address of its own is there: no other connection gets the port meanwhile
-		host = "127.0.0.9"
+	stop := start()
+	own := transport(t)
+	own.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, network, address.Load().String())
 	}
-	address, stop := start(host + ":0")
-	c := client(t, "http://"+address)
+	c, err := remote.New(remote.Config{URL: "http://server", Token: token, HTTP: &http.Client{Transport: own}})
+	if err != nil {
+		t.Fatal(err)
+	}
 	s, err := c.Create(t.Context(), session.Config{Environment: environment.Config{
 		Sandbox: environment.Sandbox{Type: "local"}, Agent: environment.Agent{Name: "script", Config: []byte(`{"turns":[{"steps":[{"text":"x"}]}]}`)},
 	}})
@@ -190,7 +197,7 @@ func TestTheEventsGoOnWhenTheServerStartsAgain(t *testing.T) {
 			break
 		}
 		stop()
-		_, stop = start(address)
+		stop = start()
 		restarted = true
 		if _, err := s.Prompt(t.Context(), "go on"); err != nil {
 			t.Fatal(err)
