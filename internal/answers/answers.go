@@ -4,30 +4,23 @@ package answers
 
 import (
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
-	"github.com/agentenv-dev/agentenv/internal/flock"
 	"github.com/agentenv-dev/agentenv/internal/statedir"
 )
 
 const (
-	folder     = "permissions"
-	bookFile   = "answers.json"
-	lockFile   = "answers.lock"
 	version    = 1
 	maxAnswers = 4096
-	// maxBook limits the file, in bytes, and maxCall the text of a call in it.
-	maxBook, maxCall = 16 << 20, 1 << 10
-	// lockPatience is how long a change waits for another one.
-	lockPatience = 5 * time.Second
+	maxCall    = 1 << 10 // bytes of the text of a call
 )
+
+var file = statedir.Book[book]{Folder: "permissions", Name: "answers", MaxSize: 16 << 20}
 
 // Place is where an answer holds.
 type Place struct {
@@ -62,25 +55,23 @@ type book struct {
 
 // List returns the stored answers, the oldest first.
 func List() ([]Answer, error) {
-	state, err := statedir.Path()
-	if err != nil {
-		return nil, err
-	}
-	data, err := statedir.ReadPrivate(filepath.Join(state, folder, bookFile), maxBook)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	var b book
-	if err == nil {
-		err = json.Unmarshal(data, &b)
-	}
-	if err == nil && b.Version != version {
+	b, err := read()
+	return b.Answers, err
+}
+
+func read() (book, error) {
+	b, err := file.Read()
+	switch {
+	case err != nil:
+	case b.Version == 0 && b.Answers == nil: // there is no file
+		b.Version = version
+	case b.Version != version:
 		err = fmt.Errorf("%w: it has the version %d, and this program knows %d", errors.ErrUnsupported, b.Version, version)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the stored answers to permission requests: %w", err)
+		return book{}, fmt.Errorf("read the stored answers to permission requests: %w", err)
 	}
-	return b.Answers, nil
+	return b, nil
 }
 
 // Find returns the answer to a call; ok is false if there is none.
@@ -126,28 +117,10 @@ func Remove(ids ...string) error {
 	})
 }
 
-// change replaces the list, atomically and one change at a time.
-func change(do func([]Answer) ([]Answer, error)) (err error) {
-	root, err := statedir.Open(folder)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, root.Close()) }()
-	unlock, err := flock.LockWithin(filepath.Join(root.Name(), lockFile), lockPatience)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	list, err := List()
-	if err != nil {
-		return err
-	}
-	if list, err = do(list); err != nil {
-		return err
-	}
-	data, err := json.MarshalIndent(book{version, list}, "", "  ")
-	if err != nil {
-		return err
-	}
-	return statedir.Replace(root, bookFile, append(data, '\n'))
+// change replaces the list.
+func change(do func([]Answer) ([]Answer, error)) error {
+	return file.Change(read, func(b book) (_ book, err error) {
+		b.Answers, err = do(b.Answers)
+		return b, err
+	})
 }

@@ -58,7 +58,7 @@ func TestAFileThatCannotBeTrusted(t *testing.T) {
 	if err := Add(Answer{Key: "k"}); err != nil {
 		t.Fatal(err)
 	}
-	name := filepath.Join(state, folder, bookFile)
+	name := filepath.Join(state, "permissions", "answers.json")
 	for what, change := range map[string]func() error{
 		"a later version": func() error { return os.WriteFile(name, []byte(`{"version":2,"answers":[{"key":"k"}]}`), 0o600) },
 		"no JSON":         func() error { return os.WriteFile(name, []byte(`{`), 0o600) },
@@ -106,7 +106,7 @@ func TestSoManyAnswersAreStored(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(state, folder, bookFile), data, 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(state, "permissions", "answers.json"), data, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := Add(Answer{Key: "one more"}); err == nil || !strings.Contains(err.Error(), "envctl permissions rm") {

@@ -5,15 +5,12 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"path/filepath"
 	"slices"
 	"time"
 
-	"github.com/agentenv-dev/agentenv/internal/flock"
 	"github.com/agentenv-dev/agentenv/internal/statedir"
 )
 
@@ -30,34 +27,17 @@ type Issued struct {
 // expired reports whether the token is not accepted any more.
 func (i Issued) expired(now time.Time) bool { return !i.Expires.IsZero() && !now.Before(i.Expires) }
 
-const (
-	bookFile = "tokens.json"
-	lockFile = "tokens.lock"
-	// maxBook limits the file, in bytes.
-	maxBook = 4 << 20
-	// lockPatience is how long a change waits for another one.
-	lockPatience = 10 * time.Second
-	// prefix makes a token known to tools that look for secrets.
-	prefix = "agentenv_"
-)
+// prefix makes a token known to tools that look for secrets.
+const prefix = "agentenv_"
+
+var book = statedir.Book[[]Issued]{Folder: folder, Name: "tokens", MaxSize: 4 << 20}
 
 // errUnknown does not say which tokens there are.
 var errUnknown = errors.New("it is unknown, or was removed")
 
 // List returns the issued tokens, by name.
 func List() ([]Issued, error) {
-	state, err := statedir.Path()
-	if err != nil {
-		return nil, err
-	}
-	data, err := statedir.ReadPrivate(filepath.Join(state, folder, bookFile), maxBook)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	var list []Issued
-	if err == nil {
-		err = json.Unmarshal(data, &list)
-	}
+	list, err := book.Read()
 	if err != nil {
 		return nil, fmt.Errorf("read the tokens: %w", err)
 	}
@@ -72,7 +52,7 @@ func Issue(name, role string, lasts time.Duration) (token string, err error) {
 	if lasts > 0 {
 		made.Expires = now.Add(lasts)
 	}
-	err = change(func(list []Issued) ([]Issued, error) {
+	err = book.Change(List, func(list []Issued) ([]Issued, error) {
 		i, found := find(list, name)
 		if found {
 			return nil, fmt.Errorf("%w: %q has a token; remove it first", fs.ErrExist, name)
@@ -87,7 +67,7 @@ func Issue(name, role string, lasts time.Duration) (token string, err error) {
 
 // Revoke removes the token of a name. A name without one is fs.ErrNotExist. Servers refuse it from the next request on.
 func Revoke(name string) error {
-	return change(func(list []Issued) ([]Issued, error) {
+	return book.Change(List, func(list []Issued) ([]Issued, error) {
 		i, found := find(list, name)
 		if !found {
 			return nil, fmt.Errorf("%w: %q has no token", fs.ErrNotExist, name)
@@ -133,30 +113,4 @@ func find(list []Issued, name string) (int, bool) {
 		}
 		return 0
 	})
-}
-
-// change replaces the list, atomically and one change at a time.
-func change(do func([]Issued) ([]Issued, error)) (err error) {
-	root, err := statedir.Open(folder)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, root.Close()) }()
-	unlock, err := flock.LockWithin(filepath.Join(root.Name(), lockFile), lockPatience)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	list, err := List()
-	if err != nil {
-		return err
-	}
-	if list, err = do(list); err != nil {
-		return err
-	}
-	data, err := json.MarshalIndent(list, "", "  ")
-	if err != nil {
-		return err
-	}
-	return statedir.Replace(root, bookFile, append(data, '\n'))
 }

@@ -35,7 +35,7 @@ func TestATokenIsAcceptedUntilItIsRemovedOrExpires(t *testing.T) {
 	if _, err := Check(short); err == nil || !strings.Contains(err.Error(), "expired") {
 		t.Errorf("an old one: %v", err)
 	}
-	file := filepath.Join(state, "agentenv", folder, bookFile)
+	file := filepath.Join(state, "agentenv", folder, "tokens.json")
 	text, err := os.ReadFile(file)
 	if err != nil || strings.Contains(string(text), strings.TrimPrefix(token, prefix)) {
 		t.Errorf("the file holds the token: %v", err)

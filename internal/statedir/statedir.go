@@ -1,7 +1,7 @@
 // Package statedir opens the state folder of this user's programs: agentenv in XDG_STATE_HOME,
 // or in ~/.local/state.
 //
-// The package takes no locks. The folder "locks" has those of names and of records
+// A [Book] has its lock beside it. The folder "locks" has those of names and of records
 // (environment/internal/kept), the folder "credentials" that of the store. Programs replace each
 // record's file as a whole.
 package statedir
@@ -109,19 +109,4 @@ func Prune(root *os.Root, files int, bytes int64) error {
 		bytes += infos[i].Size()
 	}
 	return nil
-}
-
-// Replace replaces a file of a folder of Open: a program that dies meanwhile leaves the old content. Only one program at a time may
-// replace a file.
-func Replace(root *os.Root, name string, data []byte) error {
-	temporary := name + ".new"
-	f, err := root.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	return root.Rename(temporary, name)
 }

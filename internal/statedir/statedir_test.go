@@ -6,8 +6,12 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/agentenv-dev/agentenv/primitives"
 )
 
 func TestAFolderThatOthersCanReadIsRefused(t *testing.T) {
@@ -63,24 +67,50 @@ func TestPruneRemovesTheOldest(t *testing.T) {
 	}
 }
 
-func TestAFileIsReplacedWhole(t *testing.T) {
+// What programs change at the same time is all there afterwards, and an error changes nothing.
+func TestABookIsChangedByOneAtATime(t *testing.T) {
 	t.Setenv("XDG_STATE_HOME", t.TempDir())
-	root, err := Open("replaced")
-	if err != nil {
-		t.Fatal(err)
+	b := Book[map[string]int]{Folder: "books", Name: "b", MaxSize: 1 << 10}
+	if got, err := b.Read(); err != nil || got != nil {
+		t.Errorf("before the first change: %v, %v", got, err)
 	}
-	defer root.Close()
-	for _, content := range []string{"the first, longer one", "the second"} {
-		if err := Replace(root, "f", []byte(content)); err != nil {
-			t.Fatal(err)
-		}
-		got, err := root.ReadFile("f")
-		info, serr := root.Stat("f")
-		if err != nil || serr != nil || string(got) != content || info.Mode().Perm() != 0o600 {
-			t.Errorf("it has %q, %v, %v", got, err, serr)
-		}
+	var changes sync.WaitGroup
+	for i := range 10 {
+		changes.Go(func() {
+			err := b.Change(b.Read, func(v map[string]int) (map[string]int, error) {
+				if v == nil {
+					v = map[string]int{"a long name that is there at first only": 0}
+				} else {
+					delete(v, "a long name that is there at first only")
+				}
+				v[strconv.Itoa(i)] = i
+				return v, nil
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
 	}
-	if _, err := root.Stat("f.new"); err == nil {
+	changes.Wait()
+	broken := errors.New("broken")
+	if err := b.Change(b.Read, func(map[string]int) (map[string]int, error) { return nil, broken }); !errors.Is(err, broken) {
+		t.Errorf("a change that fails: %v", err)
+	}
+	if err := b.Change(func() (map[string]int, error) { return nil, broken }, nil); !errors.Is(err, broken) {
+		t.Errorf("one that cannot read: %v", err)
+	}
+	if got, err := b.Read(); err != nil || len(got) != 10 || got["9"] != 9 {
+		t.Errorf("it has %v, %v", got, err)
+	}
+	dir := filepath.Join(os.Getenv("XDG_STATE_HOME"), "agentenv", "books")
+	if info, err := os.Stat(filepath.Join(dir, "b.json")); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("its file is %v, %v", info, err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "b.json.new")); err == nil {
 		t.Error("the temporary file is left")
+	}
+	b.MaxSize = 10
+	if _, err := b.Read(); !errors.Is(err, primitives.ErrLimit) {
+		t.Errorf("one that is too large: %v", err)
 	}
 }
