@@ -285,8 +285,20 @@ func TestAQueryThatIsNotSentYetStaysQueued(t *testing.T) {
 	if err != nil || len(state.Queued) != 1 || state.Queued[0].ID != turn.ID() {
 		t.Errorf("%+v, %v", state.Queued, err)
 	}
-	f := newFake()
 	cfg.ID = s.ID()
-	again := startFake(t, cfg, f)
-	complete(t, again.Turns()[0])
+	listed := make(chan struct{}) // the query may be over as soon as there is a sandbox
+	again, err := open(t.Context(), cfg, func(context.Context, environment.Config) (sandbox, error) {
+		<-listed
+		return newFake(), nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeLater(t, again)
+	turns := again.Turns()
+	close(listed)
+	if len(turns) != 1 {
+		t.Fatalf("it has %d turns", len(turns))
+	}
+	complete(t, turns[0])
 }
