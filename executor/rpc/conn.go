@@ -24,7 +24,8 @@ const (
 )
 
 // Handler answers a request, or handles a notification, whose result is ignored. ctx is done when the
-// request is cancelled or the connection ends.
+// request is cancelled or the connection ends. Nothing is read while a notification is handled, so only
+// [Conn.Close] ends its ctx.
 type Handler func(ctx context.Context, method string, params json.RawMessage) (any, error)
 
 // Conn is one side of a connection: messages in both directions, a JSON object a line. Its methods
@@ -32,6 +33,7 @@ type Handler func(ctx context.Context, method string, params json.RawMessage) (a
 type Conn struct {
 	conn   net.Conn
 	handle Handler
+	stop   context.CancelFunc // ends the contexts of handlers
 	pending
 	serving sync.WaitGroup
 	done    chan struct{}
@@ -45,8 +47,8 @@ type Conn struct {
 
 // NewConn returns a connection, whose requests handle answers. The caller must close it.
 func NewConn(ctx context.Context, c net.Conn, handle Handler) *Conn {
-	r := &Conn{conn: c, handle: handle, done: make(chan struct{}), inflight: map[string]context.CancelFunc{}}
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
+	r := &Conn{conn: c, handle: handle, stop: stop, done: make(chan struct{}), inflight: map[string]context.CancelFunc{}}
 	go func() {
 		err := r.read(life)
 		stop()
@@ -74,6 +76,7 @@ func (c *Conn) Err() error {
 // Close ends the connection, cancels the running handlers and waits for them.
 func (c *Conn) Close() error {
 	err := c.conn.Close()
+	c.stop()
 	<-c.done
 	if errors.Is(err, net.ErrClosed) {
 		return nil

@@ -196,6 +196,22 @@ func TestTheEndOfAConnectionEndsItsRequests(t *testing.T) {
 	}
 }
 
+// The handler of a notification holds up the reading, which would otherwise see the end of the connection.
+func TestCloseEndsTheHandlerOfANotification(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		left, right := pipe(t, none, func(ctx context.Context, _ string, _ json.RawMessage) (any, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+		if err := left.Notify("wait", nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := right.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestBadMessages sends raw lines and compares the code of the answer, in numbers: executors have no constants.
 func TestBadMessages(t *testing.T) {
 	t.Parallel()
