@@ -184,28 +184,30 @@ func (c *Conn) serve(life context.Context, m message) error {
 		c.mu.Lock()
 		delete(c.inflight, id)
 		c.mu.Unlock()
-		if c.write(answer) != nil {
-			_ = c.conn.Close() // the other side does not read, or is gone
+		if err := c.write(answer); err != nil && c.write(reply(ctx, m.ID, nil, err)) != nil { // it may be too long
+			_ = c.conn.Close() // else the other side would wait for it
 		}
 	})
 	return nil
 }
 
-// write writes one message.
+// write writes one message. The connection ends if the other side does not read it.
 func (c *Conn) write(m message) error {
 	data, err := json.Marshal(m)
 	if err != nil {
 		return err
 	}
 	if len(data) > MaxMessage {
-		return Errorf(CodeLimit, "the message %s has %d bytes; at most %d are sent", m.Method, len(data), MaxMessage)
+		return Errorf(CodeLimit, "a message has %d bytes; at most %d are sent", len(data), MaxMessage)
 	}
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	if err := c.conn.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
 		return err
 	}
-	_, err = c.conn.Write(append(data, '\n'))
+	if _, err = c.conn.Write(append(data, '\n')); err != nil {
+		_ = c.conn.Close() // a part of the line may have been sent
+	}
 	return err
 }
 

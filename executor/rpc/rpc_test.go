@@ -157,7 +157,22 @@ func TestASideThatDoesNotRead(t *testing.T) {
 		if err := c.Call(t.Context(), "x", nil, nil); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != 30*time.Second {
 			t.Errorf("after %v: %v", time.Since(began), err)
 		}
+		<-c.Done() // it may have sent a part of a line
 	})
+}
+
+// The other side gets an error for an answer that is too long, and the connection stays.
+func TestAnAnswerThatIsTooLong(t *testing.T) {
+	t.Parallel()
+	left, _ := pipe(t, none, func(_ context.Context, _ string, p json.RawMessage) (any, error) {
+		return strings.Repeat("x", MaxMessage/len(p)), nil
+	})
+	if err := left.Call(t.Context(), "x", 1, nil); code(err) != CodeLimit {
+		t.Errorf("error %v", err)
+	}
+	if err := left.Call(t.Context(), "x", 10, nil); err != nil {
+		t.Errorf("after it: %v", err)
+	}
 }
 
 // The forms of a prompt and its result are those that executors in other languages know.
