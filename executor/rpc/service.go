@@ -146,9 +146,9 @@ func (s *Service) Handler(session string) Handler {
 // handle answers a request. session is that of the connection; empty leaves it to the token. bearer is
 // the token of a request that has none in its parameters.
 func (s *Service) handle(ctx context.Context, session, bearer, method string, raw json.RawMessage) (any, error) {
-	methods := map[string]func(context.Context, *grant, json.RawMessage) (any, error){
+	methods := map[string]func(context.Context, grant, json.RawMessage) (any, error){
 		MethodGetAPIKey: s.getAPIKey, MethodRequestPermission: s.requestPermission, MethodReportMessage: s.reportMessage,
-		MethodPing: func(context.Context, *grant, json.RawMessage) (any, error) { return struct{}{}, nil },
+		MethodPing: func(context.Context, grant, json.RawMessage) (any, error) { return struct{}{}, nil },
 	}
 	do := methods[method]
 	if do == nil {
@@ -179,7 +179,7 @@ func (s *Service) handle(ctx context.Context, session, bearer, method string, ra
 }
 
 // getAPIKey delivers a key just in time.
-func (s *Service) getAPIKey(ctx context.Context, g *grant, raw json.RawMessage) (any, error) {
+func (s *Service) getAPIKey(ctx context.Context, g grant, raw json.RawMessage) (any, error) {
 	p, err := params[struct {
 		Name string `json:"credential_key"`
 	}](raw)
@@ -226,7 +226,7 @@ type permitted struct {
 
 var errDenied = errors.New("denied")
 
-func (s *Service) requestPermission(ctx context.Context, g *grant, raw json.RawMessage) (any, error) {
+func (s *Service) requestPermission(ctx context.Context, g grant, raw json.RawMessage) (any, error) {
 	p, err := params[asked](raw)
 	if err != nil {
 		return nil, err
@@ -247,7 +247,7 @@ func (s *Service) requestPermission(ctx context.Context, g *grant, raw json.RawM
 }
 
 // decide returns errDenied for a tool call that is not allowed, and by whom and why it was decided.
-func (s *Service) decide(ctx context.Context, g *grant, p asked) (by, reason string, err error) {
+func (s *Service) decide(ctx context.Context, g grant, p asked) (by, reason string, err error) {
 	var mayDeny string
 	if s.cfg.Policy != nil {
 		d := s.cfg.Policy.Decide(permission.Call{Name: p.ToolName, Kind: p.Kind, Input: p.ToolInput})
@@ -295,7 +295,7 @@ func (s *Service) decide(ctx context.Context, g *grant, p asked) (by, reason str
 	return "user", d.Message, nil
 }
 
-func (s *Service) reportMessage(ctx context.Context, g *grant, raw json.RawMessage) (any, error) {
+func (s *Service) reportMessage(ctx context.Context, g grant, raw json.RawMessage) (any, error) {
 	p, err := params[struct {
 		Message json.RawMessage `json:"message"`
 	}](raw)

@@ -227,14 +227,17 @@ func TestTheEndOfASessionEndsItsRequests(t *testing.T) {
 		<-ctx.Done()
 		return p.Allow()
 	}})
-	token := h.Tokens.Issue(Grant{Session: "s"})
+	token := h.Tokens.Issue(Grant{Session: "s", User: "ann"})
 	go func() {
 		<-begun
-		h.Tokens.Issue(Grant{Session: "s", Token: token}) // the request stays one of the session
+		h.Tokens.Issue(Grant{Session: "s", User: "bob", Token: token}) // the request stays one of the session
 		h.End("s")
 	}()
 	if _, err := h.ask(t, "s", token, MethodRequestPermission, map[string]any{"tool_name": "Bash"}); code(err) != CodeToken {
 		t.Errorf("error %v", err)
+	}
+	if got := h.records[0].User; got != "ann" {
+		t.Errorf("a request from before the token was issued again is of %q", got)
 	}
 	if _, err := h.ask(t, "s", token, MethodReportMessage, map[string]any{"message": 1}); code(err) != CodeToken {
 		t.Errorf("after it: %v", err)

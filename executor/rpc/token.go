@@ -101,16 +101,17 @@ func (t *Tokens) removeExpiredLocked(now time.Time) {
 	})
 }
 
-// use counts a use of a token. session, if not empty, is the session whose token it must be. The error
-// is [ErrToken].
-func (t *Tokens) use(token, session string) (*grant, error) {
+// use counts a use of a token, and returns the grant as it is now: Issue may change it. session, if not
+// empty, is the session whose token it must be. The error is [ErrToken].
+func (t *Tokens) use(token, session string) (grant, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	g, err := t.findLocked(token, session)
-	if err == nil {
-		g.uses++
+	if err != nil {
+		return grant{}, err
 	}
-	return g, err
+	g.uses++
+	return *g, nil
 }
 
 // check returns the error of use, which it does not count.
