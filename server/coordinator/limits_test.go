@@ -90,7 +90,21 @@ func TestAnEndedRunForgetsItsPrompt(t *testing.T) {
 		if got := s.state(r.ID); got.Prompt != "" || string(got.Parameters) != "null" || got.Blueprint != nil || string(got.Scope) != `{"n":1}` || len(got.Error) > 60_000 {
 			t.Errorf("ended, the run is %.1000s", s.asText(got))
 		}
-		s.fails("a large scope", "POST", "/runs", `{"type":"start_session","prompt":"x","scope":"`+strings.Repeat("x", 16<<10)+`"}`, 400, "scope")
+		large := strings.Repeat("x", 16<<10)
+		for name, value := range map[string]string{"scope": `"` + large + `"`, "project_dir": `"` + large + `"`, "additional_demands": `{"tags":["` + large + `"]}`} {
+			s.fails("a large "+name, "POST", "/runs", `{"type":"start_session","prompt":"x","`+name+`":`+value+`}`, 400, name)
+		}
+	})
+}
+
+// An executor cannot make its session large, which all lists and streams have.
+func TestWhatAnExecutorOwnsIsSmall(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t)
+		at := "/sessions/" + s.startSession().SessionID
+		large := strings.Repeat("x", 16<<10)
+		s.fails("a large bind", "POST", at+"/bind", `{"executor_session_id":"`+large+`","hostname":"h","executor_profile":"coding"}`, 413, "16384")
+		s.fails("large metadata", "PATCH", at+"/metadata", `{"project_dir":"`+large+`"}`, 413, "16384")
 	})
 }
 

@@ -289,6 +289,7 @@ func (c *Coordinator) setMetadata(w http.ResponseWriter, r *http.Request, caller
 
 // changeSession changes a session by a body, and answers with it.
 func (c *Coordinator) changeSession(w http.ResponseWriter, r *http.Request, in any, do func(*tx) (*session, error)) error {
+	r.Body = http.MaxBytesReader(w, r.Body, maxKept)
 	if err := read(r, in, false); err != nil {
 		return err
 	}

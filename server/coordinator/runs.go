@@ -26,8 +26,12 @@ func (t *tx) create(caller Caller, in coordapi.NewRun) (*run, error) {
 	default:
 		return nil, failf(http.StatusBadRequest, "execution_mode: there is no mode %q; use sync, async_poll or async_callback", r.ExecutionMode)
 	}
-	if len(in.Scope) > maxScope {
-		return nil, failf(http.StatusBadRequest, "scope: it has %d bytes, and %d are the most; keep a key of yours in it", len(in.Scope), maxScope)
+	kept, err := encode(coordapi.NewRun{ProjectDir: in.ProjectDir, AdditionalDemands: in.AdditionalDemands, Scope: in.Scope})
+	if err != nil {
+		return nil, err
+	}
+	if len(kept) > maxKept {
+		return nil, failf(http.StatusBadRequest, "scope, project_dir and additional_demands: they have %d bytes, and %d are the most; keep a key of yours in scope", len(kept), maxKept)
 	}
 	var s *session
 	switch in.Type {

@@ -44,8 +44,9 @@ const (
 	maxBody = 4 << 20 // bytes
 	// maxRun is how many bytes a request for a run, or the parameters of a hook's answer, may have. The answer to a poll has the prompt
 	// twice, and that of a hook up to four times as JSON in JSON; runners read 8 MiB.
-	maxRun   = 1 << 20
-	maxScope = 16 << 10 // bytes; a run keeps it when it has ended
+	maxRun = 1 << 20
+	// maxKept is how many bytes of a request a run keeps when it has ended, and of an executor its session. Lists have them.
+	maxKept = 16 << 10
 	// maxSessionError is how many bytes of an error a session has. Lists and streams have them for each session.
 	maxSessionError = 2_000
 	// maxReleases is how often a run may be claimed and not started.
