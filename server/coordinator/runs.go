@@ -199,8 +199,9 @@ func (t *tx) end(r *run, status coordapi.RunStatus, session coordapi.SessionStat
 	r.Status, r.Error, r.CompletedAt, r.TimeoutAt = status, reason, &t.now, nil
 	s := t.session(r.SessionID)
 	s.LastActivity = t.now
-	// The end of a run in the queue says nothing of the run that a runner has.
-	if queued := len(t.selectRuns(func(o *run) bool { return o.SessionID == s.ID && o.RunnerID != "" })) > 0; !queued {
+	// The end of a run in the queue says nothing of the run, or of the session to stop, that a runner has.
+	queued := len(t.selectRuns(func(o *run) bool { return o.SessionID == s.ID && o.RunnerID != "" })) > 0
+	if !queued && (started || s.Stop == "") {
 		if started || r.Type == coordapi.StartSession || s.Status == coordapi.SessionStopping {
 			s.enter(session, reason)
 		}

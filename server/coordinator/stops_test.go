@@ -110,3 +110,25 @@ func TestAStopOfAnIdleSessionLeavesALaterRun(t *testing.T) {
 		}
 	})
 }
+
+// The end of a run that never started does not stand for the confirmation of the runner, which still has the session.
+func TestAStopOfAnIdleSessionStaysWithoutALaterRun(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t)
+		runner := s.register(coding)
+		r := s.startSession()
+		s.claim(runner)
+		s.report(runner, r.ID, "started", "")
+		s.report(runner, r.ID, "completed", `,"session_status":"idle"`)
+		s.must("POST", "/sessions/"+r.SessionID+"/stop", "", nil)
+		next := s.run(`{"type":"resume_session","session_id":"` + r.SessionID + `","prompt":"more"}`)
+		s.must("POST", "/runs/"+next.ID+"/stop", "", nil)
+		if p, got := s.poll(runner), s.session(r.SessionID).Status; len(p.StopSessions) != 1 || got != coordapi.SessionStopping {
+			t.Errorf("the runner got %+v, and the session is %s", p, got)
+		}
+		s.must("POST", "/runner/sessions/"+r.SessionID+"/status", `{"runner_id":"`+runner+`","status":"stopped"}`, nil)
+		if got := s.session(r.SessionID).Status; got != coordapi.SessionStopped {
+			t.Errorf("at the end the session is %s", got)
+		}
+	})
+}
