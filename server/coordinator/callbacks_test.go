@@ -215,3 +215,24 @@ func TestOnlySoManyCallbacksWait(t *testing.T) {
 		s.call(parent)
 	})
 }
+
+// A run that says nothing has no result: that of the run before is no answer to its parent.
+func TestACallbackHasTheResultOfItsRun(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t)
+		runner := s.register(coding)
+		parent := s.startSession()
+		s.finish(runner, "")
+		child := s.run(`{"type":"start_session","prompt":"x","parent_session_id":"` + parent.SessionID + `"}`)
+		s.finish(runner, "the first result")
+		next := s.run(`{"type":"resume_session","prompt":"x","session_id":"` + child.SessionID + `","execution_mode":"async_callback"}`)
+		s.claim(runner)
+		s.report(runner, next.ID, "started", "")
+		s.report(runner, next.ID, "completed", "")
+		var result struct{ Result string }
+		s.must("GET", "/sessions/"+child.SessionID+"/result", "", &result)
+		if got := s.claim(runner).Prompt; strings.Contains(got, "first") || result.Result != "" {
+			t.Errorf("the parent got %q, a client %q", got, result.Result)
+		}
+	})
+}

@@ -197,7 +197,7 @@ func (t *tx) started(caller Caller, id string, in coordapi.Report) (*run, error)
 	}
 	r.StartedAt = &t.now
 	s := t.session(r.SessionID)
-	r.Events = s.Events
+	r.Events, s.Result = s.Events, nil // that of an earlier run
 	s.LastActivity, s.Runner, s.RunnerOwner = t.now, in.RunnerID, t.c.runners[in.RunnerID].Owner
 	if r.Type == coordapi.ResumeSession {
 		s.LastResumedAt = &t.now
