@@ -58,6 +58,26 @@ func TestARemovedRunnerDoesNotComeBack(t *testing.T) {
 	})
 }
 
+// A runner that was removed lets its runs end, however long that takes.
+func TestARemovedRunnerKeepsItsRuns(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s := start(t)
+		runner := s.register(coding)
+		r := s.startSession()
+		s.claim(runner)
+		s.report(runner, r.ID, "started", "")
+		s.must("DELETE", "/runners/"+runner, "", nil)
+		for range 20 {
+			time.Sleep(time.Minute)
+			s.fails("a heartbeat", "POST", "/runner/heartbeat", `{"runner_id":"`+runner+`","runs":["`+r.ID+`"]}`, 409, "runner_removed")
+		}
+		s.report(runner, r.ID, "completed", "")
+		if got := s.state(r.ID); got.Status != coordapi.RunCompleted {
+			t.Errorf("the run is %+v", got)
+		}
+	})
+}
+
 // A run that a runner has claimed and not started goes to another one as soon as the first one leaves.
 func TestAClaimedRunOfARunnerThatLeavesIsFree(t *testing.T) {
 	bubble(t, func(t *testing.T) {

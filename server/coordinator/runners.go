@@ -93,10 +93,9 @@ func (t *tx) alive(caller Caller, id, instance string) (*runner, error) {
 		return nil, failf(http.StatusUnauthorized, "Runner %q is not registered; register again", id)
 	case isOther(r, instance):
 		return nil, named(http.StatusConflict, "duplicate_runner", "another program has registered as the runner %s", id)
-	case r.Status == deregistered:
-		return r, nil
 	}
-	if r.LastHeartbeat = t.now; r.Status != online || t.now.Sub(r.stored) >= heartbeatEvery {
+	r.LastHeartbeat = t.now
+	if r.Status != deregistered && (r.Status != online || t.now.Sub(r.stored) >= heartbeatEvery) {
 		r = t.runner(id)
 		r.Status, r.stored = online, t.now
 	}
@@ -239,13 +238,13 @@ func (t *tx) heartbeat(caller Caller, in coordapi.Report) error {
 	if err != nil {
 		return err
 	}
-	if r.Status == deregistered {
-		return removed(in.RunnerID)
-	}
 	for _, id := range in.Runs {
 		if o := t.c.runs[id]; o != nil && o.RunnerID == in.RunnerID && !o.Status.Ended() {
 			t.heard(o)
 		}
+	}
+	if r.Status == deregistered { // its runs may still end
+		return removed(in.RunnerID)
 	}
 	return nil
 }
