@@ -338,6 +338,7 @@ func TestARunnerBringsAgents(t *testing.T) {
 		runner := s.register(with("h", "count"))
 		s.fails("the agent of another runner", "POST", "/runner/register", with("other", "count"), 409, "agent_name_collision")
 		s.fails("an agent of the coordinator", "POST", "/runner/register", with("other", "mine"), 409, "agent_name_collision")
+		s.fails("two agents of a name", "POST", "/runner/register", `{"hostname":"other","executor_profile":"scripts","agents":[{"name":"a"},{"name":"a"}]}`, 409, "agent_name_collision")
 		s.fails("an agent without a name", "POST", "/runner/register", with("other", ""), 400, "agents[0]")
 		s.fails("a parameter that is missing", "POST", "/runs", `{"type":"start_session","agent_name":"count"}`, 400, "parameter_validation_failed")
 		r := s.run(`{"type":"start_session","agent_name":"count","parameters":{"n":1}}`)

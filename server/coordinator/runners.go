@@ -48,6 +48,9 @@ func (t *tx) register(caller Caller, in coordapi.Registration) (*runner, error) 
 		if err := checkAgent(a); err != nil {
 			return nil, failf(http.StatusBadRequest, "agents[%d]: %w", i, err)
 		}
+		if slices.ContainsFunc(in.Agents[:i], func(b coordapi.Agent) bool { return a.Name == b.Name }) {
+			return nil, named(http.StatusConflict, "agent_name_collision", "agents[%d]: another one has the name %q, too; use another name", i, a.Name)
+		}
 		if other := t.otherAgent(id, a.Name); other != "" {
 			return nil, named(http.StatusConflict, "agent_name_collision", "%s has an agent %q; use another name", other, a.Name)
 		}
