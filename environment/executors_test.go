@@ -78,6 +78,7 @@ func TestAWrongExecutorProfileSaysFileAndField(t *testing.T) {
 		"schema.json":     `{"type": "x", "command": "sh", "parameters_schema": {"type": "objct"}}`,
 		"remote.json":     `{"type": "x", "command": "sh", "output_schema": {"$ref": "https://example.com/schema.json"}}`,
 		"timeout.json":    `{"type": "x", "command": "sh", "timeout_seconds": 5}`,
+		"long.json":       `{"type": "procedural", "command": "sh", "timeout_seconds": 10000000000}`,
 		"persistent.json": `{"type": "procedural", "command": "sh", "lifecycle": "persistent"}`,
 		"large":           strings.Repeat("x", 1<<20+1),
 	})
@@ -87,7 +88,7 @@ func TestAWrongExecutorProfileSaysFileAndField(t *testing.T) {
 	for name, word := range map[string]string{
 		"json": "json.json", "plain": "command: invalid argument: the file script.py is not executable", "comma": "it is no JSON: line 3: invalid character '}'", "field": "unknown key livecycle; did you mean lifecycle?", "kind": "command", "no-type": "type: it is missing", "no-cmd": "command: ",
 		"life": "lifecycle: ", "missing": "files[0]: nosuch.py in " + dir + ": ", "outside": "files[0]: ../secret in ", "link": "files[0]: ", "large": "1048576 bytes", "schema": "parameters_schema: invalid argument: invalid JSON schema: $.type: value must be one of 'array'", "remote": "output_schema: ",
-		"timeout": "timeout_seconds: ", "persistent": "lifecycle: ",
+		"timeout": "timeout_seconds: ", "long": "timeout_seconds: invalid argument: it is 10000000000; give a number from 1 to ", "persistent": "lifecycle: ",
 	} {
 		file := filepath.Join(dir, name+".json")
 		_, err := environment.FindExecutor(file, "")

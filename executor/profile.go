@@ -28,6 +28,9 @@ const (
 // DefaultTimeout ends a procedural executor unless its profile says otherwise.
 const DefaultTimeout = 5 * time.Minute
 
+// maxTimeoutSeconds is a year.
+const maxTimeoutSeconds = 365 * 24 * 60 * 60
+
 // TimeoutStatus is the return_code of a procedural executor that the time-out ended, as that of
 // timeout(1).
 const TimeoutStatus = 124
@@ -85,8 +88,8 @@ func (p Profile) Check() error {
 		return invalid("lifecycle", "it is %q; give %s or %s", p.Lifecycle, OneShot, Persistent)
 	case p.Lifecycle == Persistent && p.Type == Procedural:
 		return invalid("lifecycle", "a procedural executor ends with its result; leave the lifecycle out")
-	case p.TimeoutSeconds < 0:
-		return invalid("timeout_seconds", "it is %d; give a number from 1", p.TimeoutSeconds)
+	case p.TimeoutSeconds < 0 || p.TimeoutSeconds > maxTimeoutSeconds:
+		return invalid("timeout_seconds", "it is %d; give a number from 1 to %d", p.TimeoutSeconds, maxTimeoutSeconds)
 	case p.TimeoutSeconds > 0 && p.Type != Procedural:
 		return invalid("timeout_seconds", "it is for the type procedural only; limit a query with envctl --timeout or the end of its context")
 	}

@@ -304,7 +304,9 @@ func TestWhatIsRefused(t *testing.T) {
 	refused(t, c, "the prompt is empty", "start_agent_session", start("echo", "", "sync"))
 	refused(t, c, "100001 characters", "start_agent_session", start("echo", strings.Repeat("ä", maxPrompt+1), "sync"))
 	refused(t, c, `no mode "later"`, "start_agent_session", start("echo", "hi", "later"))
-	refused(t, c, "give 0 to 600", "start_agent_session", args{"agent_blueprint_name": "echo", "prompt": "hi", "wait_seconds": 601})
+	for _, wait := range []int{601, 18_446_744_074} { // in nanoseconds the second one is small again
+		refused(t, c, "give 0 to 600", "start_agent_session", args{"agent_blueprint_name": "echo", "prompt": "hi", "wait_seconds": wait})
+	}
 	refused(t, c, "it is beyond me", "start_agent_session", start("fails", "hi", "sync"))
 	refused(t, c, "leave sandbox.keep and name out", "start_agent_session", start("kept", "hi", "sync"))
 	refused(t, c, "no such session", "stop_agent_session", args{"session_id": "other"})

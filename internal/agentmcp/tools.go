@@ -14,10 +14,10 @@ import (
 	"github.com/agentenv-dev/agentenv/environment"
 )
 
-// How long a call waits. Some clients end a call after a minute.
+// How many seconds a call waits. Some clients end a call after a minute.
 const (
-	defaultWait = 50 * time.Second
-	maxWait     = 600 * time.Second
+	defaultWait = 50
+	maxWait     = 600
 )
 
 const instructions = `Start other agents, each in a sandbox of its own, with its own files: an agent knows nothing of your
@@ -180,19 +180,19 @@ func (f *family) listSessions(ctx context.Context, _ *mcp.CallToolRequest, _ noI
 
 // span returns how long a call waits.
 func (w waiting) span(mode string) (time.Duration, error) {
-	d := defaultWait
+	seconds := defaultWait
 	if w.Wait != nil {
-		d = time.Duration(*w.Wait) * time.Second
+		seconds = *w.Wait
 	}
 	switch {
-	case d < 0 || d > maxWait:
-		return 0, fmt.Errorf("wait_seconds is %d; give 0 to %d", *w.Wait, int(maxWait.Seconds()))
+	case seconds < 0 || seconds > maxWait:
+		return 0, fmt.Errorf("wait_seconds is %d; give 0 to %d", seconds, maxWait)
 	case mode == "async":
 		return 0, nil
 	case mode != "" && mode != "sync":
 		return 0, fmt.Errorf("there is no mode %q; give sync or async", mode)
 	}
-	return d, nil
+	return time.Duration(seconds) * time.Second, nil
 }
 
 // finish waits for a session and returns its report.

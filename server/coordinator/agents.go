@@ -37,8 +37,8 @@ func checkAgent(a coordapi.Agent) error {
 		case h == nil:
 		case h.AgentName == "":
 			return fmt.Errorf("%w: agent %s: hooks.%s: agent_name is empty", fs.ErrInvalid, a.Name, name)
-		case h.TimeoutSeconds < 0:
-			return fmt.Errorf("%w: agent %s: hooks.%s: timeout_seconds is negative", fs.ErrInvalid, a.Name, name)
+		case h.TimeoutSeconds < 0 || h.TimeoutSeconds > maxHookSeconds:
+			return fmt.Errorf("%w: agent %s: hooks.%s: timeout_seconds is %d; give up to %d, or leave it out", fs.ErrInvalid, a.Name, name, h.TimeoutSeconds, maxHookSeconds)
 		case h.OnError != "" && h.OnError != actionContinue && h.OnError != actionBlock:
 			return fmt.Errorf("%w: agent %s: hooks.%s: on_error is %q; use continue or block", fs.ErrInvalid, a.Name, name, h.OnError)
 		}

@@ -33,6 +33,7 @@ func TestABadAgentIsRefused(t *testing.T) {
 		"agent a: output_schema: .*nothing is loaded":                {Name: "a", OutputSchema: json.RawMessage(`{"$ref":"https://example.com/x"}`)},
 		"agent a: output_schema: .*at most 64 KiB":                   {Name: "a", OutputSchema: json.RawMessage(`{"title":"` + strings.Repeat("x", 64<<10) + `"}`)},
 		"agent a: hooks.on_run_start: agent_name is empty":           {Name: "a", Hooks: coordapi.Hooks{OnRunStart: &coordapi.Hook{}}},
+		"agent a: hooks.on_run_start: timeout_seconds":               {Name: "a", Hooks: coordapi.Hooks{OnRunStart: &coordapi.Hook{AgentName: "b", TimeoutSeconds: 10_000_000_000}}},
 	} {
 		c, err := coordinator.Open(t.Context(), coordinator.Config{Dir: t.TempDir(), Agents: []coordapi.Agent{bad}})
 		if err == nil {

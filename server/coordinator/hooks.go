@@ -16,8 +16,11 @@ const (
 	actionBlock    = "block"
 )
 
-// defaultHookTime is how long a run waits for its hook.
-const defaultHookTime = 300 * time.Second
+// defaultHookTime is how long a run waits for its hook, and maxHookSeconds, a year, the longest time that a hook may set.
+const (
+	defaultHookTime = 300 * time.Second
+	maxHookSeconds  = 365 * 24 * 60 * 60
+)
 
 // A hook is a run of an agent like others: it waits for a runner in the same queue, and the run that it decides about stays
 // pending meanwhile. So no request waits for a hook, and the runner that takes the hook can be the one that takes the run.
