@@ -304,6 +304,31 @@ func TestSettingThatFailsIsAnErrorEventAndTheConversationGoesOn(t *testing.T) {
 	}
 }
 
+// A host reads no longer line, and a kept sandbox would have it for ever: all that follow the query read it.
+func TestAnEventThatIsTooLongEndsTheAgent(t *testing.T) {
+	long := strings.Repeat("\x01", 6<<20) // JSON has six bytes for one
+	for typ, result := range map[rs.EventType]json.RawMessage{rs.TypeAgentMessage: nil, rs.TypeQueryCompleted: json.RawMessage(`"` + strings.Repeat(`\u0001`, len(long)) + `"`)} {
+		t.Run(string(typ), func(t *testing.T) {
+			var out agent.Sink
+			h := hold(t.Context(), t, &fake{
+				start: func(_ context.Context, to agent.Sink) error { out = to; return nil },
+				prompt: func(ctx context.Context, _ string) (rs.QueryCompleted, error) {
+					if result != nil {
+						return rs.QueryCompleted{StopReason: rs.StopEndTurn, ResultData: result}, nil
+					}
+					out.Emit(rs.MainConversation, typ, rs.ContentChunk{Content: rs.Content{Type: "text", Text: long}})
+					<-ctx.Done()
+					return rs.QueryCompleted{}, context.Cause(ctx)
+				},
+			})
+			events := h.rest(exitFailed)
+			if res := resultOf(t, events); res.OK || !strings.Contains(res.Error.Message, "the event "+string(typ)) || !strings.Contains(res.Error.Message, "limit") {
+				t.Errorf("after %s the result is %+v", types(events), res)
+			}
+		})
+	}
+}
+
 func TestSlowReaderHoldsTheAgentBack(t *testing.T) {
 	s := newSandbox(t, `[{"text":"one two three four five six seven eight"},{"write":{"path":"f","content":"x"}}]`)
 	inR, inW := io.Pipe()

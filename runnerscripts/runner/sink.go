@@ -6,16 +6,21 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/handoff"
 )
 
-// sink writes events to standard output. It implements agent.Sink.
+// maxPayload limits the payload of an event, in bytes, so that hosts read its line.
+const maxPayload = runnerscripts.DefaultMaxLine - 64<<10
+
+// sink writes events to standard output. It implements agent.Sink. An event that is too long, or cannot be written, ends the
+// script's work.
 type sink struct {
 	enc     *runnerscripts.Encoder
 	session string
 	source  runnerscripts.Source
-	// broken ends the script's work when its output has no reader any more.
+	// broken ends the script's work after the first error, such as that the output has no reader any more.
 	broken context.CancelCauseFunc
 	// admit is called with the payload of every driver event before it is written. It returns the
 	// query that the event belongs to, and whether to write the event. If admit is nil, all events
@@ -61,6 +66,9 @@ func (s *sink) write(at time.Time, conversation, query string, typ runnerscripts
 		conversation = runnerscripts.MainConversation
 	}
 	raw, err := marshal(payload)
+	if err == nil && len(raw) > maxPayload {
+		err = fmt.Errorf("%w: it has %d bytes as JSON, and %d are the most; print less at once", primitives.ErrLimit, len(raw), maxPayload)
+	}
 	if err == nil {
 		err = s.enc.Encode(runnerscripts.Event{
 			Type: typ, Payload: raw, SessionID: s.session, ConversationID: conversation,
