@@ -244,11 +244,11 @@ func (c *conversation) outcome(p *child.Process, q *query) error {
 	cancelled, completed := q.cancelled, q.completed
 	c.mu.Unlock()
 	switch {
-	case cancelled, c.profile.Type == executor.Procedural:
+	case cancelled, c.profile.Type == executor.Procedural, c.profile.Lifecycle == executor.Persistent && completed:
 		return nil
 	case p.Err() != nil:
 		return agent.Failed("the executor failed: %s; the next prompt starts it again", p.Crash())
-	case c.profile.Lifecycle == executor.Persistent && !completed:
+	case c.profile.Lifecycle == executor.Persistent:
 		return agent.Failed("the executor did not complete the turn: %s; print a turn_complete line at the end of each turn", p.Crash())
 	}
 	return nil

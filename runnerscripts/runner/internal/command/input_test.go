@@ -206,6 +206,7 @@ func TestProgramThatDoesNotTakeItsPromptSaysHowTheQueryEnded(t *testing.T) {
 		"persistent ends":          {"persistent", "exit 0", "", "turn_complete"},
 		"persistent closes input":  {"persistent", "exec <&-\n" + complete + "exec sleep 600", "done\n", ""},
 		"persistent ends complete": {"persistent", complete, "done\n", ""},
+		"persistent fails after":   {"persistent", complete + "exit 4", "done\n", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
