@@ -91,33 +91,24 @@ func NewTransport(base *url.URL, auth Auth, next http.RoundTripper) *Transport {
 
 // RoundTrip sends a request with the authorization, which replaces that of the request. It refuses a request to another
 // address, such as one that a client makes after a redirect: the key is for the coordinator alone. If no token can be
-// fetched, the error is a [*TokenError]. A request whose key the coordinator refuses is sent again if Auth.Renew has another
-// key and the request has no body, or GetBody.
+// fetched, the error is a [*TokenError]. A request whose key or token the coordinator refuses is sent again if there is another
+// one, from Auth.Renew or for a token of a minute or older, and the request has no body, or GetBody.
 func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme != t.base.Scheme || r.URL.Host != t.base.Host {
 		return nil, refused(r, fmt.Errorf("%s://%s is not the coordinator %s://%s, and its key is for no other", r.URL.Scheme, r.URL.Host, t.base.Scheme, t.base.Host))
 	}
-	if t.token != nil {
-		key, err := t.token.get(r.Context())
-		if err != nil {
-			return nil, refused(r, err)
-		}
-		return t.next.RoundTrip(withKey(r, key))
+	key, err := t.current(r.Context())
+	if err != nil {
+		return nil, refused(r, err)
 	}
-	t.mu.Lock()
-	key := t.key
-	t.mu.Unlock()
 	resp, err := t.next.RoundTrip(withKey(r, key))
-	if err != nil || resp.StatusCode != http.StatusUnauthorized || t.renew == nil {
+	if err != nil || resp.StatusCode != http.StatusUnauthorized {
 		return resp, err
 	}
-	renewed, err := t.renew(r.Context())
+	renewed, err := t.replace(r.Context(), key)
 	if err != nil || renewed == key {
 		return resp, nil //nolint:nilerr // the coordinator's answer says that the key is refused
 	}
-	t.mu.Lock()
-	t.key = renewed
-	t.mu.Unlock()
 	again := withKey(r, renewed)
 	if r.Body != nil && r.Body != http.NoBody {
 		if r.GetBody == nil {
@@ -129,6 +120,35 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	_ = resp.Body.Close()
 	return t.next.RoundTrip(again)
+}
+
+// current returns the key or the token of a request.
+func (t *Transport) current(ctx context.Context) (string, error) {
+	if t.token != nil {
+		return t.token.get(ctx)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.key, nil
+}
+
+// replace returns another key or token for one that the coordinator refuses; the same one if there is no other.
+func (t *Transport) replace(ctx context.Context, key string) (string, error) {
+	switch {
+	case t.token != nil:
+		t.token.drop(key)
+		return t.token.get(ctx)
+	case t.renew == nil:
+		return key, nil
+	}
+	renewed, err := t.renew(ctx)
+	if err != nil {
+		return "", err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.key = renewed
+	return renewed, nil
 }
 
 // withKey returns a copy of a request with a key.
@@ -158,6 +178,7 @@ type source struct {
 
 	mu      sync.Mutex
 	token   string
+	fetched time.Time
 	refresh time.Time // the token should be replaced from here on; zero means never
 	expires time.Time // zero means never
 }
@@ -183,6 +204,15 @@ func (s *source) current() (token string, valid, fresh bool) {
 	now := time.Now()
 	valid = s.token != "" && (s.expires.IsZero() || now.Before(s.expires))
 	return s.token, valid, valid && (s.refresh.IsZero() || now.Before(s.refresh))
+}
+
+// drop forgets a token that the coordinator refuses, unless it is so new that the next one would be refused, too.
+func (s *source) drop(token string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.token == token && time.Since(s.fetched) >= refreshEarly {
+		s.token = ""
+	}
 }
 
 // get returns a valid token. While one caller replaces a token that ends soon, the others use it.
@@ -239,7 +269,7 @@ func (s *source) fetch(ctx context.Context, limit time.Duration) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.token, s.expires, s.refresh = token.AccessToken, token.Expiry, time.Time{}
+	s.token, s.fetched, s.expires, s.refresh = token.AccessToken, began, token.Expiry, time.Time{}
 	if !token.Expiry.IsZero() {
 		s.refresh = token.Expiry.Add(-min(refreshEarly, token.Expiry.Sub(began)/2))
 	}

@@ -196,6 +196,33 @@ func TestATokenIsReplacedBeforeItsEnd(t *testing.T) {
 	}
 }
 
+// A coordinator may refuse a token before its end, which may never come: another key signs its tokens now.
+func TestATokenThatIsRefusedIsReplaced(t *testing.T) {
+	i := &issuer{}
+	endpoint, _ := serve(t, i.ServeHTTP)
+	refuse := "Bearer token-1"
+	base, next := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("Authorization") == refuse {
+			w.WriteHeader(http.StatusUnauthorized)
+		}
+		echo(w, r)
+	})
+	tr := NewTransport(base, Auth{OAuth2: &OAuth2{TokenURL: endpoint.String(), ClientID: "runner", ClientSecret: clientSecret}}, next)
+	for step, want := range []string{"Bearer token-1", "Bearer token-2", "Bearer token-2"} {
+		if got, err := send(t.Context(), t, tr, base.String()); err != nil || got != want { // a new one would be refused, too
+			t.Errorf("%d: got %q, %v", step, got, err)
+		}
+		if step == 0 {
+			tr.token.fetched = tr.token.fetched.Add(-time.Minute)
+		} else {
+			refuse = "Bearer token-2"
+		}
+	}
+	if n := i.issued.Load(); n != 2 {
+		t.Errorf("%d tokens were issued", n)
+	}
+}
+
 func TestOneCallerFetchesTheTokenForAll(t *testing.T) {
 	i := &issuer{expires: 3600}
 	asked, goOn := make(chan struct{}), make(chan struct{})
