@@ -63,6 +63,7 @@ const (
 	countEvents     = "SELECT entry.session, n, time FROM entry JOIN (SELECT count(*) AS n, max(seq) AS last FROM entry WHERE kind = ? GROUP BY session) ON seq = last"
 	forgetSession   = "DELETE FROM entry WHERE session = ?"
 	forgetDeletions = "DELETE FROM entry WHERE kind = 'session_deleted' AND seq < (SELECT max(seq) FROM entry) - ?"
+	forgetFailures  = "DELETE FROM entry WHERE session = ? AND kind = 'run_failed' AND seq <= (SELECT seq FROM entry WHERE session = ? AND kind = 'run_failed' ORDER BY seq DESC LIMIT 1 OFFSET ?)"
 )
 
 // entry is one line of the log that clients follow.
@@ -211,12 +212,15 @@ func (d *db) commit(ctx context.Context, items []item, entries []entry) (err err
 }
 
 // forget removes entries that the next one makes needless, so that the log does not grow with every change: earlier states of a
-// session, everything of one that is deleted, and old deletions.
+// session, its failed runs but the last ones, which the coordinator has forgotten itself, everything of one that is deleted, and old
+// deletions.
 func forget(ctx context.Context, tx *sql.Tx, next entry) error {
 	var err error
 	switch next.kind {
 	case kindUpdated:
 		_, err = tx.ExecContext(ctx, "DELETE FROM entry WHERE session = ? AND kind = ?", next.session, kindUpdated)
+	case kindRunFailed:
+		_, err = tx.ExecContext(ctx, forgetFailures, next.session, next.session, keptRuns-1) // with next they are as many as the runs
 	case kindDeleted:
 		if _, err = tx.ExecContext(ctx, forgetSession, next.session); err == nil {
 			_, err = tx.ExecContext(ctx, forgetDeletions, keptDeletions)

@@ -23,7 +23,8 @@ func TestQueriesOfTheLogUseAnIndex(t *testing.T) {
 	}()
 	statements := map[string]string{
 		hasKey: "entry_key (session=? AND key=?)", forgetSession: "entry_session (session=?)", forgetDeletions: "entry_deleted (kind=? AND",
-		countEvents: "SCAN entry USING COVERING INDEX entry_session",
+		forgetFailures: "entry_session (session=? AND kind=? AND seq<?)",
+		countEvents:    "SCAN entry USING COVERING INDEX entry_session",
 	}
 	caller := "alice"
 	for index, queries := range map[string][]query{
@@ -57,6 +58,29 @@ func TestQueriesOfTheLogUseAnIndex(t *testing.T) {
 		if !strings.Contains(text, index) || strings.Contains(rest, "SCAN entry") || strings.Contains(text, "TEMP B-TREE") {
 			t.Errorf("%s: %s", query, text)
 		}
+	}
+}
+
+// A session may have any number of runs that fail, and only so many of them are kept.
+func TestTheLogForgetsFailures(t *testing.T) {
+	d, err := openDB(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []entry
+	for range keptRuns + 20 {
+		for _, session := range []string{"a", "b"} {
+			list = append(list, entry{kind: kindRunFailed, session: session, data: json.RawMessage("{}")})
+		}
+	}
+	list = append(list, entry{kind: kindEvent, session: "a", data: json.RawMessage("{}")})
+	if err := d.commit(t.Context(), nil, list); err != nil {
+		t.Error(err)
+	}
+	var n, first int
+	err = d.read.QueryRowContext(t.Context(), "SELECT count(*), min(seq) FROM entry").Scan(&n, &first)
+	if err = errors.Join(err, d.close()); err != nil || n != 2*keptRuns+1 || first != 41 {
+		t.Errorf("there are %d entries from %d on, %v", n, first, err)
 	}
 }
 
