@@ -15,8 +15,7 @@ func TestCallbacksReachAParentWhateverBecameOfItsRun(t *testing.T) {
 			s := start(t)
 			runner := s.register(coding)
 			parent := s.startSession()
-			s.claim(runner)
-			s.report(runner, parent.ID, "started", "")
+			s.begin(runner)
 			child := func(result string) coordapi.Run {
 				s.run(`{"type":"start_session","prompt":"x","execution_mode":"async_callback","parent_session_id":"` + parent.SessionID + `"}`)
 				return s.finish(runner, result)
@@ -46,8 +45,7 @@ func TestACallbackThatNobodyTookComesWithTheNext(t *testing.T) {
 		s := start(t)
 		runner := s.register(coding)
 		parent := s.startSession()
-		got := s.claim(runner)
-		s.report(runner, got.ID, "started", "")
+		got := s.begin(runner)
 		s.must("POST", "/sessions/"+parent.SessionID+"/bind", `{"executor_session_id":"e","hostname":"h","executor_profile":"coding"}`, nil)
 		s.report(runner, got.ID, "completed", "")
 		s.must("DELETE", "/runners/"+runner+"?self=true", "", nil)
@@ -122,8 +120,7 @@ func TestTheCallbacksOfManyChildrenAreCut(t *testing.T) {
 		s := start(t)
 		runner := s.register(coding)
 		parent := s.startSession()
-		s.claim(runner)
-		s.report(runner, parent.ID, "started", "")
+		s.begin(runner)
 		var children []coordapi.Run
 		for range 15 {
 			s.run(`{"type":"start_session","prompt":"x","execution_mode":"async_callback","parent_session_id":"` + parent.SessionID + `"}`)
@@ -154,8 +151,7 @@ func TestAStoppedParentIsNotResumed(t *testing.T) {
 		s := start(t)
 		runner := s.register(coding)
 		parent := s.startSession()
-		s.claim(runner)
-		s.report(runner, parent.ID, "started", "")
+		s.begin(runner)
 		one := s.call(parent)
 		s.finish(runner, "before")
 		two := s.call(parent)
@@ -194,8 +190,7 @@ func TestOnlySoManyCallbacksWait(t *testing.T) {
 		s := start(t)
 		runner := s.register(coding)
 		parent := s.startSession()
-		s.claim(runner)
-		s.report(runner, parent.ID, "started", "")
+		s.begin(runner)
 		s.close()
 		s.sql("WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 999) UPDATE item SET data = json_set(data, '$.callbacks', json((" +
 			"SELECT json_group_array(json_object('session', 'ses_' || i, 'run', 'run_' || i, 'status', 'completed')) FROM n))) WHERE kind = 'session'")
@@ -208,8 +203,7 @@ func TestOnlySoManyCallbacksWait(t *testing.T) {
 		s.fails("before the run that has them starts", "POST", "/runs", more+`"async_callback"}`, 429, "1000 callbacks")
 		s.finish(runner, "")   // the child, whose callback waits now
 		s.finish(runner, "")   // that without one
-		got := s.claim(runner) // the callbacks
-		s.report(runner, got.ID, "started", "")
+		got := s.begin(runner) // the callbacks
 		s.fails("before the agent has them", "POST", "/runs", more+`"async_callback"}`, 429, "1000 callbacks")
 		s.report(runner, got.ID, "completed", "")
 		s.call(parent)
@@ -226,8 +220,7 @@ func TestACallbackHasTheResultOfItsRun(t *testing.T) {
 		child := s.run(`{"type":"start_session","prompt":"x","parent_session_id":"` + parent.SessionID + `"}`)
 		s.finish(runner, "the first result")
 		next := s.run(`{"type":"resume_session","prompt":"x","session_id":"` + child.SessionID + `","execution_mode":"async_callback"}`)
-		s.claim(runner)
-		s.report(runner, next.ID, "started", "")
+		s.begin(runner)
 		s.report(runner, next.ID, "completed", "")
 		var result struct{ Result string }
 		s.must("GET", "/sessions/"+child.SessionID+"/result", "", &result)

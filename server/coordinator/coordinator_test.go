@@ -225,8 +225,7 @@ func TestASessionIsStoppedAndDeleted(t *testing.T) {
 		}
 		s.fails("starting it", "POST", "/runner/runs/"+claimed.ID+"/started", `{"runner_id":"`+runner+`"}`, 409, "do not run it")
 		r := s.startSession()
-		s.claim(runner)
-		s.report(runner, r.ID, "started", "")
+		s.begin(runner)
 		s.fails("deleting a session that runs", "DELETE", "/sessions/"+r.SessionID, "", 409, "stop")
 		s.must("POST", "/sessions/"+r.SessionID+"/stop", "", nil)
 		if p := s.poll(runner); len(p.StopSessions) != 1 || p.StopSessions[0] != r.SessionID {
@@ -316,8 +315,7 @@ func TestACallerSeesItsOwn(t *testing.T) {
 		ci.fails("before its runner has it", "POST", "/sessions/"+r.SessionID+"/events", `{"event_type":"message"}`, 404, r.SessionID)
 		runner := ci.register(coding)
 		bob.fails("a runner of another", "GET", "/runner/runs?runner_id="+runner, "", 401, "register")
-		ci.claim(runner)
-		ci.report(runner, r.ID, "started", "")
+		ci.begin(runner)
 		ci.must("POST", "/sessions/"+r.SessionID+"/events", `{"event_type":"message"}`, nil)
 		for who, n := range map[*subject]int{alice: 1, bob: 0, ci: 1, s: 1} {
 			var list struct{ Sessions []coordapi.Session }
@@ -360,8 +358,7 @@ func TestAnIdleSessionIsStoppedByItsRunner(t *testing.T) {
 		s := start(t)
 		runner := s.register(coding)
 		r := s.startSession()
-		s.claim(runner)
-		s.report(runner, r.ID, "started", "")
+		s.begin(runner)
 		status := "/runner/sessions/" + r.SessionID + "/status"
 		s.fails("a status beside a run", "POST", status, `{"runner_id":"`+runner+`","status":"idle"}`, 409, "report its end")
 		s.report(runner, r.ID, "completed", `,"session_status":"idle"`)

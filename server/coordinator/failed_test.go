@@ -14,8 +14,7 @@ func TestASessionSaysWhyItHasFailed(t *testing.T) {
 		s := start(t)
 		runner := s.register(coding)
 		r := s.startSession()
-		s.claim(runner)
-		s.report(runner, r.ID, "started", "")
+		s.begin(runner)
 		s.report(runner, r.ID, "failed", `,"error":"exit status 3 `+strings.Repeat("x", 10_000)+`"`)
 		if got := s.session(r.SessionID); !strings.HasPrefix(got.Error, "exit status 3") || len(got.Error) > 3_000 {
 			t.Errorf("the session says %d bytes: %.100s", len(got.Error), got.Error)

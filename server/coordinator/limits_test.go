@@ -84,8 +84,7 @@ func TestAnEndedRunForgetsItsPrompt(t *testing.T) {
 		if got := s.state(r.ID); got.Prompt != "test binding" || got.Blueprint == nil {
 			t.Errorf("the run is %+v", got)
 		}
-		s.claim(runner)
-		s.report(runner, r.ID, "started", "")
+		s.begin(runner)
 		s.report(runner, r.ID, "failed", `,"error":"`+strings.Repeat("x", 1<<20)+`"`)
 		if got := s.state(r.ID); got.Prompt != "" || string(got.Parameters) != "null" || got.Blueprint != nil || string(got.Scope) != `{"n":1}` || len(got.Error) > 60_000 {
 			t.Errorf("ended, the run is %.1000s", s.asText(got))
@@ -123,8 +122,7 @@ func TestASessionWithTheMostEventsHasResults(t *testing.T) {
 		runner := s.register(coding)
 		r := s.startSession()
 		s.c.SetEvents(r.SessionID, 100_000)
-		s.claim(runner)
-		s.report(runner, r.ID, "started", "")
+		s.begin(runner)
 		s.fails("one more", "POST", "/sessions/"+r.SessionID+"/events", `{"event_type":"message"}`, 413, "100000 events")
 		s.must("POST", "/sessions/"+r.SessionID+"/events", `{"event_type":"result","result_text":"done"}`, nil)
 		s.report(runner, r.ID, "completed", "")
@@ -200,8 +198,7 @@ func TestASignOfLifeDoesNotWriteTheRun(t *testing.T) {
 		s := start(t)
 		runner := s.register(coding)
 		r := s.startSession()
-		s.claim(runner)
-		s.report(runner, r.ID, "started", "")
+		s.begin(runner)
 		s.close()
 		s.sql("CREATE TRIGGER refuse BEFORE INSERT ON item WHEN NEW.kind IN ('run', 'session') BEGIN SELECT RAISE(ABORT, 'it is written'); END")
 		s.open()

@@ -64,8 +64,7 @@ func TestARemovedRunnerKeepsItsRuns(t *testing.T) {
 		s := start(t)
 		runner := s.register(coding)
 		r := s.startSession()
-		s.claim(runner)
-		s.report(runner, r.ID, "started", "")
+		s.begin(runner)
 		s.must("DELETE", "/runners/"+runner, "", nil)
 		for range 20 {
 			time.Sleep(time.Minute)
@@ -99,8 +98,7 @@ func TestAStopThatIsNotConfirmed(t *testing.T) {
 		s := start(t)
 		runner := s.register(coding)
 		r := s.startSession()
-		s.claim(runner)
-		s.report(runner, r.ID, "started", "")
+		s.begin(runner)
 		s.must("POST", "/sessions/"+r.SessionID+"/stop", "", nil)
 		for _, want := range []coordapi.RunStatus{coordapi.RunStopping, coordapi.RunStopped} {
 			time.Sleep(65 * time.Second)

@@ -158,11 +158,18 @@ func (s *subject) report(runner, run, what, more string) {
 	s.must("POST", "/runner/runs/"+run+"/"+what, `{"runner_id":"`+runner+`"`+more+`}`, nil)
 }
 
-// finish takes the next run of a runner through to its end.
-func (s *subject) finish(runner, result string) coordapi.Run {
+// begin takes the next run of a runner to its start.
+func (s *subject) begin(runner string) coordapi.Run {
 	s.t.Helper()
 	r := s.claim(runner)
 	s.report(runner, r.ID, "started", "")
+	return r
+}
+
+// finish takes the next run of a runner through to its end.
+func (s *subject) finish(runner, result string) coordapi.Run {
+	s.t.Helper()
+	r := s.begin(runner)
 	text, _ := json.Marshal(result)
 	s.must("POST", "/sessions/"+r.SessionID+"/events", `{"event_type":"result","result_text":`+string(text)+`}`, nil)
 	s.report(runner, r.ID, "completed", `,"status":"success"`)

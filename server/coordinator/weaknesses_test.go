@@ -79,8 +79,7 @@ func TestStoppingARunStopsItsHook(t *testing.T) {
 		s := start(t, gated("", 0)...)
 		runner := s.register(coding)
 		r := s.run(`{"type":"start_session","agent_name":"gated","prompt":"x"}`)
-		hook := s.claim(runner)
-		s.report(runner, hook.ID, "started", "")
+		hook := s.begin(runner)
 		s.must("POST", "/sessions/"+r.SessionID+"/stop", "", nil)
 		if p := s.poll(runner); len(p.StopSessions) != 1 || p.StopSessions[0] != hook.SessionID {
 			t.Errorf("the runner got %+v", p)
@@ -97,8 +96,7 @@ func TestAHookThatTakesTooLongIsStopped(t *testing.T) {
 		s := start(t, gated("", 20)...)
 		runner := s.register(coding)
 		r := s.run(`{"type":"start_session","agent_name":"gated","prompt":"x"}`)
-		hook := s.claim(runner)
-		s.report(runner, hook.ID, "started", "")
+		hook := s.begin(runner)
 		time.Sleep(30 * time.Second)
 		if p := s.poll(runner); len(p.StopSessions) != 1 || p.StopSessions[0] != hook.SessionID {
 			t.Errorf("the runner got %+v", p)
@@ -154,8 +152,7 @@ func TestAStopThatDidNotArriveIsSentAgain(t *testing.T) {
 		s := start(t)
 		runner := s.register(coding)
 		r := s.startSession()
-		s.claim(runner)
-		s.report(runner, r.ID, "started", "")
+		s.begin(runner)
 		s.must("POST", "/sessions/"+r.SessionID+"/stop", "", nil)
 		for i := range 3 {
 			if p := s.poll(runner); len(p.StopSessions) != 1 || p.StopSessions[0] != r.SessionID {
@@ -201,8 +198,7 @@ func TestARunnerThatComesBackKeepsItsRuns(t *testing.T) {
 		const first, second = `{"hostname":"h","executor_profile":"coding","instance":"1"}`, `{"hostname":"h","executor_profile":"coding","instance":"2"}`
 		runner := s.register(first)
 		r := s.startSession()
-		s.claim(runner)
-		s.report(runner, r.ID, "started", "")
+		s.begin(runner)
 		time.Sleep(300 * time.Second)
 		s.register(first)
 		if got := s.state(r.ID).Status; got != coordapi.RunRunning {
@@ -225,8 +221,7 @@ func TestTheRunsOfALostRunnerFail(t *testing.T) {
 		s := start(t)
 		runner := s.register(coding)
 		r := s.startSession()
-		s.claim(runner)
-		s.report(runner, r.ID, "started", "")
+		s.begin(runner)
 		time.Sleep(606 * time.Second)
 		if got := s.state(r.ID); got.Status != coordapi.RunFailed || !strings.Contains(got.Error, "not heard of") {
 			t.Errorf("it is %+v", got)
@@ -339,8 +334,7 @@ func TestARunOfWhichIsHeardDoesNotExpire(t *testing.T) {
 			s := start(t)
 			runner := s.register(coding)
 			r := s.startSession()
-			s.claim(runner)
-			s.report(runner, r.ID, "started", "")
+			s.begin(runner)
 			lives := func() { s.must("POST", "/runner/heartbeat", `{"runner_id":"`+runner+`"}`, nil) }
 			for range 60 {
 				time.Sleep(60 * time.Second)
