@@ -68,6 +68,10 @@ func (s *script) add(a action) {
 	s.actions = append(s.actions, a)
 }
 
+// divided matches a backslash at the end of a line that may be in a comment or an expanded here document. The parser takes
+// the next line for a part of the comment, which no shell does, and does not find the end of such a document as shells do.
+var divided = regexp.MustCompile(`#[^\n]*\\\n|<<-?[ \t]*([^'"\\ \t]|\\\n)(?s:.*)\\\n`)
+
 // parse judges a script.
 func (s *script) parse(text string) {
 	if len(text) > maxScript || s.nested > maxNested {
@@ -77,6 +81,9 @@ func (s *script) parse(text string) {
 	if strings.ContainsAny(text, "\x00\r") {
 		s.unclear("the script has control characters")
 		return
+	}
+	if divided.MatchString(text) {
+		s.unclear("a backslash ends a line of a comment or a here document")
 	}
 	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(text), "")
 	if err != nil {
@@ -100,9 +107,13 @@ func (s *script) parse(text string) {
 // visit judges one node of a script. A node of a kind that it does not know is unclear.
 func (s *script) visit(n syntax.Node) bool {
 	switch n := n.(type) {
-	case nil, *syntax.File, *syntax.Comment, *syntax.Word, *syntax.Lit, *syntax.SglQuoted, *syntax.DblQuoted, *syntax.CmdSubst, *syntax.ProcSubst,
+	case nil, *syntax.File, *syntax.Comment, *syntax.Word, *syntax.Lit, *syntax.DblQuoted, *syntax.CmdSubst, *syntax.ProcSubst,
 		*syntax.Block, *syntax.Subshell, *syntax.IfClause, *syntax.WhileClause, *syntax.WordIter, *syntax.CaseClause, *syntax.CaseItem,
 		*syntax.BinaryCmd, *syntax.TimeClause:
+	case *syntax.SglQuoted:
+		if n.Dollar && strings.Contains(n.Value, `\'`) {
+			s.unclear("a text ends at another quote in some shells")
+		}
 	case *syntax.Stmt:
 		s.statement(n)
 	case *syntax.Redirect:

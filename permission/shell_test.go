@@ -238,6 +238,18 @@ func TestCommandsAreJudgedByWhatTheyRun(t *testing.T) {
 		{"while true; do git status > out.txt; eval 'cd src'; done", Ask},
 		{"cd .git", Ask},
 		{"cd .git/hooks && git status", Ask},
+		{"git status #\\\nmake", Ask},
+		{"true # a # b\\\nmake\n", Ask},
+		{"sh -c 'true #\\\nmake'", Ask},
+		{"git status #\\\ngit push", Ask},
+		{"cat <<E\nE\\\n\nmake\nE\n", Ask},
+		{"cat <<EOF\nE\\\nOF\nmake\nEOF\n", Ask},
+		{"cat <<\\\nE\nx\\\nE\nE\n", Ask},
+		{"cat <<'E'\nx \\\ny\nE\n", Allow},
+		{"git log \\\n --stat # all", Allow},
+		{"echo $'\\'; make; #'", Ask}, // for dash the first backslash ends the text
+		{"sh -c \"echo \\$'\\\\'; make; #'\"", Ask},
+		{"echo $'a\\tb'", Allow},
 		{"echo x > SECRET/key", Ask},
 		{"cat SECRET/key", Ask},
 	} {
