@@ -11,7 +11,8 @@ import (
 
 // Limits on a script. What is larger is asked.
 const (
-	maxScript   = 256 << 10 // bytes
+	maxScript   = 64 << 10 // bytes
+	maxBrackets = 5000     // "(" and "[": the parser takes some KiB of stack for each in the other, and its overflow ends the program
 	maxCommands = 1000
 	maxNested   = 8 // scripts in scripts, as of "sh -c"
 )
@@ -74,7 +75,7 @@ var divided = regexp.MustCompile(`#[^\n]*\\\n|<<-?[ \t]*([^'"\\ \t]|\\\n)(?s:.*)
 
 // parse judges a script.
 func (s *script) parse(text string) {
-	if len(text) > maxScript || s.nested > maxNested {
+	if len(text) > maxScript || s.nested > maxNested || strings.Count(text, "(")+strings.Count(text, "[") > maxBrackets {
 		s.unclear("the script is too large")
 		return
 	}
