@@ -331,10 +331,7 @@ func (at Place) clean(dir, name string) (p string, ok bool) {
 	if name == "" || strings.HasPrefix(name, "~") || strings.ContainsAny(name, "\x00\\$`") {
 		return "", false
 	}
-	workspace := at.Workspace
-	if workspace == "" {
-		workspace = "/workspace" // of rules that are checked before there is a sandbox
-	}
+	workspace := at.workspace()
 	p = name
 	if !path.IsAbs(p) {
 		if !path.IsAbs(dir) {

@@ -48,6 +48,9 @@ type Place struct {
 	Servers []string
 }
 
+// workspace returns the path of the workspace, also for rules that are checked before there is a sandbox.
+func (at Place) workspace() string { return cmp.Or(at.Workspace, "/workspace") }
+
 // Policy decides about tool calls. It is safe for concurrent use.
 type Policy struct {
 	mode             Mode
@@ -77,6 +80,9 @@ func New(rules Rules, place Place) (*Policy, error) {
 			if err != nil {
 				errs = append(errs, fmt.Errorf("%s[%d]: %w", list.name, i, err))
 				continue
+			}
+			if r.tool == Read || r.tool == Write {
+				r.arg = strings.TrimPrefix(r.arg, strings.TrimSuffix(place.workspace(), "/")+"/")
 			}
 			*list.to = append(*list.to, r)
 		}
@@ -297,7 +303,7 @@ func (r Rule) restricts(a action, at Place) certainty {
 		return restrictsCommand(r.arg, a.words)
 	case r.tool == Fetch && matchHost(r.arg, a.host), r.tool != Fetch && matchPath(r.arg, a.path):
 		return yes
-	case r.tool != Fetch && a.glob != "" && overlaps(r.arg, a.glob):
+	case r.tool != Fetch && a.glob != "" && at.overlaps(r.arg, a.glob):
 		return maybe
 	case r.tool != Fetch && matchPath(strings.ToLower(r.arg), strings.ToLower(a.path)): // the same file for some file systems
 		return maybe
