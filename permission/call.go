@@ -4,8 +4,6 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"net/netip"
-	"net/url"
 	"path"
 	"reflect"
 	"slices"
@@ -354,23 +352,6 @@ func ofGit(p string) bool {
 		}
 	}
 	return false
-}
-
-// hostOf returns the host of a URL of the web. ok is false if there is none, or programs could
-// disagree on it.
-func hostOf(text string) (host string, ok bool) {
-	if strings.ContainsAny(text, "\\ \t\r\n") {
-		return "", false
-	}
-	u, err := url.Parse(text)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
-		return "", false
-	}
-	host = strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
-	if _, err := netip.ParseAddr(host); err == nil && strings.Contains(host, ":") {
-		host = "[" + host + "]"
-	}
-	return host, hostName.MatchString(host) && !strings.HasPrefix(host, "*")
 }
 
 func first(texts ...string) string {

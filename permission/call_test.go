@@ -48,3 +48,23 @@ func TestACommandBesideAFileIsJudgedAsBoth(t *testing.T) {
 		t.Errorf("the user sees %q", s)
 	}
 }
+
+// An address has many forms, and a rule about it is about all of them.
+func TestAnAddressHasOneForm(t *testing.T) {
+	p := newPolicy(t, Rules{Mode: ModeAuto, Deny: []string{"Fetch(169.254.169.254)", "Fetch([::1])", "Fetch([::ffff:10.0.0.1])"}})
+	for _, host := range []string{
+		"169.254.169.254", "2852039166", "0xa9fea9fe", "0xa9.254.0251.0xfe", "169.254.43518", "169.16689662", "[::ffff:a9fe:a9fe]", "[0:0:0:0:0:0:0:1]", "[::1]", "10.1",
+	} {
+		if d := p.Decide(call("WebFetch", "", `{"url":"http://`+host+`/x"}`)); d.Effect != Deny {
+			t.Errorf("%s: %s (%s)", host, d.Effect, d.Reason)
+		}
+		if d := p.Decide(bash(t, "curl 'http://"+host+"/x'")); d.Effect != Ask {
+			t.Errorf("curl %s: %s (%s)", host, d.Effect, d.Reason)
+		}
+	}
+	for _, host := range []string{"169.254.169.253", "2852039165", "1.2.3.4.5", "0x1ffffffff", "08", "169.254.169.254.example.com"} {
+		if d := p.Decide(call("WebFetch", "", `{"url":"http://`+host+`/x"}`)); d.Effect != Allow {
+			t.Errorf("%s: %s (%s)", host, d.Effect, d.Reason)
+		}
+	}
+}

@@ -333,8 +333,13 @@ func (r Rule) mentioned(a action, at Place) certainty {
 					return maybe
 				}
 			case Fetch:
-				if host, ok := hostOf(token); ok && matchHost(r.arg, host) || matchHost(r.arg, strings.TrimSuffix(strings.ToLower(token), ".")) {
+				if host, ok := hostOf(token); ok && matchHost(r.arg, host) {
 					return maybe
+				}
+				for part := range strings.SplitSeq(token, "/") { // of a URL of any scheme, or of none
+					if matchHost(r.arg, canonicalHost(strings.TrimSuffix(strings.ToLower(part), "."))) {
+						return maybe
+					}
 				}
 			}
 		}

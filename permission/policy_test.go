@@ -260,6 +260,7 @@ func TestARuleThatDoesNotParseSaysWhereAndWhy(t *testing.T) {
 		{"Bash(a\nb)", 7, "one line"},
 		{"Write(../x)", 7, `".."`},
 		{"Write(~/x)", 7, "home folder"},
+		{"Read(src/)", 10, `write "Read(src/**)"`},
 		{"Read(a[)", 6, "malformed"},
 		{"Fetch(https://example.com)", 7, "no host"},
 		{"Fetch(a.*.com)", 7, "no host"},
