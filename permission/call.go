@@ -1,6 +1,8 @@
 package permission
 
 import (
+	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
@@ -100,6 +102,9 @@ type input struct {
 	Workdir      string          `json:"workdir"`
 	Directory    string          `json:"directory"`
 	DirPath      string          `json:"dir_path"`
+	WorkingDir   string          `json:"working_directory"`
+	Shell        string          `json:"shell"` // which runs the command; empty for the agent's own
+	Env          json.RawMessage `json:"env"`
 	FilePath     string          `json:"file_path"`
 	FilePathJS   string          `json:"filePath"`
 	NotebookPath string          `json:"notebook_path"`
@@ -221,10 +226,10 @@ func commandKey(raw json.RawMessage) string {
 }
 
 // ambiguous reports whether the agent and this package could read different values: encoding/json
-// takes "Command" for command.
+// takes "Command" for command, and the last of two fields of one name.
 func ambiguous(raw json.RawMessage) bool {
 	var keys map[string]json.RawMessage
-	if json.Unmarshal(raw, &keys) != nil {
+	if json.Unmarshal(raw, &keys) != nil || repeats(raw) {
 		return true
 	}
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[input]()) {
@@ -238,9 +243,26 @@ func ambiguous(raw json.RawMessage) bool {
 	return keys["command"] != nil && keys["cmd"] != nil
 }
 
+// repeats reports whether an object has a field twice. Some programs take the first one.
+func repeats(raw json.RawMessage) bool {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	_, _ = dec.Token() // the bracket
+	seen := map[string]bool{}
+	for dec.More() {
+		var value json.RawMessage
+		name, err := dec.Token()
+		key, ok := name.(string)
+		if err != nil || !ok || seen[key] || dec.Decode(&value) != nil {
+			return true
+		}
+		seen[key] = true
+	}
+	return false
+}
+
 // commands returns what a call of a shell does.
 func (p *Policy) commands(in input) []action {
-	dir := first(in.Cwd, in.Workdir, in.Directory, in.DirPath)
+	dir, around := p.surroundings(in)
 	raw := in.Command
 	if len(raw) == 0 {
 		raw = in.Cmd
@@ -249,11 +271,33 @@ func (p *Policy) commands(in input) []action {
 	var args []string
 	switch {
 	case json.Unmarshal(raw, &script) == nil && script != "":
-		return append(p.script(script, dir), p.workIn(dir)...)
+		return append(p.script(script, dir), around...)
 	case json.Unmarshal(raw, &args) == nil && len(args) > 0:
-		return append(p.arguments(args, dir), p.workIn(dir)...)
+		return append(p.arguments(args, dir), around...)
 	}
 	return []action{{tool: Bash, unclear: "the command is missing"}}
+}
+
+// surroundings returns the folder in which a command runs, and what that and its other surroundings mean.
+func (p *Policy) surroundings(in input) (dir string, around []action) {
+	for _, d := range []string{in.Cwd, in.Workdir, in.Directory, in.DirPath, in.WorkingDir} {
+		if dir != "" && d != "" && d != dir { // an agent knows one of the fields
+			around = append(around, action{tool: Bash, unclear: "it names two folders"})
+		}
+		dir = cmp.Or(dir, d)
+	}
+	var env map[string]json.RawMessage
+	bad := len(in.Env) > 0 && json.Unmarshal(in.Env, &env) != nil
+	for name := range env {
+		bad = bad || !harmlessVariable(name, true)
+	}
+	if bad {
+		around = append(around, action{tool: Bash, unclear: "it sets a variable that can change what commands do"})
+	}
+	if in.Shell != "" && (!shells[path.Base(in.Shell)] || !standard(in.Shell)) {
+		around = append(around, action{tool: Bash, unclear: "it runs in a shell of its own"})
+	}
+	return dir, append(around, p.workIn(dir)...)
 }
 
 // workIn returns what it means to run a command in a folder, which is a cd to it: outside of the workspace, it may find
@@ -312,8 +356,8 @@ func (p *Policy) files(tool string, call Call, in input) []action {
 	}
 	var all []action
 	for _, f := range paths {
-		clean, ok := p.place.clean(in.Cwd, f)
-		if !ok {
+		clean, ok := p.place.clean("", f)
+		if !ok || in.Cwd != "" && !path.IsAbs(f) { // an agent may not know the field
 			all = append(all, action{tool: tool, unclear: "the path cannot be judged"})
 			continue
 		}
@@ -352,13 +396,4 @@ func ofGit(p string) bool {
 		}
 	}
 	return false
-}
-
-func first(texts ...string) string {
-	for _, t := range texts {
-		if t != "" {
-			return t
-		}
-	}
-	return ""
 }

@@ -68,3 +68,42 @@ func TestAnAddressHasOneForm(t *testing.T) {
 		}
 	}
 }
+
+// The model writes the input, and may add fields that one program reads and another one does not.
+func TestAnInputThatProgramsReadInSeveralWaysIsAsked(t *testing.T) {
+	p := newPolicy(t, Rules{
+		Mode: ModeEdit, Allow: []string{"Bash(git *)", "Bash(./build *)"}, Deny: []string{"Bash(git push *)", "Write(secret/**)", "Read(secret/**)"},
+	})
+	for want, calls := range map[Effect][]Call{
+		Ask: {
+			call("bash", "", `{"command":"git status","cwd":"src","workdir":"/tmp/x"}`),
+			call("bash", "", `{"command":"git status","cwd":"src","workdir":"secret"}`),
+			call("bash", "", `{"command":"./build","working_directory":"vendor"}`),
+			call("bash", "", `{"command":"git push","command":"git status"}`),
+			call("local_shell", "", `{"command":["git","status"],"env":{"GIT_SSH_COMMAND":"x"}}`),
+			call("local_shell", "", `{"command":["git","status"],"env":["PATH=."]}`),
+			call("exec_command", "", `{"cmd":"git status","shell":"./bash"}`),
+			call("exec_command", "", `{"cmd":"git status","shell":"/work/ws/bash"}`),
+			call("exec_command", "", `{"cmd":"git status","shell":"python"}`),
+			call("write_file", "", `{"file_path":"secret/a","cwd":"src"}`),
+			call("write_file", "", `{"file_path":"secret/a","file_path":"src/a"}`),
+			call("read_file", "", `{"path":"secret/a","cwd":"src"}`),
+			call("Grep", "", `{"pattern":"x","path":"secret","cwd":"src"}`),
+			call("list_directory", "", `{"cwd":"src"}`),
+		},
+		Allow: {
+			call("bash", "", `{"command":"git status","cwd":"/work/ws","workdir":"/work/ws"}`),
+			call("local_shell", "", `{"command":["git","status"],"env":{"CI":"1"},"working_directory":"src"}`),
+			call("local_shell", "", `{"command":["git","status"],"env":null}`),
+			call("exec_command", "", `{"cmd":"git status","shell":"/bin/bash"}`),
+			call("exec_command", "", `{"cmd":"git status","shell":"sh","env":{}}`),
+			call("write_file", "", `{"file_path":"/work/ws/src/a","cwd":"/work/ws/src"}`),
+		},
+	} {
+		for _, c := range calls {
+			if d := p.Decide(c); d.Effect != want {
+				t.Errorf("%s %s: %s, not %s (%s)", c.Name, c.Input, d.Effect, want, d.Reason)
+			}
+		}
+	}
+}

@@ -52,8 +52,8 @@ func (p *Policy) search(folders []string, in input, s searcher) []action {
 	}
 	var all []action
 	for _, folder := range folders {
-		base, ok := p.place.clean(in.Cwd, folder)
-		if !ok {
+		base, ok := p.place.clean("", folder)
+		if !ok || in.Cwd != "" && !path.IsAbs(folder) { // an agent may not know the field
 			return []action{{tool: Read, unclear: "the path cannot be judged"}}
 		}
 		for _, pattern := range patterns {
