@@ -365,35 +365,3 @@ func (p *Policy) files(tool string, call Call, in input) []action {
 	}
 	return all
 }
-
-// clean returns a path without "." and "..", relative if it is below the workspace. dir is the
-// working directory, empty for the workspace. ok is false for a path that cannot be judged: an
-// empty one, and one that a program may expand. Symbolic links are not followed.
-func (at Place) clean(dir, name string) (p string, ok bool) {
-	if name == "" || strings.HasPrefix(name, "~") || strings.ContainsAny(name, "\x00\\$`") {
-		return "", false
-	}
-	workspace := at.workspace()
-	p = name
-	if !path.IsAbs(p) {
-		if !path.IsAbs(dir) {
-			dir = path.Join(workspace, dir)
-		}
-		p = path.Join(dir, p)
-	}
-	p = path.Clean(p)
-	if p == workspace {
-		return ".", true
-	}
-	return strings.TrimPrefix(p, strings.TrimSuffix(workspace, "/")+"/"), true
-}
-
-// ofGit reports whether a path of the workspace is one of git's own files, which can hold commands.
-func ofGit(p string) bool {
-	for part := range strings.SplitSeq(p, "/") {
-		if strings.EqualFold(part, ".git") {
-			return true
-		}
-	}
-	return false
-}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
 	"slices"
 	"strings"
 )
@@ -47,9 +48,6 @@ type Place struct {
 	// only together with them that it belongs to a server.
 	Servers []string
 }
-
-// workspace returns the path of the workspace, also for rules that are checked before there is a sandbox.
-func (at Place) workspace() string { return cmp.Or(at.Workspace, "/workspace") }
 
 // Policy decides about tool calls. It is safe for concurrent use.
 type Policy struct {
@@ -195,11 +193,12 @@ func (e Effect) over(other Effect) bool {
 // action is one thing that a tool call does.
 type action struct {
 	tool  string
-	words []word // of a command
-	path  string // of a file: cleaned; relative if it is below the workspace
-	glob  string // of the files that a search below path reads; empty for path alone
-	moved bool   // the working directory of a command may be another one than the workspace
-	host  string // of a URL
+	words []word   // of a command
+	path  string   // of a file: cleaned; relative if it is below the workspace
+	glob  string   // of the files that a search below path reads; empty for path alone
+	moved bool     // the working directory of a command may be another one than the workspace
+	dirs  []string // that it may be as well, as far as they are known
+	host  string   // of a URL
 	// unclear says why it cannot be judged; empty if it can. Then only tool is set.
 	unclear string
 	// innocent means that the action is allowed unless a rule denies or asks.
@@ -329,7 +328,12 @@ func (r Rule) mentioned(a action, at Place) certainty {
 		for _, token := range w.tokens() {
 			switch r.tool {
 			case Read, Write:
-				if p, ok := at.clean("", token); ok && matchPath(strings.ToLower(r.arg), strings.ToLower(p)) {
+				for _, dir := range append([]string{""}, a.dirs...) {
+					if p, ok := at.clean(dir, token); ok && matchPath(strings.ToLower(r.arg), strings.ToLower(p)) {
+						return maybe
+					}
+				}
+				if linked.MatchString(path.Clean(token)) {
 					return maybe
 				}
 			case Fetch:

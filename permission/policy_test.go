@@ -174,6 +174,7 @@ func TestAModeDecidesWhatNoRuleMatches(t *testing.T) {
 		"write": call("Write", "", `{"file_path":"a/b"}`), "git": call("Write", "", `{"file_path":"a/.git/hooks/x"}`),
 		"outside": call("Write", "", `{"file_path":"/etc/x"}`), "read": call("Read", "", `{"file_path":"a"}`), "read outside": call("Read", "", `{"file_path":"/etc/x"}`),
 		"other": call("mcp__x__y", "", `{}`), "question": call("AskUserQuestion", "", `{}`),
+		"linked": call("Read", "", `{"file_path":"/proc/self/cwd/ok"}`),
 		"denied": call("Bash", "", `{"command":"rm x"}`), "asked": call("Bash", "", `{"command":"mv x y"}`), "allowed": call("Write", "", `{"file_path":"ok"}`),
 	}
 	for mode, want := range map[Mode]map[string]Effect{
@@ -181,7 +182,7 @@ func TestAModeDecidesWhatNoRuleMatches(t *testing.T) {
 		"":       {"read": Allow, "allowed": Allow, "denied": Deny},
 		ModeEdit: {"read": Allow, "write": Allow, "allowed": Allow, "denied": Deny},
 		ModePlan: {"read": Allow, "write": Deny, "git": Deny, "outside": Deny, "allowed": Deny, "denied": Deny},
-		ModeAuto: {"command": Allow, "write": Allow, "git": Allow, "outside": Allow, "read": Allow, "read outside": Allow, "other": Allow, "allowed": Allow, "denied": Deny},
+		ModeAuto: {"linked": Ask, "command": Allow, "write": Allow, "git": Allow, "outside": Allow, "read": Allow, "read outside": Allow, "other": Allow, "allowed": Allow, "denied": Deny},
 	} {
 		p := newPolicy(t, Rules{Mode: mode, Allow: []string{"Write(ok)"}, Ask: []string{"Bash(mv *)"}, Deny: []string{"Bash(rm *)"}})
 		for name, c := range calls {

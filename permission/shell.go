@@ -20,8 +20,9 @@ const (
 // script collects what the commands of a script do.
 type script struct {
 	policy  *Policy
-	dir     string // working directory; empty for the workspace
-	moved   bool   // a command changes the working directory
+	dir     string   // working directory; empty for the workspace
+	moved   bool     // a command changes the working directory
+	dirs    []string // to which commands may change it
 	nested  int
 	actions []action
 }
@@ -59,7 +60,7 @@ func (s *script) unclear(why string) {
 func (s *script) innocent(tool string) { s.add(action{tool: tool, innocent: true}) }
 
 func (s *script) add(a action) {
-	a.moved = s.moved || s.dir != ""
+	a.moved, a.dirs = s.moved || s.dir != "", append([]string{s.dir}, s.dirs...)
 	if len(s.actions) > maxCommands {
 		return // the last action is unclear
 	}
@@ -93,16 +94,31 @@ func (s *script) parse(text string) {
 	}
 	syntax.Walk(file, func(n syntax.Node) bool {
 		if c, ok := n.(*syntax.CallExpr); ok {
-			for _, w := range c.Args { // the first, or behind command for example
+			for i, w := range c.Args { // the first, or behind command for example
 				switch wordOf(w).text {
 				case "cd", "pushd", "popd", "eval":
 					s.moved = true
+					s.into(wordsOf(c.Args[i+1:]))
 				}
 			}
 		}
 		return true
 	})
 	syntax.Walk(file, s.visit)
+}
+
+// maxDirs limits the folders that a script may change to; further ones are not known.
+const maxDirs = 16
+
+// into records that a command may change the working directory to a folder in args.
+func (s *script) into(args []word) {
+	for _, w := range args {
+		for _, dir := range append([]string{s.dir}, s.dirs...) {
+			if p, ok := s.policy.place.clean(dir, w.text); ok && len(s.dirs) < maxDirs {
+				s.dirs = append(s.dirs, p)
+			}
+		}
+	}
 }
 
 // visit judges one node of a script. A node of a kind that it does not know is unclear.
@@ -158,7 +174,7 @@ func (s *script) statement(n *syntax.Stmt) {
 		return
 	}
 	name := wordOf(call.Args[0])
-	if !name.known || !shells[path.Base(name.text)] {
+	if base := path.Base(name.text); !name.known || !shells[base] && !foreign[base] {
 		return
 	}
 	for _, r := range n.Redirs {
