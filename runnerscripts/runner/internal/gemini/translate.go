@@ -63,9 +63,13 @@ func translateCall(u acp.Update) acp.Update {
 		return u
 	}
 	ended := call.Status == runnerscripts.ToolCompleted || call.Status == runnerscripts.ToolFailed
+	var remark string
 	for _, c := range call.Content {
-		if c.Type == "content" && !ended {
-			continue // a remark on the input
+		if c.Type == "content" && !ended { // a remark on the input
+			if c.ToolCallContent.Content != nil {
+				remark = c.ToolCallContent.Content.Text
+			}
+			continue
 		}
 		if c.Meta.Kind == "add" {
 			c.OldText = nil
@@ -74,7 +78,11 @@ func translateCall(u acp.Update) acp.Update {
 	}
 	call.Name = toolName(call.ToolCallID)
 	if call.Name == shellTool && len(call.RawInput) == 0 && call.Title != "" { // the program reports no input; the title is the command
-		if raw, err := json.Marshal(map[string]string{"command": call.Title}); err == nil {
+		input := map[string]string{"command": call.Title}
+		if folder := folderOf(remark); folder != "" {
+			input["dir_path"] = folder
+		}
+		if raw, err := json.Marshal(input); err == nil {
 			call.RawInput = raw
 		}
 	}
