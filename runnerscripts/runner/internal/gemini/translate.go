@@ -66,8 +66,8 @@ func translateCall(u acp.Update) acp.Update {
 	var remark string
 	for _, c := range call.Content {
 		if c.Type == "content" && !ended { // a remark on the input
-			if c.ToolCallContent.Content != nil {
-				remark = c.ToolCallContent.Content.Text
+			if c.Content != nil {
+				remark = c.Content.Text
 			}
 			continue
 		}
