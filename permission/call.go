@@ -212,7 +212,7 @@ func (p *Policy) Key(call Call) string {
 // commandKey returns the input of a call of a shell without the fields that change nothing.
 func commandKey(raw json.RawMessage) string {
 	var fields map[string]any
-	if json.Unmarshal(raw, &fields) != nil {
+	if json.Unmarshal(raw, &fields) != nil || repeats(raw) {
 		return string(raw)
 	}
 	for _, name := range []string{"description", "timeout", "timeout_ms", "yield_time_ms", "max_output_tokens"} {

@@ -156,6 +156,7 @@ func TestAKeyIsThatOfTheSameCall(t *testing.T) {
 		{call("mcp__a__b", "", `{"x":1}`), call("a/b", "", `{"x":2}`), true},
 		{call("Skill", "", `{"x":1}`), call("Skill", "", `{"x":2}`), false},
 		{call("Bash", "", `x`), call("Bash", "", `y`), false},
+		{call("Bash", "", `{"command":"a"}`), call("Bash", "", `{"command":"b","command":"a"}`), false},
 		{call("run", "execute", `{"command":"a"}`), call("kill", "execute", `{"command":"a"}`), false},
 		{call("", "edit", ``, "~a"), call("", "edit", ``, "~b"), false},
 	} {
