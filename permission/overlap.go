@@ -19,6 +19,7 @@ const maxAlternatives = 8
 var (
 	// characters is a set of a pattern, such as [!a-z] or [[:lower:]].
 	characters = regexp.MustCompile(`\[[!^]?\]?(\[[:.=][^\]]*[:.=]\]|[^\]])*\]`)
+	folders    = regexp.MustCompile(`\{.*/`)                  // that alternatives choose
 	sequence   = regexp.MustCompile(`\{[^{},]*\.\.[^{},]*\}`) // of the shell, such as {a..f}
 )
 
@@ -41,6 +42,9 @@ func overlaps(rule, pattern string) bool {
 		return true
 	case !strings.ContainsAny(pattern, globChars):
 		return matchPath(rule, pattern)
+	case folders.MatchString(pattern): // they may be anywhere: {,x}/etc, .{.,x}/y
+		last := path.Base(pattern)
+		return strings.Contains(rule, "{") || strings.Count(last, "{") != strings.Count(last, "}") || endsOverlap(path.Base(rule), last)
 	case !strings.ContainsAny(rule, globChars):
 		return matchPath(pattern, rule)
 	case strings.HasPrefix(rule, "/") != strings.HasPrefix(pattern, "/"):

@@ -325,6 +325,9 @@ func (r Rule) mentioned(a action, at Place) certainty {
 		return maybe
 	}
 	for _, w := range a.words {
+		if r.tool == Fetch && !w.known && !a.innocent && (w.glob == "" || strings.Contains(w.glob, "{")) {
+			return maybe
+		}
 		for _, token := range w.tokens() {
 			switch r.tool {
 			case Read, Write:

@@ -79,6 +79,7 @@ func TestAPatternThatHidesAFileIsAsked(t *testing.T) {
 	for _, c := range []Call{
 		call("Glob", "", `{"pattern":"/w*/ws/.env"}`), call("read_many_files", "", `{"include":["../w*/.env"]}`),
 		call("Glob", "", `{"pattern":"`+many+`"}`), bash(t, "cat "+many),
+		bash(t, "cat {..,x}/ws/.env"), bash(t, "cat .{.,x}/ws/.env"), bash(t, "cat {,x}/work/ws/.env"), bash(t, "cat {/work/ws/.env,x}"),
 	} {
 		if d := p.Decide(c); d.Effect != Ask {
 			t.Errorf("%s %.30s: %s (%s)", c.Name, c.Input, d.Effect, d.Reason)
