@@ -351,7 +351,8 @@ func (p *Policy) files(tool string, call Call, in input) []action {
 	if s, searches := searchers[call.Name]; searches {
 		return p.search(append(paths, in.DirPath), in, s)
 	}
-	if len(paths) == 0 {
+	patch := call.Name == "apply_patch" || call.Name == "patch" // whose text names the files
+	if len(paths) == 0 || patch && len(call.Paths)+len(in.Changes) == 0 {
 		return []action{{tool: tool, unclear: "it does not say which file"}}
 	}
 	var all []action

@@ -90,6 +90,10 @@ func TestAnInputThatProgramsReadInSeveralWaysIsAsked(t *testing.T) {
 			call("read_file", "", `{"path":"secret/a","cwd":"src"}`),
 			call("Grep", "", `{"pattern":"x","path":"secret","cwd":"src"}`),
 			call("list_directory", "", `{"cwd":"src"}`),
+			call("Read", "", `{"file_path":" secret/a"}`), // Claude Code reads secret/a
+			call("Write", "", `{"file_path":"\u00a0/etc/x"}`),
+			call("Write", "", `{"file_path":"\ufeff/etc/x"}`),
+			call("apply_patch", "", `{"patchText":"*** Begin Patch\n*** Add File: secret/a","path":"src/a"}`),
 		},
 		Allow: {
 			call("bash", "", `{"command":"git status","cwd":"/work/ws","workdir":"/work/ws"}`),
@@ -98,6 +102,8 @@ func TestAnInputThatProgramsReadInSeveralWaysIsAsked(t *testing.T) {
 			call("exec_command", "", `{"cmd":"git status","shell":"/bin/bash"}`),
 			call("exec_command", "", `{"cmd":"git status","shell":"sh","env":{}}`),
 			call("write_file", "", `{"file_path":"/work/ws/src/a","cwd":"/work/ws/src"}`),
+			call("Write", "", `{"file_path":"src/a b"}`),
+			call("apply_patch", "", `{"patchText":"...","path":"src/a"}`, "src/a"),
 		},
 	} {
 		for _, c := range calls {

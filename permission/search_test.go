@@ -72,6 +72,19 @@ func TestTheFilterOfASearchIsNoPath(t *testing.T) {
 	}
 }
 
+// Files of the workspace may be read, but none that alternatives of a pattern choose outside of it.
+func TestAPatternThatMayLeadOutIsAsked(t *testing.T) {
+	p := newPolicy(t, Rules{})
+	for pattern, want := range map[string]Effect{
+		"{/etc/passwd,a}": Ask, "{..,a}/../etc/*": Ask, ".{.,a}/x/*": Ask, ".{,a}./x/*": Ask, "{a,.}{.,b}/x/*": Ask,
+		"src/{a,b}/*.{go,mod}": Allow, "{src,docs}/**": Allow, "*.ts{,x}": Allow, "{a/b,c/d}/*": Allow,
+	} {
+		if d := p.Decide(call("read_many_files", "", `{"include":["`+pattern+`"]}`)); d.Effect != want {
+			t.Errorf("%s: %s, not %s (%s)", pattern, d.Effect, want, d.Reason)
+		}
+	}
+}
+
 // A pattern can reach the workspace from above. One of many alternatives would take longer to match than a user waits.
 func TestAPatternThatHidesAFileIsAsked(t *testing.T) {
 	p := newPolicy(t, Rules{Mode: ModeAuto, Deny: []string{"Read(.env)"}})
