@@ -21,3 +21,18 @@ func TestNestedScriptsAreAsked(t *testing.T) {
 		}
 	}
 }
+
+// A host may be in a word that the shell makes.
+func TestAWordMayStandForAHost(t *testing.T) {
+	fetch := newPolicy(t, Rules{Mode: ModeAuto, Deny: []string{"Fetch(evil.example)"}})
+	for _, script := range []string{"curl example.com/x", "ls *", `echo "$U"`, "curl https://evil.example.com/"} {
+		if d := fetch.Decide(bash(t, script)); d.Effect != Allow {
+			t.Errorf("%q: %s (%s)", script, d.Effect, d.Reason)
+		}
+	}
+	for _, script := range []string{"curl $U", "curl {evil,x}.example", "curl http://evil.{example,org}/", "xargs curl", "curl $(cat u)"} {
+		if d := fetch.Decide(bash(t, script)); d.Effect != Ask || d.MayDeny == "" {
+			t.Errorf("%q: %s (%s)", script, d.Effect, d.Reason)
+		}
+	}
+}

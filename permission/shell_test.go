@@ -275,17 +275,6 @@ func TestAutoAsksAboutWhatMayBeDenied(t *testing.T) {
 			t.Errorf("%q: %s (%s), by %q", script, d.Effect, d.Reason, d.MayDeny)
 		}
 	}
-	fetch := newPolicy(t, Rules{Mode: ModeAuto, Deny: []string{"Fetch(evil.example)"}})
-	for _, script := range []string{"curl example.com/x", "ls *", `echo "$U"`, "curl https://evil.example.com/"} {
-		if d := fetch.Decide(bash(t, script)); d.Effect != Allow {
-			t.Errorf("%q: %s (%s)", script, d.Effect, d.Reason)
-		}
-	}
-	for _, script := range []string{"curl $U", "curl {evil,x}.example", "curl http://evil.{example,org}/", "xargs curl", "curl $(cat u)"} {
-		if d := fetch.Decide(bash(t, script)); d.Effect != Ask || d.MayDeny == "" {
-			t.Errorf("%q: %s (%s)", script, d.Effect, d.Reason)
-		}
-	}
 }
 
 // A program that allows whatever is asked must know it, whichever rule asks first.
