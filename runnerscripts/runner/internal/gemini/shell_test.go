@@ -56,3 +56,21 @@ func TestARequestHasTheFolderOfItsCommand(t *testing.T) {
 		}
 	}
 }
+
+// A name may have "__", and rules must not take it for a shorter one.
+func TestTheNameOfAToolIsFoundInTheIDOfItsCall(t *testing.T) {
+	t.Parallel()
+	for id, want := range map[string]string{
+		"write_file__write_file_1795280398065_0":         "write_file",
+		"mcp_calc__drop__mcp_calc__drop_1795280398065_0": "mcp_calc__drop",
+		"mcp_calc__drop__synth_x_1795280398065_0":        "mcp_calc__drop",
+		"mcp_calc_add__h7f3":                             "mcp_calc_add",
+		"read_many_files-1795280398065-1":                "",
+		"__x":                                            "",
+		"":                                               "",
+	} {
+		if got := toolName(id); got != want {
+			t.Errorf("%q is a call of %q, want %q", id, got, want)
+		}
+	}
+}

@@ -97,13 +97,15 @@ func newUpdate(typ runnerscripts.EventType, payload any) acp.Update {
 	return acp.Update{Kind: string(typ), Raw: raw}
 }
 
-// toolName returns the tool name at the start of the ID of a call, or "" if there is none.
+// toolName returns the tool name at the start of the ID of a call, NAME__REST, or "" if there is none. The rest begins with
+// NAME_ unless the model's API has given the call an ID, so that a name with "__" is found too.
 func toolName(callID string) string {
-	name, _, ok := strings.Cut(callID, "__")
-	if !ok {
-		return ""
+	for i := range callID {
+		if name, rest := callID[:i], callID[i:]; strings.HasPrefix(rest, "__"+name+"_") && name != "" {
+			return name
+		}
 	}
-	return name
+	return callID[:max(0, strings.LastIndex(callID, "__"))]
 }
 
 // toolCall is a tool call in a record.
