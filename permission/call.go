@@ -1,11 +1,11 @@
 package permission
 
 import (
+	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
-	"net/netip"
-	"net/url"
 	"path"
 	"reflect"
 	"slices"
@@ -102,6 +102,9 @@ type input struct {
 	Workdir      string          `json:"workdir"`
 	Directory    string          `json:"directory"`
 	DirPath      string          `json:"dir_path"`
+	WorkingDir   string          `json:"working_directory"`
+	Shell        string          `json:"shell"` // which runs the command; empty for the agent's own
+	Env          json.RawMessage `json:"env"`
 	FilePath     string          `json:"file_path"`
 	FilePathJS   string          `json:"filePath"`
 	NotebookPath string          `json:"notebook_path"`
@@ -209,7 +212,7 @@ func (p *Policy) Key(call Call) string {
 // commandKey returns the input of a call of a shell without the fields that change nothing.
 func commandKey(raw json.RawMessage) string {
 	var fields map[string]any
-	if json.Unmarshal(raw, &fields) != nil {
+	if json.Unmarshal(raw, &fields) != nil || repeats(raw) {
 		return string(raw)
 	}
 	for _, name := range []string{"description", "timeout", "timeout_ms", "yield_time_ms", "max_output_tokens"} {
@@ -223,10 +226,10 @@ func commandKey(raw json.RawMessage) string {
 }
 
 // ambiguous reports whether the agent and this package could read different values: encoding/json
-// takes "Command" for command.
+// takes "Command" for command, and the last of two fields of one name.
 func ambiguous(raw json.RawMessage) bool {
 	var keys map[string]json.RawMessage
-	if json.Unmarshal(raw, &keys) != nil {
+	if json.Unmarshal(raw, &keys) != nil || repeats(raw) {
 		return true
 	}
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[input]()) {
@@ -240,9 +243,26 @@ func ambiguous(raw json.RawMessage) bool {
 	return keys["command"] != nil && keys["cmd"] != nil
 }
 
+// repeats reports whether an object has a field twice. Some programs take the first one.
+func repeats(raw json.RawMessage) bool {
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	_, _ = dec.Token() // the bracket
+	seen := map[string]bool{}
+	for dec.More() {
+		var value json.RawMessage
+		name, err := dec.Token()
+		key, ok := name.(string)
+		if err != nil || !ok || seen[key] || dec.Decode(&value) != nil {
+			return true
+		}
+		seen[key] = true
+	}
+	return false
+}
+
 // commands returns what a call of a shell does.
 func (p *Policy) commands(in input) []action {
-	dir := first(in.Cwd, in.Workdir, in.Directory, in.DirPath)
+	dir, around := p.surroundings(in)
 	raw := in.Command
 	if len(raw) == 0 {
 		raw = in.Cmd
@@ -251,11 +271,33 @@ func (p *Policy) commands(in input) []action {
 	var args []string
 	switch {
 	case json.Unmarshal(raw, &script) == nil && script != "":
-		return append(p.script(script, dir), p.workIn(dir)...)
+		return append(p.script(script, dir), around...)
 	case json.Unmarshal(raw, &args) == nil && len(args) > 0:
-		return append(p.arguments(args, dir), p.workIn(dir)...)
+		return append(p.arguments(args, dir), around...)
 	}
 	return []action{{tool: Bash, unclear: "the command is missing"}}
+}
+
+// surroundings returns the folder in which a command runs, and what that and its other surroundings mean.
+func (p *Policy) surroundings(in input) (dir string, around []action) {
+	for _, d := range []string{in.Cwd, in.Workdir, in.Directory, in.DirPath, in.WorkingDir} {
+		if dir != "" && d != "" && d != dir { // an agent knows one of the fields
+			around = append(around, action{tool: Bash, unclear: "it names two folders"})
+		}
+		dir = cmp.Or(dir, d)
+	}
+	var env map[string]json.RawMessage
+	bad := len(in.Env) > 0 && json.Unmarshal(in.Env, &env) != nil
+	for name := range env {
+		bad = bad || !harmlessVariable(name, true)
+	}
+	if bad {
+		around = append(around, action{tool: Bash, unclear: "it sets a variable that can change what commands do"})
+	}
+	if in.Shell != "" && (!shells[path.Base(in.Shell)] || !standard(in.Shell)) {
+		around = append(around, action{tool: Bash, unclear: "it runs in a shell of its own"})
+	}
+	return dir, append(around, p.workIn(dir)...)
 }
 
 // workIn returns what it means to run a command in a folder, which is a cd to it: outside of the workspace, it may find
@@ -309,78 +351,18 @@ func (p *Policy) files(tool string, call Call, in input) []action {
 	if s, searches := searchers[call.Name]; searches {
 		return p.search(append(paths, in.DirPath), in, s)
 	}
-	if len(paths) == 0 {
+	patch := call.Name == "apply_patch" || call.Name == "patch" // whose text names the files
+	if len(paths) == 0 || patch && len(call.Paths)+len(in.Changes) == 0 {
 		return []action{{tool: tool, unclear: "it does not say which file"}}
 	}
 	var all []action
 	for _, f := range paths {
-		clean, ok := p.place.clean(in.Cwd, f)
-		if !ok {
+		clean, ok := p.place.clean("", f)
+		if !ok || in.Cwd != "" && !path.IsAbs(f) { // an agent may not know the field
 			all = append(all, action{tool: tool, unclear: "the path cannot be judged"})
 			continue
 		}
 		all = append(all, action{tool: tool, path: clean})
 	}
 	return all
-}
-
-// clean returns a path without "." and "..", relative if it is below the workspace. dir is the
-// working directory, empty for the workspace. ok is false for a path that cannot be judged: an
-// empty one, and one that a program may expand. Symbolic links are not followed.
-func (at Place) clean(dir, name string) (p string, ok bool) {
-	if name == "" || strings.HasPrefix(name, "~") || strings.ContainsAny(name, "\x00\\$`") {
-		return "", false
-	}
-	workspace := at.Workspace
-	if workspace == "" {
-		workspace = "/workspace" // of rules that are checked before there is a sandbox
-	}
-	p = name
-	if !path.IsAbs(p) {
-		if !path.IsAbs(dir) {
-			dir = path.Join(workspace, dir)
-		}
-		p = path.Join(dir, p)
-	}
-	p = path.Clean(p)
-	if p == workspace {
-		return ".", true
-	}
-	return strings.TrimPrefix(p, strings.TrimSuffix(workspace, "/")+"/"), true
-}
-
-// ofGit reports whether a path of the workspace is one of git's own files, which can hold commands.
-func ofGit(p string) bool {
-	for part := range strings.SplitSeq(p, "/") {
-		if strings.EqualFold(part, ".git") {
-			return true
-		}
-	}
-	return false
-}
-
-// hostOf returns the host of a URL of the web. ok is false if there is none, or programs could
-// disagree on it.
-func hostOf(text string) (host string, ok bool) {
-	if strings.ContainsAny(text, "\\ \t\r\n") {
-		return "", false
-	}
-	u, err := url.Parse(text)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" {
-		return "", false
-	}
-	host = strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
-	if _, err := netip.ParseAddr(host); err == nil && strings.Contains(host, ":") {
-		host = "[" + host + "]"
-	}
-	return host, hostName.MatchString(host) && !strings.HasPrefix(host, "*")
-}
-
-func first(texts ...string) string {
-	for _, t := range texts {
-		if t != "" {
-			return t
-		}
-	}
-	return ""
 }

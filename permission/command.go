@@ -70,8 +70,15 @@ func restrictsCommand(pattern string, cmd []word) certainty {
 			return yes
 		}
 	}
-	if matchWords(list, baseOf(cmd), possible) || resembles(list, cmd) {
+	base := baseOf(cmd)
+	if matchWords(list, base, possible) || resembles(list, cmd) {
 		return maybe
+	}
+	if len(base) > 0 && base[0].known { // the same program for some file systems
+		base = append([]word{{text: strings.ToLower(base[0].text), known: true}}, base[1:]...)
+		if matchWords(list, base, possible) {
+			return maybe
+		}
 	}
 	return no
 }

@@ -2,6 +2,7 @@ package permission
 
 import (
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -12,15 +13,38 @@ import (
 // globChars are the characters of patterns of file names.
 const globChars = "*?[]{}"
 
+// maxAlternatives limits the braces in a pattern: the time to match it doubles with each.
+const maxAlternatives = 8
+
+var (
+	// characters is a set of a pattern, such as [!a-z] or [[:lower:]].
+	characters = regexp.MustCompile(`\[[!^]?\]?(\[[:.=][^\]]*[:.=]\]|[^\]])*\]`)
+	folders    = regexp.MustCompile(`\{.*/`)                  // that alternatives choose
+	sequence   = regexp.MustCompile(`\{[^{},]*\.\.[^{},]*\}`) // of the shell, such as {a..f}
+)
+
+// overlaps reports whether a file may match both the pattern of a rule and another one, which is clean and may name the
+// workspace by its absolute path.
+func (at Place) overlaps(rule, pattern string) bool {
+	if path.IsAbs(pattern) && !path.IsAbs(rule) {
+		rule = path.Join(at.workspace(), rule)
+	}
+	return overlaps(rule, pattern)
+}
+
 // overlaps reports whether a file may match both the pattern of a rule and another pattern. In doubt it
 // is true.
 func overlaps(rule, pattern string) bool {
+	pattern = sequence.ReplaceAllString(characters.ReplaceAllString(pattern, "?"), "*")
 	rule, pattern = strings.ToLower(rule), strings.ToLower(pattern)
 	switch {
-	case !doublestar.ValidatePattern(pattern):
+	case !doublestar.ValidatePattern(pattern), strings.Count(pattern, "{") > maxAlternatives:
 		return true
 	case !strings.ContainsAny(pattern, globChars):
 		return matchPath(rule, pattern)
+	case folders.MatchString(pattern): // they may be anywhere: {,x}/etc, .{.,x}/y
+		last := path.Base(pattern)
+		return strings.Contains(rule, "{") || strings.Count(last, "{") != strings.Count(last, "}") || endsOverlap(path.Base(rule), last)
 	case !strings.ContainsAny(rule, globChars):
 		return matchPath(pattern, rule)
 	case strings.HasPrefix(rule, "/") != strings.HasPrefix(pattern, "/"):
@@ -102,7 +126,7 @@ func (r Rule) mayName(a action, at Place) bool {
 			return true
 		default:
 			p, ok := at.clean("", w.glob)
-			if !ok || overlaps(r.arg, p) || a.moved && overlaps("/"+r.arg, "/**/"+tail(w.glob)) {
+			if !ok || at.overlaps(r.arg, p) || a.moved && overlaps("/"+r.arg, "/**/"+tail(w.glob)) {
 				return true
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path"
 	"slices"
 	"strings"
 )
@@ -77,6 +78,9 @@ func New(rules Rules, place Place) (*Policy, error) {
 			if err != nil {
 				errs = append(errs, fmt.Errorf("%s[%d]: %w", list.name, i, err))
 				continue
+			}
+			if r.tool == Read || r.tool == Write {
+				r.arg = strings.TrimPrefix(r.arg, strings.TrimSuffix(place.workspace(), "/")+"/")
 			}
 			*list.to = append(*list.to, r)
 		}
@@ -189,11 +193,12 @@ func (e Effect) over(other Effect) bool {
 // action is one thing that a tool call does.
 type action struct {
 	tool  string
-	words []word // of a command
-	path  string // of a file: cleaned; relative if it is below the workspace
-	glob  string // of the files that a search below path reads; empty for path alone
-	moved bool   // the working directory of a command may be another one than the workspace
-	host  string // of a URL
+	words []word   // of a command
+	path  string   // of a file: cleaned; relative if it is below the workspace
+	glob  string   // of the files that a search below path reads; empty for path alone
+	moved bool     // the working directory of a command may be another one than the workspace
+	dirs  []string // that it may be as well, as far as they are known
+	host  string   // of a URL
 	// unclear says why it cannot be judged; empty if it can. Then only tool is set.
 	unclear string
 	// innocent means that the action is allowed unless a rule denies or asks.
@@ -297,7 +302,7 @@ func (r Rule) restricts(a action, at Place) certainty {
 		return restrictsCommand(r.arg, a.words)
 	case r.tool == Fetch && matchHost(r.arg, a.host), r.tool != Fetch && matchPath(r.arg, a.path):
 		return yes
-	case r.tool != Fetch && a.glob != "" && overlaps(r.arg, a.glob):
+	case r.tool != Fetch && a.glob != "" && at.overlaps(r.arg, a.glob):
 		return maybe
 	case r.tool != Fetch && matchPath(strings.ToLower(r.arg), strings.ToLower(a.path)): // the same file for some file systems
 		return maybe
@@ -320,15 +325,28 @@ func (r Rule) mentioned(a action, at Place) certainty {
 		return maybe
 	}
 	for _, w := range a.words {
+		if r.tool == Fetch && !w.known && !a.innocent && (w.glob == "" || strings.Contains(w.glob, "{")) {
+			return maybe
+		}
 		for _, token := range w.tokens() {
 			switch r.tool {
 			case Read, Write:
-				if p, ok := at.clean("", token); ok && matchPath(strings.ToLower(r.arg), strings.ToLower(p)) {
+				for _, dir := range append([]string{""}, a.dirs...) {
+					if p, ok := at.clean(dir, token); ok && matchPath(strings.ToLower(r.arg), strings.ToLower(p)) {
+						return maybe
+					}
+				}
+				if linked.MatchString(path.Clean(token)) {
 					return maybe
 				}
 			case Fetch:
-				if host, ok := hostOf(token); ok && matchHost(r.arg, host) || matchHost(r.arg, strings.TrimSuffix(strings.ToLower(token), ".")) {
+				if host, ok := hostOf(token); ok && matchHost(r.arg, host) {
 					return maybe
+				}
+				for part := range strings.SplitSeq(token, "/") { // of a URL of any scheme, or of none
+					if matchHost(r.arg, canonicalHost(strings.TrimSuffix(strings.ToLower(part), "."))) {
+						return maybe
+					}
 				}
 			}
 		}

@@ -156,6 +156,7 @@ func TestAKeyIsThatOfTheSameCall(t *testing.T) {
 		{call("mcp__a__b", "", `{"x":1}`), call("a/b", "", `{"x":2}`), true},
 		{call("Skill", "", `{"x":1}`), call("Skill", "", `{"x":2}`), false},
 		{call("Bash", "", `x`), call("Bash", "", `y`), false},
+		{call("Bash", "", `{"command":"a"}`), call("Bash", "", `{"command":"b","command":"a"}`), false},
 		{call("run", "execute", `{"command":"a"}`), call("kill", "execute", `{"command":"a"}`), false},
 		{call("", "edit", ``, "~a"), call("", "edit", ``, "~b"), false},
 	} {
@@ -174,6 +175,7 @@ func TestAModeDecidesWhatNoRuleMatches(t *testing.T) {
 		"write": call("Write", "", `{"file_path":"a/b"}`), "git": call("Write", "", `{"file_path":"a/.git/hooks/x"}`),
 		"outside": call("Write", "", `{"file_path":"/etc/x"}`), "read": call("Read", "", `{"file_path":"a"}`), "read outside": call("Read", "", `{"file_path":"/etc/x"}`),
 		"other": call("mcp__x__y", "", `{}`), "question": call("AskUserQuestion", "", `{}`),
+		"linked": call("Read", "", `{"file_path":"/proc/self/cwd/ok"}`),
 		"denied": call("Bash", "", `{"command":"rm x"}`), "asked": call("Bash", "", `{"command":"mv x y"}`), "allowed": call("Write", "", `{"file_path":"ok"}`),
 	}
 	for mode, want := range map[Mode]map[string]Effect{
@@ -181,7 +183,7 @@ func TestAModeDecidesWhatNoRuleMatches(t *testing.T) {
 		"":       {"read": Allow, "allowed": Allow, "denied": Deny},
 		ModeEdit: {"read": Allow, "write": Allow, "allowed": Allow, "denied": Deny},
 		ModePlan: {"read": Allow, "write": Deny, "git": Deny, "outside": Deny, "allowed": Deny, "denied": Deny},
-		ModeAuto: {"command": Allow, "write": Allow, "git": Allow, "outside": Allow, "read": Allow, "read outside": Allow, "other": Allow, "allowed": Allow, "denied": Deny},
+		ModeAuto: {"linked": Ask, "command": Allow, "write": Allow, "git": Allow, "outside": Allow, "read": Allow, "read outside": Allow, "other": Allow, "allowed": Allow, "denied": Deny},
 	} {
 		p := newPolicy(t, Rules{Mode: mode, Allow: []string{"Write(ok)"}, Ask: []string{"Bash(mv *)"}, Deny: []string{"Bash(rm *)"}})
 		for name, c := range calls {
@@ -260,6 +262,7 @@ func TestARuleThatDoesNotParseSaysWhereAndWhy(t *testing.T) {
 		{"Bash(a\nb)", 7, "one line"},
 		{"Write(../x)", 7, `".."`},
 		{"Write(~/x)", 7, "home folder"},
+		{"Read(src/)", 10, `write "Read(src/**)"`},
 		{"Read(a[)", 6, "malformed"},
 		{"Fetch(https://example.com)", 7, "no host"},
 		{"Fetch(a.*.com)", 7, "no host"},
@@ -303,6 +306,9 @@ func TestARuleForAFileMatchesItsPath(t *testing.T) {
 		{"Write", "/etc/x", true},
 		{"Write(./a)", "a", true},
 		{"Write(a)", "/work/ws/a", true},
+		{"Write(/work/ws/a)", "a", true},
+		{"Write(/work/ws/**)", "/work/ws/a/b", true},
+		{"Write(/work/ws2/a)", "a", false},
 		{"Write(a)", "/work/ws2/../ws/a", true},
 		{"Write(**)", "/work/wsx", false},
 		{"*", "x", true},

@@ -95,6 +95,8 @@ func ParseRule(text string) (Rule, error) {
 			return bad(at+strings.Index(arg, ".."), `the path has ".."`, "write a path below the workspace, or an absolute one")
 		case !doublestar.ValidatePattern(arg):
 			return bad(at, "the pattern is malformed", `close each "[" and "{"`)
+		case strings.HasSuffix(arg, "/") && arg != "/":
+			return bad(len(text)-1, "the path ends with \"/\", and no file does", fmt.Sprintf("write \"%s(%s**)\" for all files in the folder", name, arg))
 		}
 		r.arg = path.Clean(arg)
 	case Fetch:
@@ -102,7 +104,7 @@ func ParseRule(text string) (Rule, error) {
 		if !hostName.MatchString(r.arg) {
 			return bad(at, fmt.Sprintf("%q is no host", arg), `write the name of a host alone, as in "Fetch(example.com)" or "Fetch(*.example.com)"`)
 		}
-		if r.arg == "*" {
+		if r.arg = canonicalHost(r.arg); r.arg == "*" {
 			r.arg = ""
 		}
 	default:

@@ -52,8 +52,8 @@ func (p *Policy) search(folders []string, in input, s searcher) []action {
 	}
 	var all []action
 	for _, folder := range folders {
-		base, ok := p.place.clean(in.Cwd, folder)
-		if !ok {
+		base, ok := p.place.clean("", folder)
+		if !ok || in.Cwd != "" && !path.IsAbs(folder) { // an agent may not know the field
 			return []action{{tool: Read, unclear: "the path cannot be judged"}}
 		}
 		for _, pattern := range patterns {
@@ -68,6 +68,9 @@ func (p *Policy) search(folders []string, in input, s searcher) []action {
 
 // alternatives are parts of a pattern such as {a,b}.
 var alternatives = regexp.MustCompile(`\{[^{}]*\}`)
+
+// upward matches alternatives that may lead out of a folder, such as {..,a}/b, .{.,x}/b, .{,x}./b and {/etc,a}.
+var upward = regexp.MustCompile(`[{,](/|\.?[,}])|\.\.`)
 
 // unfiltered returns a pattern of at least the paths below a folder, whose clean path is base, that a filter lets pass. A
 // filter may exclude, agents may make several of one, and one with a folder can count from the workspace or from base.
@@ -91,7 +94,7 @@ func (p *Policy) sought(base, folder, pattern string) action {
 	}
 	glob, ok := p.place.clean("", joined)
 	switch {
-	case !ok:
+	case !ok, folders.MatchString(pattern) && upward.MatchString(pattern):
 		return action{tool: Read, unclear: "the pattern cannot be judged"}
 	case !strings.ContainsAny(glob, globChars):
 		return action{tool: Read, path: glob}

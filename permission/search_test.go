@@ -1,6 +1,9 @@
 package permission
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // The tools that search name files in more than one field.
 func TestSearchesAreJudgedByTheFilesThatTheyRead(t *testing.T) {
@@ -65,6 +68,34 @@ func TestTheFilterOfASearchIsNoPath(t *testing.T) {
 		p := newPolicy(t, Rules{Mode: ModeAuto, Deny: []string{c.deny}})
 		if d := p.Decide(call("Grep", "", c.input)); d.Effect != c.want {
 			t.Errorf("%s %s: %s, not %s (%s)", c.deny, c.input, d.Effect, c.want, d.Reason)
+		}
+	}
+}
+
+// Files of the workspace may be read, but none that alternatives of a pattern choose outside of it.
+func TestAPatternThatMayLeadOutIsAsked(t *testing.T) {
+	p := newPolicy(t, Rules{})
+	for pattern, want := range map[string]Effect{
+		"{/etc/passwd,a}": Ask, "{..,a}/../etc/*": Ask, ".{.,a}/x/*": Ask, ".{,a}./x/*": Ask, "{a,.}{.,b}/x/*": Ask,
+		"src/{a,b}/*.{go,mod}": Allow, "{src,docs}/**": Allow, "*.ts{,x}": Allow, "{a/b,c/d}/*": Allow,
+	} {
+		if d := p.Decide(call("read_many_files", "", `{"include":["`+pattern+`"]}`)); d.Effect != want {
+			t.Errorf("%s: %s, not %s (%s)", pattern, d.Effect, want, d.Reason)
+		}
+	}
+}
+
+// A pattern can reach the workspace from above. One of many alternatives would take longer to match than a user waits.
+func TestAPatternThatHidesAFileIsAsked(t *testing.T) {
+	p := newPolicy(t, Rules{Mode: ModeAuto, Deny: []string{"Read(.env)"}})
+	many := strings.Repeat("{,}", 1000) + "x"
+	for _, c := range []Call{
+		call("Glob", "", `{"pattern":"/w*/ws/.env"}`), call("read_many_files", "", `{"include":["../w*/.env"]}`),
+		call("Glob", "", `{"pattern":"`+many+`"}`), bash(t, "cat "+many),
+		bash(t, "cat {..,x}/ws/.env"), bash(t, "cat .{.,x}/ws/.env"), bash(t, "cat {,x}/work/ws/.env"), bash(t, "cat {/work/ws/.env,x}"),
+	} {
+		if d := p.Decide(c); d.Effect != Ask {
+			t.Errorf("%s %.30s: %s (%s)", c.Name, c.Input, d.Effect, d.Reason)
 		}
 	}
 }

@@ -11,7 +11,8 @@ import (
 
 // Limits on a script. What is larger is asked.
 const (
-	maxScript   = 256 << 10 // bytes
+	maxScript   = 64 << 10 // bytes
+	maxBrackets = 5000     // "(" and "[": the parser takes some KiB of stack for each in the other, and its overflow ends the program
 	maxCommands = 1000
 	maxNested   = 8 // scripts in scripts, as of "sh -c"
 )
@@ -19,8 +20,9 @@ const (
 // script collects what the commands of a script do.
 type script struct {
 	policy  *Policy
-	dir     string // working directory; empty for the workspace
-	moved   bool   // a command changes the working directory
+	dir     string   // working directory; empty for the workspace
+	moved   bool     // a command changes the working directory
+	dirs    []string // to which commands may change it
 	nested  int
 	actions []action
 }
@@ -58,7 +60,7 @@ func (s *script) unclear(why string) {
 func (s *script) innocent(tool string) { s.add(action{tool: tool, innocent: true}) }
 
 func (s *script) add(a action) {
-	a.moved = s.moved || s.dir != ""
+	a.moved, a.dirs = s.moved || s.dir != "", append([]string{s.dir}, s.dirs...)
 	if len(s.actions) > maxCommands {
 		return // the last action is unclear
 	}
@@ -68,15 +70,22 @@ func (s *script) add(a action) {
 	s.actions = append(s.actions, a)
 }
 
+// divided matches a backslash at the end of a line that may be in a comment or an expanded here document. The parser takes
+// the next line for a part of the comment, which no shell does, and does not find the end of such a document as shells do.
+var divided = regexp.MustCompile(`#[^\n]*\\\n|<<-?[ \t]*([^'"\\ \t]|\\\n)(?s:.*)\\\n`)
+
 // parse judges a script.
 func (s *script) parse(text string) {
-	if len(text) > maxScript || s.nested > maxNested {
+	if len(text) > maxScript || s.nested > maxNested || strings.Count(text, "(")+strings.Count(text, "[") > maxBrackets {
 		s.unclear("the script is too large")
 		return
 	}
 	if strings.ContainsAny(text, "\x00\r") {
 		s.unclear("the script has control characters")
 		return
+	}
+	if divided.MatchString(text) {
+		s.unclear("a backslash ends a line of a comment or a here document")
 	}
 	file, err := syntax.NewParser(syntax.Variant(syntax.LangBash)).Parse(strings.NewReader(text), "")
 	if err != nil {
@@ -85,10 +94,11 @@ func (s *script) parse(text string) {
 	}
 	syntax.Walk(file, func(n syntax.Node) bool {
 		if c, ok := n.(*syntax.CallExpr); ok {
-			for _, w := range c.Args { // the first, or behind command for example
+			for i, w := range c.Args { // the first, or behind command for example
 				switch wordOf(w).text {
 				case "cd", "pushd", "popd", "eval":
 					s.moved = true
+					s.into(wordsOf(c.Args[i+1:]))
 				}
 			}
 		}
@@ -97,12 +107,30 @@ func (s *script) parse(text string) {
 	syntax.Walk(file, s.visit)
 }
 
+// maxDirs limits the folders that a script may change to; further ones are not known.
+const maxDirs = 16
+
+// into records that a command may change the working directory to a folder in args.
+func (s *script) into(args []word) {
+	for _, w := range args {
+		for _, dir := range append([]string{s.dir}, s.dirs...) {
+			if p, ok := s.policy.place.clean(dir, w.text); ok && len(s.dirs) < maxDirs {
+				s.dirs = append(s.dirs, p)
+			}
+		}
+	}
+}
+
 // visit judges one node of a script. A node of a kind that it does not know is unclear.
 func (s *script) visit(n syntax.Node) bool {
 	switch n := n.(type) {
-	case nil, *syntax.File, *syntax.Comment, *syntax.Word, *syntax.Lit, *syntax.SglQuoted, *syntax.DblQuoted, *syntax.CmdSubst, *syntax.ProcSubst,
+	case nil, *syntax.File, *syntax.Comment, *syntax.Word, *syntax.Lit, *syntax.DblQuoted, *syntax.CmdSubst, *syntax.ProcSubst,
 		*syntax.Block, *syntax.Subshell, *syntax.IfClause, *syntax.WhileClause, *syntax.WordIter, *syntax.CaseClause, *syntax.CaseItem,
 		*syntax.BinaryCmd, *syntax.TimeClause:
+	case *syntax.SglQuoted:
+		if n.Dollar && strings.Contains(n.Value, `\'`) {
+			s.unclear("a text ends at another quote in some shells")
+		}
 	case *syntax.Stmt:
 		s.statement(n)
 	case *syntax.Redirect:
@@ -146,7 +174,7 @@ func (s *script) statement(n *syntax.Stmt) {
 		return
 	}
 	name := wordOf(call.Args[0])
-	if !name.known || !shells[path.Base(name.text)] {
+	if base := path.Base(name.text); !name.known || !shells[base] && !foreign[base] {
 		return
 	}
 	for _, r := range n.Redirs {

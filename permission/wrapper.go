@@ -6,11 +6,12 @@ import (
 	"strings"
 )
 
-// shells are programs that run a script.
-var shells = setOf("sh", "bash", "dash", "zsh", "ksh", "ash", "mksh", "rbash")
+// shells are programs that run a script as Bash does, or refuse it.
+var shells = setOf("sh", "bash", "dash", "ash", "rbash")
 
-// foreign are programs that run the script of the option -c in another shell, or as another user.
-var foreign = setOf("fish", "csh", "tcsh", "su", "runuser", "script", "nu", "elvish", "xonsh", "pwsh")
+// foreign are programs that run the script of the option -c in another shell, or as another user. In zsh and ksh numbers and
+// assignments such as functions=(git 'make x') can run commands.
+var foreign = setOf("zsh", "ksh", "mksh", "fish", "csh", "tcsh", "su", "runuser", "script", "nu", "elvish", "xonsh", "pwsh")
 
 // opaque are commands of the shell that run, or change, what the script does not show.
 var opaque = setOf("source", ".", "trap", "alias", "unalias", "shopt", "set", "enable", "hash", "complete", "compgen", "bind", "mapfile",

@@ -1,6 +1,7 @@
 package query
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 
@@ -14,9 +15,7 @@ import (
 // Hold decides about a tool call in the answer of a model, as about a permission request of the agent. It waits for an
 // answer, until ctx is done or the query ends, and returns why the call is refused; empty if it may pass.
 func (q *Queries) Hold(ctx context.Context, tool string, input json.RawMessage) (refusal string) {
-	if !json.Valid(input) {
-		input, _ = json.Marshal(string(input)) // a text does not fail
-	}
+	input = valid(input)
 	id := "call-" + uuid.NewString()
 	d := q.Ask(ctx, runnerscripts.PermissionRequest{
 		ID: id,
@@ -41,17 +40,29 @@ func (q *Queries) Hold(ctx context.Context, tool string, input json.RawMessage) 
 // Refuse is Hold for an agent that asks by itself, but may not ask about everything: it refuses what the rules deny, and
 // lets all else pass. A call that a rule only may deny passes too: refused here, it could not be asked about.
 func (q *Queries) Refuse(ctx context.Context, tool string, input json.RawMessage) (refusal string) {
-	if q.Rules == nil || q.Rules.Decide(callOf(q.heldCall("", tool, input))).Effect != rules.Deny {
+	if q.Rules == nil || q.Rules.Decide(callOf(q.heldCall("", tool, valid(input)))).Effect != rules.Deny {
 		return ""
 	}
 	return q.Hold(ctx, tool, input)
 }
 
-// heldCall returns a call as a request has it. An agent of a user may have a tool of any name that runs commands.
+// valid returns an input as JSON. A model writes none for a tool without parameters.
+func valid(input json.RawMessage) json.RawMessage {
+	switch {
+	case len(bytes.TrimSpace(input)) == 0:
+		return json.RawMessage("{}")
+	case !json.Valid(input):
+		input, _ = json.Marshal(string(input)) // a text does not fail
+	}
+	return input
+}
+
+// heldCall returns a call as a request has it. An agent of a user may have a tool of any name that runs commands, and read
+// an input that is no JSON object.
 func (q *Queries) heldCall(id, tool string, input json.RawMessage) runnerscripts.ToolCall {
 	kind := runnerscripts.ToolOther
 	var in struct{ Command, Cmd json.RawMessage }
-	if json.Unmarshal(input, &in) == nil && len(in.Command)+len(in.Cmd) > 0 {
+	if err := json.Unmarshal(input, &in); err != nil || len(in.Command)+len(in.Cmd) > 0 {
 		kind = runnerscripts.ToolExecute
 	}
 	subject := q.events.Hide.Text(q.Names.Subject(rules.Call{Name: tool, Kind: string(kind), Input: input})) // a cut could leave a part of a secret

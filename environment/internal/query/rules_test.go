@@ -150,3 +150,20 @@ func TestAHeldCallIsJudgedByItsCommand(t *testing.T) {
 		}
 	}
 }
+
+// An agent may understand an input that is no JSON, and run the command in it.
+func TestAHeldCallWithAMalformedInputMayBeACommand(t *testing.T) {
+	policy, err := rules.New(rules.Rules{Mode: rules.ModeAuto, Deny: []string{"Bash(git push *)"}}, rules.Place{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := &Queries{Config: Config{Rules: policy, Names: policy}}
+	for input, want := range map[string]rules.Effect{
+		`{"command":"git push",}`: rules.Ask, `"git push"`: rules.Ask, `["git push"]`: rules.Ask, `{"x":1`: rules.Ask, `{"command":"git push"}`: rules.Deny,
+		``: rules.Allow, ` `: rules.Allow, `null`: rules.Allow, `{}`: rules.Allow, `{"x":1}`: rules.Allow,
+	} {
+		if d := policy.Decide(callOf(q.heldCall("", "terminal", valid([]byte(input))))); d.Effect != want || (d.MayDeny != "") != (want == rules.Ask) {
+			t.Errorf("%s: %+v, not %s", input, d, want)
+		}
+	}
+}

@@ -2,14 +2,16 @@ package hold
 
 import (
 	"encoding/json"
+	"errors"
 	"strings"
 )
 
 // anthropic filters the answers of the Messages API. Each block of a message has an index.
 type anthropic struct {
-	judge Judge
-	tools map[string]*toolBlock // that have begun, by index
-	calls int                   // that have passed
+	judge  Judge
+	tools  map[string]*toolBlock // that have begun, by index
+	judged map[string]bool       // indexes of those that have ended
+	calls  int                   // that have passed
 }
 
 type toolBlock struct {
@@ -23,6 +25,8 @@ func (a *anthropic) event(name string, data object) ([]event, error) {
 	e := event{name, data}
 	index := number(data, "index")
 	switch text(data, "type") {
+	case "message_start":
+		a.whole(child(data, "message"))
 	case "content_block_start":
 		block := child(data, "content_block")
 		if text(block, "type") != "tool_use" {
@@ -36,7 +40,10 @@ func (a *anthropic) event(name string, data object) ([]event, error) {
 		return nil, t.add(e)
 	case "content_block_delta":
 		t := a.tools[index]
-		if t == nil {
+		switch {
+		case t == nil && a.judged[index]: // agents add it to the call
+			return nil, unreadable(errors.New("a call goes on behind its end"))
+		case t == nil:
 			return []event{e}, nil
 		}
 		t.input.WriteString(text(child(data, "delta"), "partial_json"))
@@ -62,6 +69,10 @@ func (a *anthropic) end(t *toolBlock, stop event) []event {
 	if len(input) == 0 {
 		input = encoded(t.first)
 	}
+	if a.judged == nil {
+		a.judged = map[string]bool{}
+	}
+	a.judged[number(stop.data, "index")] = true
 	refusal := a.judge(t.name, input)
 	if refusal == "" {
 		a.calls++
@@ -76,7 +87,6 @@ func (a *anthropic) end(t *toolBlock, stop event) []event {
 }
 
 func (a *anthropic) whole(answer object) {
-	calls := 0
 	list := children(answer, "content")
 	for i, one := range list {
 		block, _ := one.(object)
@@ -85,12 +95,12 @@ func (a *anthropic) whole(answer object) {
 		}
 		refusal := a.judge(text(block, "name"), encoded(block["input"]))
 		if refusal == "" {
-			calls++
+			a.calls++
 			continue
 		}
 		list[i] = object{"type": "text", "text": refusal}
 	}
-	if calls == 0 && text(answer, "stop_reason") == "tool_use" {
+	if a.calls == 0 && text(answer, "stop_reason") == "tool_use" {
 		answer["stop_reason"] = "end_turn"
 	}
 }

@@ -143,6 +143,8 @@ func stream(f filter, body io.Reader, to io.Writer) error {
 		switch {
 		case strings.Contains(text, "\r"): // it ends a line for some readers
 			return unreadable(errors.New("a line has a carriage return"))
+		case strings.HasPrefix(text, "\ufeff"): // readers skip it at the start
+			return unreadable(errors.New("a line begins with a byte order mark"))
 		case field == "event":
 			name = value
 		case field == "data":

@@ -91,7 +91,22 @@ func TestFormsOfCalls(t *testing.T) {
 			runnerscripts.APIOpenAI, "/responses", sse,
 			"data: {\"type\":\"response.completed\",\"response\":{\"output\":[{\"type\":\"function_call\",\"id\":\"1\",\"name\":\"f\",\"arguments\":\"no\"}]}}\n\n", "REFUSED", "function_call", false,
 		},
-		"the shell of the vendor":                   {runnerscripts.APIOpenAI, "/responses", "", `{"output":[{"type":"local_shell_call","action":{"command":["no"]}}]}`, "REFUSED", "local_shell", false},
+		"the shell of the vendor": {runnerscripts.APIOpenAI, "/responses", "", `{"output":[{"type":"local_shell_call","action":{"command":["no"]}}]}`, "REFUSED", "local_shell", false},
+		"two calls with an ID": {
+			runnerscripts.APIOpenAI, "/responses", sse,
+			"data: {\"type\":\"response.output_item.done\",\"output_index\":0,\"item\":{\"type\":\"function_call\",\"id\":\"1\",\"name\":\"f\",\"arguments\":\"yes\"}}\n\n" +
+				"data: {\"type\":\"response.completed\",\"response\":{\"output\":[{\"type\":\"function_call\",\"id\":\"1\",\"name\":\"f\",\"arguments\":\"no\"}]}}\n\n", "REFUSED", `"no"`, false,
+		},
+		"a call at the start of a message": {
+			runnerscripts.APIAnthropic, "/v1/messages", sse,
+			"data: {\"type\":\"message_start\",\"message\":{\"content\":[{\"type\":\"tool_use\",\"name\":\"f\",\"input\":{\"a\":\"no\"}}]}}\n\n", "REFUSED", "tool_use", false,
+		},
+		"a call that goes on behind its end": {
+			runnerscripts.APIAnthropic, "/v1/messages", sse,
+			"data: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"tool_use\",\"name\":\"f\",\"input\":{}}}\n\ndata: {\"type\":\"content_block_stop\",\"index\":0}\n\n" +
+				"data: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"input_json_delta\",\"partial_json\":\"{\\\"a\\\":\\\"no\\\"}\"}}\n\n", "tool_use", "no", true,
+		},
+		"a byte order mark":                         {runnerscripts.APIGemini, "/x", sse, "\ufeffdata: {\"candidates\":[{\"content\":{\"parts\":[{\"functionCall\":{\"name\":\"f\",\"args\":{\"a\":\"no\"}}}]}}]}\n\n", "", "functionCall", true},
 		"a list of answers":                         {runnerscripts.APIGemini, "/x", "application/json", `[{"candidates":[{"content":{"parts":[{"functionCall":{"name":"f","args":{"a":"no"}}}]}}]}]`, "REFUSED", "functionCall", false},
 		"an input at the start of a block":          {runnerscripts.APIAnthropic, "/v1/messages", sse, "data: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"tool_use\",\"name\":\"f\",\"input\":{\"a\":\"no\"}}}\n\ndata: {\"type\":\"content_block_stop\",\"index\":0}\n\n", "REFUSED", "tool_use", false},
 		"a call that does not end":                  {runnerscripts.APIAnthropic, "/v1/messages", sse, "data: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"tool_use\",\"name\":\"f\",\"input\":{}}}\n\n", "", "tool_use", false},

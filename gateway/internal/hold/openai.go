@@ -222,7 +222,7 @@ func (c *chat) whole(answer object) {
 type responses struct {
 	judge Judge
 	items map[string]*held  // calls that have begun, by index
-	texts map[string]string // of calls that were judged, empty for those that passed, by the item's ID
+	texts map[string]string // of calls that were judged, empty for those that passed, by keyOf
 }
 
 // callOf returns the tool and the input of an item that is a call. ok is false for other items.
@@ -271,7 +271,7 @@ func (r *responses) event(name string, data object) ([]event, error) {
 		if r.texts == nil {
 			r.texts = map[string]string{}
 		}
-		r.texts[text(item, "id")+text(item, "call_id")] = refusal
+		r.texts[keyOf(item)] = refusal
 		if refusal == "" {
 			return append(before, e), nil
 		}
@@ -280,7 +280,7 @@ func (r *responses) event(name string, data object) ([]event, error) {
 		return nil, r.items[index].add(e)
 	case child(data, "response") != nil:
 		r.output(child(data, "response"), func(item object) string {
-			if judged, ok := r.texts[text(item, "id")+text(item, "call_id")]; ok {
+			if judged, ok := r.texts[keyOf(item)]; ok {
 				return judged
 			}
 			tool, input, _ := callOf(item)
@@ -288,6 +288,12 @@ func (r *responses) event(name string, data object) ([]event, error) {
 		})
 	}
 	return []event{e}, nil
+}
+
+// keyOf returns what tells calls of an answer apart. An ID alone could be that of two calls.
+func keyOf(item object) string {
+	tool, input, _ := callOf(item)
+	return strings.Join([]string{text(item, "id"), text(item, "call_id"), tool, string(input)}, "\x00")
 }
 
 // refused returns the events of a message in place of a call.

@@ -6,6 +6,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -127,8 +128,9 @@ func (t *translator) toolCall(id, name string, raw json.RawMessage) runnerscript
 	return call
 }
 
-// absolute resolves a path of the agent, which works in the workspace.
+// absolute resolves a path of the agent, which works in the workspace. The program takes space around a path for none.
 func (t *translator) absolute(file string) string {
+	file = strings.TrimFunc(file, func(r rune) bool { return unicode.IsSpace(r) || r == '\ufeff' })
 	if below, ok := strings.CutPrefix(file, "~"); ok && (below == "" || below[0] == '/') {
 		return t.paths.Home + below
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -22,6 +23,22 @@ func TestSlugIsTheProgramsNameOfAFolder(t *testing.T) {
 	for path, want := range tests {
 		if got := slug(path); got != want {
 			t.Errorf("slug(%q)\n got %q\nwant %q", path, got, want)
+		}
+	}
+}
+
+// The program drops space around a path, which must not hide from the guard that the file is elsewhere.
+func TestSpaceAroundAPathIsNoPartOfIt(t *testing.T) {
+	tr := newTranslator(agenttest.NewRecorder(), primitives.Paths{Workspace: "/ws", Home: "/home"})
+	for file, want := range map[string]string{
+		" /etc/x": "/etc/x", "\u00a0/etc/x\n": "/etc/x", "\ufeff/etc/x": "/etc/x", " ~/x": "/home/x", "src/a b": "/ws/src/a b", " a": "/ws/a",
+	} {
+		raw, err := json.Marshal(map[string]string{"file_path": file})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if call := tr.toolCall("1", "Write", raw); len(call.Locations) != 1 || call.Locations[0].Path != want {
+			t.Errorf("%q is at %v, want %s", file, call.Locations, want)
 		}
 	}
 }

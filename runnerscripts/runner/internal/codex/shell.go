@@ -1,13 +1,13 @@
 package codex
 
 import (
-	"path/filepath"
+	"path"
 	"slices"
 	"strings"
 )
 
 // unwrap returns the script of a command that starts a shell, as most commands of Codex do. It
-// returns other commands unchanged.
+// returns other commands unchanged: also those of a shell in another folder, which the model can name and write.
 func unwrap(command string) string {
 	words, ok := split(command)
 	if !ok {
@@ -19,8 +19,12 @@ func unwrap(command string) string {
 // script returns the shell script in words, or otherwise if there is none.
 func script(words []string, otherwise string) string {
 	shells := []string{"bash", "sh", "zsh", "dash"}
-	if len(words) == 3 && slices.Contains(shells, filepath.Base(words[0])) &&
-		(words[1] == "-lc" || words[1] == "-c") {
+	folders := []string{"", "/bin/", "/usr/bin/", "/usr/local/bin/", "/opt/homebrew/bin/"}
+	if len(words) != 3 {
+		return otherwise
+	}
+	folder, shell := path.Split(words[0])
+	if slices.Contains(shells, shell) && slices.Contains(folders, folder) && (words[1] == "-lc" || words[1] == "-c") {
 		return words[2]
 	}
 	return otherwise

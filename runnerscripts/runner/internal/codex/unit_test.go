@@ -24,7 +24,10 @@ func TestScriptOfACommandIsFoundInItsShell(t *testing.T) {
 		`python3 -c 'print(1)'`:                   `python3 -c 'print(1)'`,
 		"/bin/bash -lc 'one\ntwo'":                "one\ntwo",
 		`/bin/bash -lc ` + `"` + "`x`" + ` \\ '"`: "`x`" + ` \ '`,
-		``: ``,
+		`./bash -lc ls`:                           `./bash -lc ls`,
+		`/workspace/bash -lc ls`:                  `/workspace/bash -lc ls`,
+		`/bin/../tmp/bash -lc ls`:                 `/bin/../tmp/bash -lc ls`,
+		``:                                        ``,
 	} {
 		if got := unwrap(command); got != want {
 			t.Errorf("%s: %q, want %q", command, got, want)

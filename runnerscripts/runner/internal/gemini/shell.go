@@ -67,3 +67,20 @@ func isNote(name string) bool {
 	}
 	return false
 }
+
+// unknownFolder is a folder that no rule can judge.
+const unknownFolder = "~"
+
+// folderOf returns the folder in which a command is to run, from the program's remark on it: "[in src] (Run the tests)". It
+// is empty for the workspace. The model writes the folder and the rest, so a second bracket leaves the end of the folder open.
+func folderOf(remark string) string {
+	folder, ok := strings.CutPrefix(strings.TrimSuffix(remark, " [background]"), "[in ")
+	if !ok {
+		return ""
+	}
+	folder, rest, _ := strings.Cut(folder, "]")
+	if folder == "" || strings.Contains(rest, "]") {
+		return unknownFolder
+	}
+	return folder
+}

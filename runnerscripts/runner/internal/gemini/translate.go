@@ -63,9 +63,13 @@ func translateCall(u acp.Update) acp.Update {
 		return u
 	}
 	ended := call.Status == runnerscripts.ToolCompleted || call.Status == runnerscripts.ToolFailed
+	var remark string
 	for _, c := range call.Content {
-		if c.Type == "content" && !ended {
-			continue // a remark on the input
+		if c.Type == "content" && !ended { // a remark on the input
+			if c.Content != nil {
+				remark = c.Content.Text
+			}
+			continue
 		}
 		if c.Meta.Kind == "add" {
 			c.OldText = nil
@@ -74,7 +78,11 @@ func translateCall(u acp.Update) acp.Update {
 	}
 	call.Name = toolName(call.ToolCallID)
 	if call.Name == shellTool && len(call.RawInput) == 0 && call.Title != "" { // the program reports no input; the title is the command
-		if raw, err := json.Marshal(map[string]string{"command": call.Title}); err == nil {
+		input := map[string]string{"command": call.Title}
+		if folder := folderOf(remark); folder != "" {
+			input["dir_path"] = folder
+		}
+		if raw, err := json.Marshal(input); err == nil {
 			call.RawInput = raw
 		}
 	}
@@ -89,13 +97,15 @@ func newUpdate(typ runnerscripts.EventType, payload any) acp.Update {
 	return acp.Update{Kind: string(typ), Raw: raw}
 }
 
-// toolName returns the tool name at the start of the ID of a call, or "" if there is none.
+// toolName returns the tool name at the start of the ID of a call, NAME__REST, or "" if there is none. The rest begins with
+// NAME_ unless the model's API has given the call an ID, so that a name with "__" is found too.
 func toolName(callID string) string {
-	name, _, ok := strings.Cut(callID, "__")
-	if !ok {
-		return ""
+	for i := range callID {
+		if name, rest := callID[:i], callID[i:]; strings.HasPrefix(rest, "__"+name+"_") && name != "" {
+			return name
+		}
 	}
-	return name
+	return callID[:max(0, strings.LastIndex(callID, "__"))]
 }
 
 // toolCall is a tool call in a record.

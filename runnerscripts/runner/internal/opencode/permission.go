@@ -64,11 +64,24 @@ func (r permissionAsked) locations() []runnerscripts.Location {
 	var list []runnerscripts.Location
 	for _, f := range r.Metadata.Files { // the files of a patch
 		list = append(list, runnerscripts.Location{Path: f.FilePath})
+		if f.MovePath != "" {
+			list = append(list, runnerscripts.Location{Path: f.MovePath})
+		}
 	}
 	if file := r.Metadata.FilePath; file != "" && len(list) == 0 {
 		list = append(list, runnerscripts.Location{Path: file})
 	}
 	return list
+}
+
+// withFiles returns a call with the files of its request too. The input of the call, which the model writes, may name others.
+func withFiles(call runnerscripts.ToolCall, files []runnerscripts.Location) runnerscripts.ToolCall {
+	for _, f := range files {
+		if !slices.ContainsFunc(call.Locations, func(l runnerscripts.Location) bool { return l.Path == f.Path }) {
+			call.Locations = append(call.Locations, f)
+		}
+	}
+	return call
 }
 
 // newAsk returns the question that the agent asks the user. The updated input of the decision holds
@@ -123,11 +136,7 @@ func (c *conversation) passOn(ctx context.Context, all bool) {
 		}
 		if known {
 			q.conv = c.translate.conversationOf(p.SessionID)
-			places := q.call.Locations
-			q.call = c.translate.toolCall(p)
-			if len(q.call.Locations) == 0 {
-				q.call.Locations = places
-			}
+			q.call = withFiles(c.translate.toolCall(p), q.call.Locations)
 		}
 		c.early[id] = q
 		ready = append(ready, q)

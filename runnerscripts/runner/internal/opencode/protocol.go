@@ -63,6 +63,7 @@ type permissionAsked struct {
 		FilePath string `json:"filepath"`
 		Files    []struct {
 			FilePath string `json:"filePath"`
+			MovePath string `json:"movePath"` // empty for a file that is not moved
 		} `json:"files"`
 	} `json:"metadata"`
 	Tool *struct {

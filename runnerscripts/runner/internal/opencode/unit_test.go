@@ -2,6 +2,7 @@ package opencode
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -257,5 +258,24 @@ func TestPartsOfAPromptAreInOrder(t *testing.T) {
 			t.Fatalf("%s comes after %s", p.ID, last)
 		}
 		last = p.ID
+	}
+}
+
+// A patch moves files too, and the model may add a path to the input that the program does not read.
+func TestARequestHasAllFilesOfItsPatch(t *testing.T) {
+	t.Parallel()
+	var r permissionAsked
+	if err := json.Unmarshal([]byte(`{"permission":"edit","patterns":["src/a"],"metadata":{"files":[{"filePath":"/ws/src/a","movePath":"/ws/secret/a"},{"filePath":"/ws/b"}]}}`), &r); err != nil {
+		t.Fatal(err)
+	}
+	tr := &translator{workspace: "/ws"}
+	p := part{Tool: "apply_patch"}
+	p.State.Input = json.RawMessage(`{"patchText":"...","filePath":"src/a","path":"c"}`)
+	var got []string
+	for _, l := range withFiles(tr.toolCall(p), newQuestion("main", r).call.Locations).Locations {
+		got = append(got, l.Path)
+	}
+	if want := []string{"/ws/src/a", "/ws/secret/a", "/ws/b"}; !slices.Equal(got, want) {
+		t.Errorf("files %q, want %q", got, want)
 	}
 }

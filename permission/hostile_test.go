@@ -1,0 +1,38 @@
+package permission
+
+import (
+	"strings"
+	"testing"
+)
+
+// What the parser reads in deep recursion could overflow the stack, which ends the whole program.
+func TestNestedScriptsAreAsked(t *testing.T) {
+	p := newPolicy(t, Rules{Mode: ModeAuto, Deny: []string{"Bash(git push *)"}})
+	for _, script := range []string{
+		"$((" + strings.Repeat("(", 200<<10), strings.Repeat("(", maxScript), strings.Repeat("a[", maxBrackets+1), "true " + strings.Repeat("x", maxScript),
+	} {
+		if d := p.Decide(bash(t, script)); d.Effect != Ask || d.MayDeny == "" {
+			t.Errorf("%.10s...: %s (%s)", script, d.Effect, d.Reason)
+		}
+	}
+	for _, script := range []string{"true " + strings.Repeat("x", maxScript/2), "cat <<'E'\n" + strings.Repeat("([])", 1000) + "\nE"} {
+		if d := p.Decide(bash(t, script)); d.Effect != Allow {
+			t.Errorf("%.10s...: %s (%s)", script, d.Effect, d.Reason)
+		}
+	}
+}
+
+// A host may be in a word that the shell makes.
+func TestAWordMayStandForAHost(t *testing.T) {
+	fetch := newPolicy(t, Rules{Mode: ModeAuto, Deny: []string{"Fetch(evil.example)"}})
+	for _, script := range []string{"curl example.com/x", "ls *", `echo "$U"`, "curl https://evil.example.com/"} {
+		if d := fetch.Decide(bash(t, script)); d.Effect != Allow {
+			t.Errorf("%q: %s (%s)", script, d.Effect, d.Reason)
+		}
+	}
+	for _, script := range []string{"curl $U", "curl {evil,x}.example", "curl http://evil.{example,org}/", "xargs curl", "curl $(cat u)"} {
+		if d := fetch.Decide(bash(t, script)); d.Effect != Ask || d.MayDeny == "" {
+			t.Errorf("%q: %s (%s)", script, d.Effect, d.Reason)
+		}
+	}
+}
