@@ -36,3 +36,36 @@ func TestAWordMayStandForAHost(t *testing.T) {
 		}
 	}
 }
+
+// A deny rule counts as much for the agent's own name of a shell, and for "*", as for Bash.
+func TestTheNameOfAShellHidesNothing(t *testing.T) {
+	for script, deny := range map[string]string{
+		"cat .en?":                 "Read(.env)",
+		`cat "$F"`:                 "Read(.env)",
+		"rm secre?/a":              "Write(secret/**)",
+		"sh -c 'rm secre*/a'":      "Write(secret/**)",
+		"curl $U":                  "Fetch(evil.example)",
+		"git -C . push":            "Bash(git push *)",
+		"$(echo git) push":         "Bash(git push *)",
+		"cat <<E >secret/a\n\nE\n": "Write(secret/**)",
+		"go test ./...":            "Write(secret/**)",
+	} {
+		want := newPolicy(t, Rules{Allow: []string{"Bash"}, Deny: []string{deny}}).Decide(bash(t, script))
+		for _, name := range []string{"Bash", "run", "terminal", "exec_command", ""} {
+			for _, allow := range []string{"*", "Bash", name} {
+				if allow == "exec_command" || allow == "" { // the names of Bash are no rules
+					continue
+				}
+				c := bash(t, script)
+				c.Name, c.Kind = name, "execute"
+				got := newPolicy(t, Rules{Allow: []string{allow}, Deny: []string{deny}}).Decide(c)
+				if got.Effect == Allow && got.Rule == allow {
+					got.Rule, got.Reason = want.Rule, want.Reason
+				}
+				if got != want {
+					t.Errorf("%s, tool %q with %s allowed: %+v, want %+v", script, name, allow, got, want)
+				}
+			}
+		}
+	}
+}

@@ -154,9 +154,9 @@ func (p *Policy) Decide(call Call) Decision {
 		actions = append(actions, action{tool: other, innocent: true})
 	}
 	if own := p.ownName(call); own != "" {
-		if slices.ContainsFunc(p.allow, func(r Rule) bool { return r.allows(action{tool: own}, p.place) }) {
-			for i := range actions {
-				actions[i].innocent = true
+		if i := slices.IndexFunc(p.allow, func(r Rule) bool { return r.allows(action{tool: own}, p.place) }); i >= 0 {
+			for j := range actions {
+				actions[j].allowedBy = p.allow[i].text
 			}
 		}
 		actions = append(actions, action{tool: own, innocent: true})
@@ -203,6 +203,8 @@ type action struct {
 	unclear string
 	// innocent means that the action is allowed unless a rule denies or asks.
 	innocent bool
+	// allowedBy is the allow rule that names the agent's own tool; empty for none.
+	allowedBy string
 	// question means that the agent asks its user for words, not for permission.
 	question bool
 }
@@ -246,6 +248,8 @@ func (p *Policy) judge(a action) Decision {
 		return Decision{Effect: Deny, Reason: "the mode plan changes no file"}
 	case a.innocent:
 		return Decision{Effect: Allow, Reason: "it is harmless"}
+	case a.allowedBy != "":
+		return Decision{Effect: Allow, Rule: a.allowedBy, Reason: "the rule allow: " + a.allowedBy}
 	}
 	for _, r := range p.allow {
 		if r.allows(a, p.place) {
