@@ -129,6 +129,9 @@ type AgentTools interface {
 	http.Handler
 	// Interrupt is called when a query of the agent has failed or was interrupted. It must return soon.
 	Interrupt(ctx context.Context)
+	// SetAllowHosts is called when [Environment.SetAllowHosts] has changed which hosts the agent may reach: those that it starts
+	// from now on may reach no others. It must not keep or change hosts.
+	SetAllowHosts(hosts []string)
 	// Close ends what the tools have started. The environment calls it once, when no request runs any more.
 	Close() error
 }

@@ -3,6 +3,7 @@ package environment
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -91,8 +92,9 @@ type noted struct {
 	calls []string
 }
 
-func (n *noted) Interrupt(context.Context) { n.calls = append(n.calls, "interrupt") }
-func (n *noted) Close() error              { n.calls = append(n.calls, "close"); return nil }
+func (n *noted) SetAllowHosts(hosts []string) { n.calls = append(n.calls, fmt.Sprint(hosts)) }
+func (n *noted) Interrupt(context.Context)    { n.calls = append(n.calls, "interrupt") }
+func (n *noted) Close() error                 { n.calls = append(n.calls, "close"); return nil }
 
 // TestToolsLiveAsLongAsTheirEnvironment checks when the tools for other agents are called.
 func TestToolsLiveAsLongAsTheirEnvironment(t *testing.T) {

@@ -293,6 +293,22 @@ func TestTheAgentIsToldWhatIsRefused(t *testing.T) {
 	}
 }
 
+// TestToolsLearnWhichHostsAreAllowed checks that agents which are started later can be held to a list that has changed.
+func TestToolsLearnWhichHostsAreAllowed(t *testing.T) {
+	tools := &noted{Handler: http.NotFoundHandler()}
+	cfg := withPrograms(t)
+	cfg.Agent, cfg.Sandbox.AllowHosts = Agent{Name: "command", Command: []string{"cat"}}, []string{}
+	cfg.Delegation = Delegation{Agents: map[string]Delegate{"a": {Config: writeConfig(t, "agent: script\n")}}}
+	cfg.AgentTools = func(context.Context, Delegator) (AgentTools, error) { return tools, nil }
+	env := create(t, cfg)
+	if err := env.SetAllowHosts([]string{"10.0.0.1"}); err == nil {
+		t.Error("a wrong list is set")
+	}
+	if err := env.SetAllowHosts([]string{"a.test"}); err != nil || !slices.Equal(tools.calls, []string{"[a.test]"}) {
+		t.Errorf("the tools got %q, %v", tools.calls, err)
+	}
+}
+
 // playing returns a demo agent that runs a shell command.
 func playing(t *testing.T, command string) Agent {
 	t.Helper()

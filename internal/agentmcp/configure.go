@@ -18,7 +18,7 @@ const (
 
 // configure returns the configuration of an agent: that of its file, within the limits of the agent that starts it.
 func (f *family) configure(name string) (environment.Config, error) {
-	parent := f.of.Config
+	parent := f.config()
 	cfg, err := parent.Delegation.Load(name)
 	if err != nil {
 		return cfg, err
@@ -46,7 +46,7 @@ func (f *family) configure(name string) (environment.Config, error) {
 
 // bind sets what no store holds.
 func (f *family) bind(cfg *environment.Config, name string) {
-	parent := f.of.Config
+	parent := f.config()
 	cfg.AgentTools, cfg.Session.CountTo, cfg.Session.From, cfg.Trust = parent.AgentTools, f.of.Meter, f.of.Isolation, false
 	cfg.Session.User, cfg.Session.Within = parent.Session.User, parent.Rules()
 	cfg.Logger, cfg.PermissionTimeout, cfg.OnPermission = parent.Logger, parent.PermissionTimeout, parent.OnPermission

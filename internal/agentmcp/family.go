@@ -33,6 +33,7 @@ type family struct {
 	unload func(id string) error // closes a session, whatever the caller's context
 
 	mu         sync.Mutex
+	hosts      []string // that the agent may reach now
 	closed     bool
 	interrupts int // calls of Interrupt
 	starting   int // sessions that are being opened
@@ -55,7 +56,7 @@ func (s *Server) newFamily(ctx context.Context, of environment.Delegator, parent
 	if s.host.Load() == nil {
 		return nil, errors.New("there is no host for the sessions of other agents")
 	}
-	f := &family{owner: s, of: of, parent: parent, live: map[string]*child{}}
+	f := &family{owner: s, of: of, parent: parent, hosts: of.Config.Sandbox.AllowHosts, live: map[string]*child{}}
 	outlives := context.WithoutCancel(ctx)
 	f.unload = func(id string) error { return f.host().Unload(outlives, id) }
 	f.server = f.newServer()
@@ -64,6 +65,22 @@ func (s *Server) newFamily(ctx context.Context, of environment.Delegator, parent
 }
 
 func (f *family) host() Host { return *f.owner.host.Load() }
+
+// SetAllowHosts replaces the hosts that agents may reach which are started from now on.
+func (f *family) SetAllowHosts(hosts []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.hosts = append([]string{}, hosts...)
+}
+
+// config returns the configuration of the agent's environment, as it is now.
+func (f *family) config() environment.Config {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	cfg := f.of.Config
+	cfg.Sandbox.AllowHosts = f.hosts
+	return cfg
+}
 
 // Interrupt stops the queries of all sessions, also of those that are being opened; see prompt.
 func (f *family) Interrupt(ctx context.Context) {

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -226,6 +227,28 @@ func TestASandboxReachesNoMore(t *testing.T) {
 		if c.parent.Network == "none" && c.want == "" && c.own.Network != "none" {
 			t.Errorf("its network is %q", c.own.Network)
 		}
+	}
+}
+
+// What an agent may no longer reach is not for those that it starts afterwards.
+func TestHostsThatAreNoLongerAllowed(t *testing.T) {
+	r := newRig(t, map[string]string{"reads": echo + "\nsandbox: {type: local, network: none, allow_hosts: [a.test]}\n", "like": echo}, func(cfg *environment.Config) {
+		cfg.Sandbox.Network, cfg.Sandbox.AllowHosts = "none", []string{"a.test"}
+	})
+	f, err := r.server.newFamily(t.Context(), environment.Delegator{Config: r.cfg, Meter: environment.NewMeter(environment.Budget{})}, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.configure("reads"); err != nil {
+		t.Errorf("before: %v", err)
+	}
+	f.SetAllowHosts([]string{"b.test"})
+	if _, err := f.configure("reads"); err == nil || !strings.Contains(err.Error(), "may not reach a.test") {
+		t.Errorf("afterwards: %v", err)
+	}
+	if cfg, err := f.configure("like"); err != nil || !slices.Equal(cfg.Sandbox.AllowHosts, []string{"b.test"}) {
+		t.Errorf("one without hosts of its own: %q, %v", cfg.Sandbox.AllowHosts, err)
 	}
 }
 

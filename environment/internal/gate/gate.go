@@ -71,6 +71,7 @@ type Config struct {
 type Tools interface {
 	http.Handler
 	Interrupt(ctx context.Context)
+	SetAllowHosts(hosts []string)
 	Close() error
 }
 
@@ -293,5 +294,11 @@ func (g *Gate) refused(host, reason string) {
 // HasProxy reports whether processes in the sandbox reach hosts through the gateway.
 func (g *Gate) HasProxy() bool { return g.refusals != nil }
 
-// SetAllowHosts replaces the hosts of a proxy, also for connections that are open.
-func (g *Gate) SetAllowHosts(hosts []string) error { return g.server.SetAllowHosts(hosts) }
+// SetAllowHosts replaces the hosts of a proxy, also for connections that are open, and for what the tools start.
+func (g *Gate) SetAllowHosts(hosts []string) error {
+	err := g.server.SetAllowHosts(hosts)
+	if err == nil && g.tools != nil {
+		g.tools.SetAllowHosts(hosts)
+	}
+	return err
+}
