@@ -148,7 +148,7 @@ func (t *tx) demand(r *run, s *session, more coordapi.Demands) error {
 		return err
 	}
 	if s != nil {
-		if demands, err = merge(demands, coordapi.Demands{Hostname: s.Hostname, ExecutorProfile: s.ExecutorProfile}); err != nil {
+		if demands, err = merge(demands, s.demands()); err != nil {
 			return err
 		}
 	}
@@ -161,7 +161,7 @@ func (t *tx) add(r *run, s *session) {
 	t.c.last++ // a number of a change that fails stays unused
 	r.ID, r.N, r.Status, r.CreatedAt, r.Activity = newID("run_"), t.c.last, coordapi.RunPending, t.now, t.now
 	if s == nil {
-		s = &session{Internal: r.Internal, Session: coordapi.Session{
+		s = &session{Internal: r.Internal, Tags: r.Demands.Tags, Session: coordapi.Session{
 			ID: newID("ses_"), Status: coordapi.SessionPending, CreatedAt: t.now, AgentName: r.AgentName,
 			ParentSessionID: r.ParentSessionID, ProjectDir: r.ProjectDir, Owner: r.Owner,
 		}}
@@ -290,14 +290,18 @@ func (t *tx) expirePending(r *run) {
 	switch {
 	case r.Hook != "":
 		t.hookLate(t.run(r.ID))
-	case t.busy(r) || slices.ContainsFunc(t.allRunners(), func(o *runner) bool { return o.Status == online && meets(o.Registration, r.Demands) }):
+	case t.busy(r) || slices.ContainsFunc(t.allRunners(), func(o *runner) bool { return o.Status == online && t.mayRun(r, o) }):
 		t.wait(t.run(r.ID), matchWithin)
 	default:
 		text, err := json.Marshal(r.Demands)
 		if err != nil {
 			text = nil
 		}
-		t.end(t.run(r.ID), coordapi.RunFailed, coordapi.SessionFailed, "no runner has met its demands for "+matchWithin.String()+": "+string(text))
+		reason := "no runner has met its demands for " + matchWithin.String() + ": " + string(text)
+		if s := t.c.sessions[r.SessionID]; s.bound() {
+			reason += "; the runner " + s.Runner + " has its session: start that again"
+		}
+		t.end(t.run(r.ID), coordapi.RunFailed, coordapi.SessionFailed, reason)
 	}
 }
 
