@@ -159,7 +159,8 @@ func TestParametersAreChecked(t *testing.T) {
 		if strings.Count(both, `"schema_path"`) != 2 {
 			t.Errorf("of two violations there is %s", both)
 		}
-		if r := s.run(`{"type":"start_session","agent_name":"sum","parameters":{"n":3}}`); string(r.Parameters) != `{"n":3}` || r.Blueprint.Name != "sum" {
+		r := s.run(`{"type":"start_session","agent_name":"sum","parameters":{"n":3}}`)
+		if string(r.Parameters) != `{"n":3}` || r.Blueprint.Name != "sum" {
 			t.Errorf("the run is %+v", r)
 		}
 		for what, c := range map[string]struct {
@@ -170,6 +171,7 @@ func TestParametersAreChecked(t *testing.T) {
 			"an unknown session":   {`{"type":"resume_session","session_id":"ses_none","prompt":"x"}`, "ses_none", 404},
 			"no session":           {`{"type":"resume_session","prompt":"x"}`, "session_id required", 400},
 			"parameters for none":  {`{"type":"start_session","parameters":{"n":1}}`, "name such an agent", 400},
+			"a resume with more":   {`{"type":"resume_session","session_id":"` + r.SessionID + `","parameters":{"n":3}}`, `"a resume takes a prompt alone: give prompt`, 400},
 			"an unknown type":      {`{"type":"begin","prompt":"x"}`, "start_session", 400},
 			"an unknown key":       {`{"type":"start_session","prompt":"x","demands":{}}`, "demands", 400},
 			"a key twice":          {`{"type":"start_session","prompt":"x","prompt":"y"}`, "prompt", 400},

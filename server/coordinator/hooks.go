@@ -103,11 +103,7 @@ func (t *tx) hookEnded(hook *run, s *session) {
 	case len(said.Parameters) > maxRun:
 		t.hookFailed(r, fmt.Errorf("its parameters have more than %d bytes", maxRun))
 	case len(said.Parameters) > 0:
-		var schema json.RawMessage
-		if r.Type == coordapi.StartSession {
-			schema = r.Blueprint.ParametersSchema
-		}
-		if err := checkParameters(schema, said.Parameters); err != nil {
+		if err := r.checkParameters(said.Parameters); err != nil {
 			t.hookFailed(r, err)
 			return
 		}

@@ -140,11 +140,7 @@ func (t *tx) demand(r *run, s *session, more coordapi.Demands) error {
 	if agent != nil {
 		r.Blueprint, demands = &agent.Agent, agent.demands
 	}
-	var schema json.RawMessage // of a prompt
-	if agent != nil && s == nil {
-		schema = agent.ParametersSchema
-	}
-	if err := checkParameters(schema, r.Parameters); err != nil {
+	if err := r.checkParameters(r.Parameters); err != nil {
 		return err
 	}
 	if s != nil {
