@@ -233,12 +233,19 @@ func TestASessionIsStoppedAndDeleted(t *testing.T) {
 		if p := s.poll(runner); len(p.StopSessions) != 1 || p.StopSessions[0] != r.SessionID {
 			t.Errorf("the runner got %+v", p)
 		}
+		s.restart()
 		s.report(runner, r.ID, "stopped", `,"signal":"SIGKILL"`)
-		if got := s.state(r.ID).Error; got != "SIGKILL" {
-			t.Errorf("it was stopped by %q", got)
+		if got := s.state(r.ID).Error; got != "stopped by a client" {
+			t.Errorf("the error of a run that a client has stopped is %q", got)
 		}
 		if got := s.session(r.SessionID).Status; got != coordapi.SessionStopped {
 			t.Errorf("the session is %s", got)
+		}
+		s.startSession()
+		own := s.begin(runner)
+		s.report(runner, own.ID, "stopped", `,"signal":"SIGKILL"`)
+		if got := s.state(own.ID).Error; got != "stopped by its runner: SIGKILL" {
+			t.Errorf("the error of a run that its runner has stopped is %q", got)
 		}
 		s.must("DELETE", "/sessions/"+r.SessionID, "", nil)
 		s.fails("a deleted session", "GET", "/sessions/"+r.SessionID, "", 404, r.SessionID)

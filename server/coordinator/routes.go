@@ -133,6 +133,9 @@ func answer(w http.ResponseWriter, status int, v any) error {
 	return nil
 }
 
+// byClient is why a run has ended that a client stops.
+const byClient = "stopped by a client"
+
 var ok = map[string]any{"ok": true}
 
 func (c *Coordinator) createRun(w http.ResponseWriter, r *http.Request, caller Caller) error {
@@ -178,7 +181,7 @@ func (c *Coordinator) stopRun(w http.ResponseWriter, r *http.Request, caller Cal
 		}
 		if !now.Status.Ended() {
 			now = t.run(found.ID) // before the stop, which may remove it
-			t.stop(t.session(now.SessionID))
+			t.stop(t.session(now.SessionID), byClient)
 		}
 		found = now.Run
 		return nil
@@ -314,7 +317,7 @@ func (c *Coordinator) stopSession(w http.ResponseWriter, r *http.Request, caller
 			return err
 		}
 		s := t.session(id)
-		t.stop(s)
+		t.stop(s, byClient)
 		status = s.Status
 		return nil
 	}); err != nil {

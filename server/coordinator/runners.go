@@ -227,7 +227,7 @@ func (t *tx) ended(caller Caller, id string, status coordapi.RunStatus, in coord
 			return nil, failf(http.StatusBadRequest, "session_status: %q is none after a run; use finished or idle", session)
 		}
 	case coordapi.RunStopped:
-		session, reason = coordapi.SessionStopped, cmp.Or(in.Signal, "SIGTERM")
+		session, reason = coordapi.SessionStopped, cmp.Or(r.Error, "stopped by its runner: "+cmp.Or(in.Signal, "SIGTERM"))
 	default:
 		reason = cmp.Or(reason, "the runner gave no reason")
 	}

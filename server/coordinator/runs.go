@@ -227,8 +227,8 @@ func brief(r coordapi.Run) coordapi.Run {
 }
 
 // stop stops what a session does: runs that have not started end at once, and the runner gets the stop until it reports the end.
-// Callbacks wait for the next run that a client asks for.
-func (t *tx) stop(s *session) {
+// Callbacks wait for the next run that a client asks for. A run that has started says why it was stopped.
+func (t *tx) stop(s *session, reason string) {
 	s.Stopped = true
 	for _, r := range t.selectRuns(func(r *run) bool { return r.SessionID == s.ID }) {
 		r = t.run(r.ID)
@@ -236,11 +236,11 @@ func (t *tx) stop(s *session) {
 			hook := t.run(r.Hook)
 			t.end(r, coordapi.RunStopped, coordapi.SessionStopped, "stopped before it started")
 			if hook != nil {
-				t.stop(t.session(hook.SessionID))
+				t.stop(t.session(hook.SessionID), reason)
 			}
 			continue
 		}
-		r.Status, r.Activity, r.sent = coordapi.RunStopping, t.now, time.Time{}
+		r.Status, r.Error, r.Activity, r.sent = coordapi.RunStopping, reason, t.now, time.Time{}
 		s.Status = coordapi.SessionStopping
 	}
 	if s.Status == coordapi.SessionIdle {
