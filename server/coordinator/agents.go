@@ -95,8 +95,12 @@ func parametersSchema(text json.RawMessage) (*schema.Schema, error) {
 	return schema.Parse(text)
 }
 
-// checkParameters returns an error with all that is wrong about the parameters.
-func checkParameters(text, parameters json.RawMessage) error {
+// checkParameters returns an error with all that is wrong about the parameters of a run. A resume has a prompt alone.
+func (r *run) checkParameters(parameters json.RawMessage) error {
+	var text json.RawMessage
+	if r.Blueprint != nil && r.Type == coordapi.StartSession {
+		text = r.Blueprint.ParametersSchema
+	}
 	s, err := parametersSchema(text)
 	if err != nil { // of a runner that an earlier version has accepted
 		return named(http.StatusConflict, "invalid_agent", "the parameters_schema of the agent cannot be used: %v; correct it, and register its runner again", err)
@@ -107,7 +111,10 @@ func checkParameters(text, parameters json.RawMessage) error {
 		return err
 	}
 	detail := coordapi.Detail{Error: "parameter_validation_failed", Message: "the parameters do not match the schema of the agent"}
-	if !coordapi.IsSet(text) {
+	switch {
+	case r.Type == coordapi.ResumeSession:
+		detail.Message = "a resume takes a prompt alone: give prompt, which may be JSON as a text"
+	case !coordapi.IsSet(text):
 		detail.Message = "without an agent that has a parameters_schema a run takes a prompt alone: give prompt, which may be JSON as a text, or name such an agent in agent_name"
 	}
 	for _, v := range wrong.Violations {

@@ -159,7 +159,8 @@ func TestParametersAreChecked(t *testing.T) {
 		if strings.Count(both, `"schema_path"`) != 2 {
 			t.Errorf("of two violations there is %s", both)
 		}
-		if r := s.run(`{"type":"start_session","agent_name":"sum","parameters":{"n":3}}`); string(r.Parameters) != `{"n":3}` || r.Blueprint.Name != "sum" {
+		r := s.run(`{"type":"start_session","agent_name":"sum","parameters":{"n":3}}`)
+		if string(r.Parameters) != `{"n":3}` || r.Blueprint.Name != "sum" {
 			t.Errorf("the run is %+v", r)
 		}
 		for what, c := range map[string]struct {
@@ -170,6 +171,7 @@ func TestParametersAreChecked(t *testing.T) {
 			"an unknown session":   {`{"type":"resume_session","session_id":"ses_none","prompt":"x"}`, "ses_none", 404},
 			"no session":           {`{"type":"resume_session","prompt":"x"}`, "session_id required", 400},
 			"parameters for none":  {`{"type":"start_session","parameters":{"n":1}}`, "name such an agent", 400},
+			"a resume with more":   {`{"type":"resume_session","session_id":"` + r.SessionID + `","parameters":{"n":3}}`, `"a resume takes a prompt alone: give prompt`, 400},
 			"an unknown type":      {`{"type":"begin","prompt":"x"}`, "start_session", 400},
 			"an unknown key":       {`{"type":"start_session","prompt":"x","demands":{}}`, "demands", 400},
 			"a key twice":          {`{"type":"start_session","prompt":"x","prompt":"y"}`, "prompt", 400},
@@ -231,12 +233,19 @@ func TestASessionIsStoppedAndDeleted(t *testing.T) {
 		if p := s.poll(runner); len(p.StopSessions) != 1 || p.StopSessions[0] != r.SessionID {
 			t.Errorf("the runner got %+v", p)
 		}
+		s.restart()
 		s.report(runner, r.ID, "stopped", `,"signal":"SIGKILL"`)
-		if got := s.state(r.ID).Error; got != "SIGKILL" {
-			t.Errorf("it was stopped by %q", got)
+		if got := s.state(r.ID).Error; got != "stopped by a client" {
+			t.Errorf("the error of a run that a client has stopped is %q", got)
 		}
 		if got := s.session(r.SessionID).Status; got != coordapi.SessionStopped {
 			t.Errorf("the session is %s", got)
+		}
+		s.startSession()
+		own := s.begin(runner)
+		s.report(runner, own.ID, "stopped", `,"signal":"SIGKILL"`)
+		if got := s.state(own.ID).Error; got != "stopped by its runner: SIGKILL" {
+			t.Errorf("the error of a run that its runner has stopped is %q", got)
 		}
 		s.must("DELETE", "/sessions/"+r.SessionID, "", nil)
 		s.fails("a deleted session", "GET", "/sessions/"+r.SessionID, "", 404, r.SessionID)

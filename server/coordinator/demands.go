@@ -34,6 +34,25 @@ func merge(a, b coordapi.Demands) (coordapi.Demands, error) {
 	return a, nil
 }
 
+// demands returns what the next run of a session demands: the runner that has the session, with the tags that the start demanded.
+func (s *session) demands() coordapi.Demands {
+	d := coordapi.Demands{Hostname: s.Hostname, ExecutorProfile: s.ExecutorProfile, Tags: s.Tags}
+	if s.bound() {
+		d.ProjectDir = s.RunnerDir
+	}
+	return d
+}
+
+// bound reports whether a runner has the session.
+func (s *session) bound() bool { return s.ExecutorSessionID != "" && s.Runner != "" }
+
+// mayRun reports whether a runner may get a run: it meets the demands and is the runner that has the session, also started again. No
+// demand says that a runner has no folder, and a run that was asked for before its session was bound demands no runner.
+func (t *tx) mayRun(o *run, r *runner) bool {
+	s := t.c.sessions[o.SessionID]
+	return meets(r.Registration, o.Demands) && (!s.bound() || s.Runner == r.ID)
+}
+
 // meets reports whether a runner meets demands.
 func meets(r coordapi.Registration, d coordapi.Demands) bool {
 	is := func(demand, has string) bool { return demand == "" || demand == has }

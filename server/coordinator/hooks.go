@@ -22,6 +22,8 @@ const (
 	maxHookSeconds  = 365 * 24 * 60 * 60
 )
 
+var errHookLate = errors.New("it took too long")
+
 // A hook is a run of an agent like others: it waits for a runner in the same queue, and the run that it decides about stays
 // pending meanwhile. So no request waits for a hook, and the runner that takes the hook can be the one that takes the run.
 
@@ -103,11 +105,7 @@ func (t *tx) hookEnded(hook *run, s *session) {
 	case len(said.Parameters) > maxRun:
 		t.hookFailed(r, fmt.Errorf("its parameters have more than %d bytes", maxRun))
 	case len(said.Parameters) > 0:
-		var schema json.RawMessage
-		if r.Type == coordapi.StartSession {
-			schema = r.Blueprint.ParametersSchema
-		}
-		if err := checkParameters(schema, said.Parameters); err != nil {
+		if err := r.checkParameters(said.Parameters); err != nil {
 			t.hookFailed(r, err)
 			return
 		}
@@ -145,9 +143,9 @@ func (t *tx) hookLate(r *run) {
 	hook := t.run(r.Hook)
 	r.Hook = ""
 	t.wait(r, matchWithin)
-	t.hookFailed(r, errors.New("it took too long"))
+	t.hookFailed(r, errHookLate)
 	if hook != nil {
-		t.stop(t.session(hook.SessionID))
+		t.stop(t.session(hook.SessionID), "stopped: "+errHookLate.Error())
 	}
 }
 

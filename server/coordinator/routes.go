@@ -21,13 +21,18 @@ type Route struct {
 	Method, Path, Summary string
 	Media                 string // of an answer that is no JSON
 	Query                 []string
+	ignored               []string // keys that clients of claude-agent-orchestrator send
 	handle                func(http.ResponseWriter, *http.Request, Caller) error
 }
 
 // Serve answers a request of a caller. The context of the request ends streams and polls.
 func (c *Coordinator) Serve(rt Route, w http.ResponseWriter, r *http.Request, caller Caller) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
-	if err := rt.handle(w, r, caller); err != nil {
+	err := rt.checkQuery(r)
+	if err == nil {
+		err = rt.handle(w, r, caller)
+	}
+	if err != nil {
 		c.fail(w, r, err)
 	}
 }
@@ -55,7 +60,7 @@ func (c *Coordinator) Routes() []Route {
 		{Method: "GET", Path: "/runs", Summary: "List runs, the latest first", Query: []string{"session_id"}, handle: c.listRuns},
 		{Method: "GET", Path: "/runs/{id}", Summary: "The state of a run", handle: c.oneRun},
 		{Method: "POST", Path: "/runs/{id}/stop", Summary: "Stop a run, with its session", handle: c.stopRun},
-		{Method: "GET", Path: "/agents", Summary: "List the agents that runs may name", handle: c.listAgents},
+		{Method: "GET", Path: "/agents", Summary: "List the agents that runs may name", ignored: []string{"tags"}, handle: c.listAgents},
 
 		{Method: "GET", Path: "/sessions", Summary: "List sessions, the latest first", handle: c.listSessions},
 		{Method: "GET", Path: one, Summary: "A session", handle: c.ofSession("session", func(s *session) any { return s.Session })},
@@ -70,7 +75,7 @@ func (c *Coordinator) Routes() []Route {
 		{Method: "POST", Path: one + "/bind", Summary: "Say which session of an executor it is", handle: c.bindSession},
 		{Method: "PATCH", Path: one + "/metadata", Summary: "Change what the executor knows", handle: c.setMetadata},
 		{Method: "POST", Path: one + "/stop", Summary: "Stop what a session does", handle: c.stopSession},
-		{Method: "GET", Path: "/sse/sessions", Summary: "Follow the changes of sessions", Media: eventStream, Query: []string{"session_id", "include_init"}, handle: c.stream},
+		{Method: "GET", Path: "/sse/sessions", Summary: "Follow the changes of sessions", Media: eventStream, Query: []string{"session_id", "include_init"}, ignored: []string{"api_key"}, handle: c.stream},
 
 		{Method: "POST", Path: "/runner/register", Summary: "Register a runner", handle: c.registerRunner},
 		{Method: "POST", Path: "/runner/heartbeat", Summary: "Say that a runner lives", handle: c.beat},
@@ -133,6 +138,9 @@ func answer(w http.ResponseWriter, status int, v any) error {
 	return nil
 }
 
+// byClient is why a run has ended that a client stops.
+const byClient = "stopped by a client"
+
 var ok = map[string]any{"ok": true}
 
 func (c *Coordinator) createRun(w http.ResponseWriter, r *http.Request, caller Caller) error {
@@ -178,7 +186,7 @@ func (c *Coordinator) stopRun(w http.ResponseWriter, r *http.Request, caller Cal
 		}
 		if !now.Status.Ended() {
 			now = t.run(found.ID) // before the stop, which may remove it
-			t.stop(t.session(now.SessionID))
+			t.stop(t.session(now.SessionID), byClient)
 		}
 		found = now.Run
 		return nil
@@ -314,7 +322,7 @@ func (c *Coordinator) stopSession(w http.ResponseWriter, r *http.Request, caller
 			return err
 		}
 		s := t.session(id)
-		t.stop(s)
+		t.stop(s, byClient)
 		status = s.Status
 		return nil
 	}); err != nil {

@@ -159,7 +159,7 @@ func (t *tx) fits(o *run, r *runner) bool {
 	case coordapi.RunClaimed:
 		return o.RunnerID == r.ID && t.now.Sub(o.sent) >= sendAgain
 	case coordapi.RunPending:
-		return o.Hook == "" && meets(r.Registration, o.Demands) && !t.busy(o)
+		return o.Hook == "" && t.mayRun(o, r) && !t.busy(o)
 	default:
 		return false
 	}
@@ -200,7 +200,8 @@ func (t *tx) started(caller Caller, id string, in coordapi.Report) (*run, error)
 	r.StartedAt = &t.now
 	s := t.session(r.SessionID)
 	r.Events, s.Result = s.Events, nil // that of an earlier run
-	s.LastActivity, s.Runner, s.RunnerOwner = t.now, in.RunnerID, t.c.runners[in.RunnerID].Owner
+	at := t.c.runners[in.RunnerID]
+	s.LastActivity, s.Runner, s.RunnerOwner, s.RunnerDir = t.now, at.ID, at.Owner, at.ProjectDir
 	if r.Type == coordapi.ResumeSession {
 		s.LastResumedAt = &t.now
 	}
@@ -226,7 +227,7 @@ func (t *tx) ended(caller Caller, id string, status coordapi.RunStatus, in coord
 			return nil, failf(http.StatusBadRequest, "session_status: %q is none after a run; use finished or idle", session)
 		}
 	case coordapi.RunStopped:
-		session, reason = coordapi.SessionStopped, cmp.Or(in.Signal, "SIGTERM")
+		session, reason = coordapi.SessionStopped, cmp.Or(r.Error, "stopped by its runner: "+cmp.Or(in.Signal, "SIGTERM"))
 	default:
 		reason = cmp.Or(reason, "the runner gave no reason")
 	}

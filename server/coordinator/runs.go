@@ -140,15 +140,11 @@ func (t *tx) demand(r *run, s *session, more coordapi.Demands) error {
 	if agent != nil {
 		r.Blueprint, demands = &agent.Agent, agent.demands
 	}
-	var schema json.RawMessage // of a prompt
-	if agent != nil && s == nil {
-		schema = agent.ParametersSchema
-	}
-	if err := checkParameters(schema, r.Parameters); err != nil {
+	if err := r.checkParameters(r.Parameters); err != nil {
 		return err
 	}
 	if s != nil {
-		if demands, err = merge(demands, coordapi.Demands{Hostname: s.Hostname, ExecutorProfile: s.ExecutorProfile}); err != nil {
+		if demands, err = merge(demands, s.demands()); err != nil {
 			return err
 		}
 	}
@@ -161,7 +157,7 @@ func (t *tx) add(r *run, s *session) {
 	t.c.last++ // a number of a change that fails stays unused
 	r.ID, r.N, r.Status, r.CreatedAt, r.Activity = newID("run_"), t.c.last, coordapi.RunPending, t.now, t.now
 	if s == nil {
-		s = &session{Internal: r.Internal, Session: coordapi.Session{
+		s = &session{Internal: r.Internal, Tags: r.Demands.Tags, Session: coordapi.Session{
 			ID: newID("ses_"), Status: coordapi.SessionPending, CreatedAt: t.now, AgentName: r.AgentName,
 			ParentSessionID: r.ParentSessionID, ProjectDir: r.ProjectDir, Owner: r.Owner,
 		}}
@@ -231,8 +227,8 @@ func brief(r coordapi.Run) coordapi.Run {
 }
 
 // stop stops what a session does: runs that have not started end at once, and the runner gets the stop until it reports the end.
-// Callbacks wait for the next run that a client asks for.
-func (t *tx) stop(s *session) {
+// Callbacks wait for the next run that a client asks for. A run that has started says why it was stopped.
+func (t *tx) stop(s *session, reason string) {
 	s.Stopped = true
 	for _, r := range t.selectRuns(func(r *run) bool { return r.SessionID == s.ID }) {
 		r = t.run(r.ID)
@@ -240,11 +236,11 @@ func (t *tx) stop(s *session) {
 			hook := t.run(r.Hook)
 			t.end(r, coordapi.RunStopped, coordapi.SessionStopped, "stopped before it started")
 			if hook != nil {
-				t.stop(t.session(hook.SessionID))
+				t.stop(t.session(hook.SessionID), reason)
 			}
 			continue
 		}
-		r.Status, r.Activity, r.sent = coordapi.RunStopping, t.now, time.Time{}
+		r.Status, r.Error, r.Activity, r.sent = coordapi.RunStopping, reason, t.now, time.Time{}
 		s.Status = coordapi.SessionStopping
 	}
 	if s.Status == coordapi.SessionIdle {
@@ -290,14 +286,18 @@ func (t *tx) expirePending(r *run) {
 	switch {
 	case r.Hook != "":
 		t.hookLate(t.run(r.ID))
-	case t.busy(r) || slices.ContainsFunc(t.allRunners(), func(o *runner) bool { return o.Status == online && meets(o.Registration, r.Demands) }):
+	case t.busy(r) || slices.ContainsFunc(t.allRunners(), func(o *runner) bool { return o.Status == online && t.mayRun(r, o) }):
 		t.wait(t.run(r.ID), matchWithin)
 	default:
 		text, err := json.Marshal(r.Demands)
 		if err != nil {
 			text = nil
 		}
-		t.end(t.run(r.ID), coordapi.RunFailed, coordapi.SessionFailed, "no runner has met its demands for "+matchWithin.String()+": "+string(text))
+		reason := "no runner has met its demands for " + matchWithin.String() + ": " + string(text)
+		if s := t.c.sessions[r.SessionID]; s.bound() {
+			reason += "; the runner " + s.Runner + " has its session: start that again"
+		}
+		t.end(t.run(r.ID), coordapi.RunFailed, coordapi.SessionFailed, reason)
 	}
 }
 

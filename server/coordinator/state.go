@@ -97,9 +97,12 @@ type session struct {
 	// Events counts those in the log. It is not stored, and neither is that an event was the last activity: each event would write
 	// the session with its result and its callbacks.
 	Events int `json:"-"`
-	// Runner is the ID of the runner that has the session, or had it last, and RunnerOwner the caller behind it.
+	// Runner is the ID of the runner that has the session, or had it last, RunnerOwner the caller behind it, and RunnerDir its folder.
 	Runner      string `json:"runner,omitempty"`
 	RunnerOwner string `json:"runner_owner,omitempty"`
+	RunnerDir   string `json:"runner_dir,omitempty"`
+	// Tags are those that the start demanded.
+	Tags []string `json:"tags,omitempty"`
 	// Stop is the ID of the runner that must end the session, which is between runs, until it says that it has. A stop of a run is the
 	// state of that run.
 	Stop string `json:"stop,omitempty"`

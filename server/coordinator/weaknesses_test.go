@@ -104,6 +104,10 @@ func TestAHookThatTakesTooLongIsStopped(t *testing.T) {
 		if got := s.claim(runner); got.ID != r.ID {
 			t.Errorf("then it got %+v", got)
 		}
+		s.report(runner, hook.ID, "stopped", "")
+		if got := s.state(hook.ID).Error; got != "stopped: it took too long" {
+			t.Errorf("the error of the hook is %q", got)
+		}
 	})
 	bubble(t, func(t *testing.T) {
 		s := start(t, gated("block", 20)...)

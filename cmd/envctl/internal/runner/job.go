@@ -19,6 +19,7 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/coordapi"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session"
+	"github.com/agentenv-dev/agentenv/session/store"
 )
 
 // lastReports is how long the last reports of a run may take when the runner ends.
@@ -71,6 +72,17 @@ func (j *job) work() (started bool) {
 	defer close(j.done)
 	defer j.cancel(nil)
 	r := j.r
+	if j.run.Type == coordapi.ResumeSession {
+		// If another program of this machine has the session, the run comes again because it was not started: here or to another runner.
+		_, release, err := r.Open(j.stopped, j.run)
+		if errors.Is(err, store.ErrLocked) {
+			r.Say("%s: not run now: %v", j.run.ID, err)
+			return false
+		}
+		if err == nil { // else perform fails
+			defer release()
+		}
+	}
 	if err := j.report("started", r.report()); err != nil {
 		r.Say("%s: not run: %v", j.run.ID, err) // another runner may have it, or it was stopped
 		return false

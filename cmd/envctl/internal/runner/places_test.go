@@ -72,7 +72,13 @@ func TestARunnerWaitsForItsPlace(t *testing.T) {
 // A runner whose place another program has ends, also if that has a token of its own.
 func TestARunnerEndsWhenAnotherCallerHasItsPlace(t *testing.T) {
 	s := serve(t)
-	s.caller = func(r *http.Request) coordinator.Caller { return coordinator.Caller{Name: r.URL.Query().Get("as")} }
+	s.caller = func(r *http.Request) coordinator.Caller {
+		query := r.URL.Query()
+		caller := coordinator.Caller{Name: query.Get("as")}
+		query.Del("as")
+		r.URL.RawQuery = query.Encode()
+		return caller
+	}
 	var held sync.RWMutex // while the place changes hands
 	s.before = func(_ http.ResponseWriter, r *http.Request) bool {
 		if !r.URL.Query().Has("as") {
