@@ -175,7 +175,7 @@ func (f *attachFlags) follow(ctx context.Context, v *view, cfg environment.Confi
 		return err
 	}
 	defer func() { err = errors.Join(err, env.Close()) }()
-	answer.inside(env)
+	answer.inside(env, cfg)
 	unseen, err := env.Unattended(ctx)
 	if err != nil {
 		return err

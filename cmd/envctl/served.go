@@ -204,12 +204,9 @@ func (f *runFlags) runServed(cmd *cobra.Command, prompts []string) (err error) {
 	if err != nil {
 		return explainServer(err)
 	}
-	show := f.app.newPrinter(f.asJSON)
-	if len(prompts) > 1 {
-		show = f.app.newTranscriptPrinter(f.asJSON)
-	}
-	v := f.app.newView(answer, show)
+	v := f.app.newView(answer, f.newPrinter(prompts))
 	v.respond, v.attachments = s.Respond, attachments
+	answer.config.Store(&cfg)
 	v.endsWith(schema)
 	running, cancel := context.WithCancel(ctx)
 	err = v.prompts(running, logOfServed(s), prompts)
