@@ -141,6 +141,9 @@ func (f *agentFlags) apply(ctx context.Context, file string, cfg *environment.Co
 	if f.scenario == "" {
 		return nil
 	}
+	if cfg.Agent.Name != "script" {
+		return usagef("--scenario: the agent %s plays no scenario; leave out --scenario, or choose the agent script", cfg.Agent.Name)
+	}
 	data, err := input.ReadStream(ctx, f.scenario, maxInput)
 	if ctx.Err() != nil {
 		return err
@@ -148,8 +151,8 @@ func (f *agentFlags) apply(ctx context.Context, file string, cfg *environment.Co
 	if err != nil {
 		return usagef("--scenario: %w; give an existing file", err)
 	}
-	if !json.Valid(data) {
-		return usagef("--scenario: %s is no JSON; give a JSON file", f.scenario)
+	if _, err := runnerscripts.ParseScenario(data); err != nil {
+		return usagef("--scenario: %s: %w; its format is that of go doc github.com/agentenv-dev/agentenv/runnerscripts.Scenario", f.scenario, err)
 	}
 	cfg.Agent.Config = data
 	return nil
