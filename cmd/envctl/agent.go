@@ -128,7 +128,7 @@ func (f *agentFlags) apply(ctx context.Context, file string, cfg *environment.Co
 		return err
 	}
 	if !slices.Contains(agentNames(), cfg.Agent.Name) {
-		return noAgent(cfg.Agent.Name)
+		return noAgent(cfg.Agent.Name, runnerscripts.RegistryPrefix+"NAME", environment.ExecutorPrefix+"NAME")
 	}
 	if err := errors.Join(f.checkMode(cfg.Agent), f.addTo(&cfg.Permissions), f.delegateFlags.apply(&cfg.Delegation)); err != nil {
 		return err

@@ -152,6 +152,8 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 		return followed
 	case resumed || err != nil:
 		return err
+	case errors.Is(missing, errNoSandbox):
+		return fmt.Errorf("%w, and 'envctl sessions ls' the stored sessions", missing)
 	case missing != nil:
 		return missing
 	}

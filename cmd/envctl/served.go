@@ -82,6 +82,9 @@ func (a *app) refuseServer(cmd *cobra.Command) error {
 // client returns the client of the server. It warns when the connection breaks: then a command may wait for a minute.
 func (a *app) client() (*remote.Client, error) {
 	token, err := servertoken.Find(a.server)
+	if errors.Is(err, fs.ErrInvalid) {
+		return nil, &exitError{code: exitUsage, err: err}
+	}
 	if err != nil {
 		return nil, err
 	}
