@@ -5,8 +5,10 @@ import (
 	"fmt"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 
+	"github.com/agentenv-dev/agentenv/environment/internal/query"
 	"github.com/agentenv-dev/agentenv/internal/answers"
 	"github.com/agentenv-dev/agentenv/permission"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -159,6 +161,27 @@ func (c Config) rules(place permission.Place) (*permission.Policy, error) {
 		}
 	}
 	return p, nil
+}
+
+// AllowRules returns rules with which a request would have been allowed without asking, if they are added to Permissions.Allow.
+// workspace is the path of the workspace in the sandbox; empty if it is not known. AllowRules returns nil if there are none: a
+// rule asks or denies, the agent asks its user for words, or it may not ask about everything.
+func (c Config) AllowRules(workspace string, req PermissionRequest) []string {
+	call := query.CallOf(req.ToolCall)
+	_, names, err := c.policies(workspace)
+	if err != nil {
+		return nil
+	}
+	rules := names.Suggest(call)
+	if workspace == "" && slices.ContainsFunc(rules, func(rule string) bool { return strings.Contains(rule, "(/") }) {
+		return nil // it may be a path of the workspace
+	}
+	c.Permissions.Allow = slices.Concat(c.Permissions.Allow, rules)
+	policy, _, err := c.policies(workspace)
+	if err != nil || len(rules) == 0 || c.checkPermissions() != nil || policy.Decide(call).Effect != permission.Allow {
+		return nil
+	}
+	return rules
 }
 
 // asksOf returns the tools about whose calls the agent must always ask.

@@ -160,9 +160,43 @@ func TestPermissionsRefuseWhatDoesNotAsk(t *testing.T) {
 		}
 	}
 	env := create(t, Config{Agent: scenario(t), Permissions: rules})
-	if err := env.SetMode(t.Context(), "bypassPermissions"); !errors.Is(err, errors.ErrUnsupported) {
+	if err := env.SetMode(t.Context(), "bypassPermissions"); !errors.Is(err, errors.ErrUnsupported) || !strings.Contains(err.Error(), "operation: permissions decide") {
 		t.Errorf("the agent's mode was set: %v", err)
 	}
+}
+
+// The rules that a user is advised to add allow the call, beside all others. Otherwise there is no advice.
+func TestAllowRulesAllowTheRequest(t *testing.T) {
+	const workspace = "/work/ws"
+	script := Agent{Name: "script"}
+	for name, c := range map[string]struct {
+		cfg  Config
+		call runnerscripts.ToolCall
+		want string
+	}{
+		"no permissions":         {Config{Agent: script}, calls("Bash", `{"command":"cat a"}`), "Bash(cat *)"},
+		"beside others":          {Config{Agent: script, Permissions: permission.Rules{Allow: []string{"Bash(go *)"}}}, calls("Bash", `{"command":"cat a"}`), "Bash(cat *)"},
+		"a file":                 {Config{Agent: script}, calls("Write", `{"file_path":"/work/ws/src/a"}`), "Write(src/a)"},
+		"a rule asks":            {Config{Agent: script, Permissions: permission.Rules{Ask: []string{"Bash(cat *)"}}}, calls("Bash", `{"command":"cat a"}`), ""},
+		"a rule may deny":        {Config{Agent: script, Permissions: permission.Rules{Deny: []string{"Read(.env)"}}}, calls("Bash", `{"command":"cat .env"}`), ""},
+		"the mode denies":        {Config{Agent: script, Permissions: permission.Rules{Mode: permission.ModePlan}}, calls("Write", `{"file_path":"a"}`), ""},
+		"a limit asks":           {Config{Agent: script, PermissionLimits: permission.Rules{Allow: []string{"Bash(go *)"}}}, calls("Bash", `{"command":"cat a"}`), ""},
+		"a question":             {Config{Agent: script}, calls("AskUserQuestion", `{}`), ""},
+		"a mode that cannot ask": {Config{Agent: Agent{Name: "script", PermissionMode: "acceptEdits"}}, calls("Bash", `{"command":"cat a"}`), ""},
+	} {
+		if got := strings.Join(c.cfg.AllowRules(workspace, PermissionRequest{ToolCall: c.call}), " "); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+	for path, want := range map[string]string{"a": "Write(a)", "/srv/files/a": ""} { // which may be in the workspace
+		if got := strings.Join(Config{Agent: script}.AllowRules("", PermissionRequest{ToolCall: calls("Write", `{"file_path":"`+path+`"}`)}), " "); got != want {
+			t.Errorf("%s in an unknown workspace: %q, want %q", path, got, want)
+		}
+	}
+}
+
+func calls(name, input string) runnerscripts.ToolCall {
+	return runnerscripts.ToolCall{Name: name, RawInput: json.RawMessage(input)}
 }
 
 func command(config string) Agent {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strconv"
 	"sync"
 	"time"
 
@@ -82,7 +83,7 @@ func (l Limits) over(u Used, scope string, allowed Limits) error {
 	fail := func(limit, most string) error { return &BudgetError{Scope: scope, Limit: limit, Most: most, Used: u} }
 	switch {
 	case l.USD > 0 && u.CostUSD >= max(l.USD, allowed.USD):
-		return fail("usd", fmt.Sprintf("%.4g USD", l.USD))
+		return fail("usd", strconv.FormatFloat(l.USD, 'f', -1, 64)+" USD")
 	case l.Tokens > 0 && u.tokens() >= max(l.Tokens, allowed.Tokens):
 		return fail("tokens", counted(l.Tokens, "token"))
 	case l.Requests > 0 && u.Requests >= max(l.Requests, allowed.Requests):

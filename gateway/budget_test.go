@@ -45,6 +45,7 @@ func TestTheCallAfterTheLimitIsRefused(t *testing.T) {
 		{"requests", Budget{Query: Limits{Requests: 2}}, 2, 2, "query requests 2 requests"},
 		{"tokens", Budget{Query: Limits{Tokens: 2500}}, 3, 3, "query tokens 2500 tokens"},
 		{"usd", Budget{Query: Limits{USD: 4}, Prices: prices}, 2, 2, "query usd 4 USD"},
+		{"a fraction of a cent", Budget{Query: Limits{USD: 0.000001}, Prices: prices}, 1, 1, "query usd 0.000001 USD"},
 		{"session", Budget{Session: Limits{Requests: 3}, Query: Limits{Requests: 2}}, 2, 1, "session requests 3 requests"},
 		{"session usd", Budget{Session: Limits{USD: 5}, Prices: prices}, 3, 0, "session usd 5 USD"},
 	} {

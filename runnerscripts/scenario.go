@@ -1,6 +1,12 @@
 package runnerscripts
 
-import "encoding/json"
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+)
 
 // Scenario is what the "script" agent plays: it needs no model and no network.
 // It is Agent.Config of that agent, or a file of the same JSON named in its
@@ -50,4 +56,61 @@ type ScenarioStep struct {
 type ScenarioWrite struct {
 	Path    string `json:"path"` // in the workspace
 	Content string `json:"content"`
+}
+
+// ParseScenario reads a scenario and checks that each of its steps can be played. An error names the turn and the step.
+func ParseScenario(raw []byte) (Scenario, error) {
+	var sc Scenario
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&sc); err != nil {
+		return sc, err
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return sc, errors.New("there is more than one JSON value")
+	}
+	return sc, checkScenario(sc)
+}
+
+func checkScenario(sc Scenario) error {
+	if (sc.File == "") == (len(sc.Turns) == 0) {
+		return errors.New(`it needs either "turns" or "file"`)
+	}
+	for i, t := range sc.Turns {
+		for j, s := range t.Steps {
+			if err := checkStep(s); err != nil {
+				return fmt.Errorf("turn %d, step %d: %w", i+1, j+1, err)
+			}
+		}
+	}
+	return nil
+}
+
+func checkStep(s ScenarioStep) error {
+	set := 0
+	for _, is := range []bool{
+		s.Text != "", s.Thought != "", len(s.Run) > 0, s.Write != nil, s.Ask != nil,
+		s.DelayMS != 0, s.Fail != nil, s.Crash != 0, s.Plan != nil, len(s.Print) > 0,
+	} {
+		if is {
+			set++
+		}
+	}
+	switch {
+	case set != 1:
+		return fmt.Errorf("exactly one field must be set, not %d", set)
+	case s.DelayMS < 0:
+		return errors.New(`"delay_ms" is negative`)
+	case s.Crash < 0 || s.Crash > 255:
+		return errors.New(`"crash" must be from 1 to 255`)
+	case s.Write != nil && s.Write.Path == "":
+		return errors.New(`"write" has no "path"`)
+	case s.Fail != nil && s.Fail.Code == "":
+		return errors.New(`"fail" has no "code"`)
+	case s.Ask != nil && len(s.Ask.Run) == 0 && s.Ask.Write == nil:
+		return errors.New(`"ask" needs a "run" or a "write"`)
+	case s.Ask != nil:
+		return checkStep(*s.Ask)
+	}
+	return nil
 }

@@ -339,3 +339,16 @@ func TestTheServersOfAClientAreInItsConfiguration(t *testing.T) {
 		t.Errorf("Configure has seen the servers %q", seen)
 	}
 }
+
+// A mode is offered only where it can be chosen: not where permissions decide, which a client can bring along.
+func TestNoModeIsOfferedWherePermissionsDecide(t *testing.T) {
+	url, _ := listen(t, newServer(t, func(cfg *server.Config) { cfg.Modes = func(string) []string { return []string{"default", "other"} } }))
+	client := connectACP(t, "ws"+strings.TrimPrefix(url, "http")+"/acp", "Authorization", "Bearer "+token)
+	client.call(acpInitialize)
+	for permissions, offered := range map[string]bool{`{}`: true, `{"deny":["Bash(rm *)"]}`: false} {
+		made := client.call(acpCall("session/new", `{"cwd":"/p","mcpServers":[],"_meta":{"agentenv":{"config":{"sandbox":"local","agent":"script","permissions":`+permissions+`}}}}`))
+		if made.Error != nil || strings.Contains(string(made.Result), `"modes"`) != offered || strings.Contains(string(made.Result), `"id":"mode"`) != offered {
+			t.Errorf("with %s: %s, %+v", permissions, made.Result, made.Error)
+		}
+	}
+}

@@ -1,8 +1,6 @@
 package server
 
 import (
-	"fmt"
-	"io/fs"
 	"slices"
 
 	"github.com/agentenv-dev/agentenv/internal/answers"
@@ -29,7 +27,7 @@ func (s *Server) removeAnswer(c *call, _ none) (none, error) {
 	id := c.PathValue("id")
 	list, err := answersOf(callerOf(c.Context()))
 	if err == nil && !slices.ContainsFunc(list, func(a answers.Answer) bool { return a.ID == id }) {
-		err = fmt.Errorf("%w: no stored answer %q", fs.ErrNotExist, id)
+		err = answers.UnknownError(id)
 	}
 	if err != nil {
 		return none{}, err

@@ -61,7 +61,7 @@ func TestATeamIsLoadedWithoutASideEffect(t *testing.T) {
 		"an unknown sandbox":     {`{"config":{"sandbox":"locl"}}`, "invalid_config", "locl"},
 		"a profile that is none": {`{"config":{"profile":"` + profile + `x"}}`, "not_found", profile + "x"},
 		"a folder that is none":  {`{"config":{"workspace":[{"folder":"` + dir + `/none"}]}}`, "invalid_config", "/none"},
-		"a session that is full": {`{"max_queue":-1}`, "invalid", "MaxQueue"},
+		"a session that is full": {`{"max_queue":-1}`, "invalid", "the limit of the queue"},
 		"what it cannot":         {`{"metadata":{"ask":"too much"}}`, "unsupported", "a second agent"},
 	} {
 		for _, path := range []string{"/v1/team/load", "/v1/session/create", "/v1/sessions"} {

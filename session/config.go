@@ -92,7 +92,7 @@ type Config struct {
 // withDefaults returns the configuration with zero values replaced by their defaults.
 func (c Config) withDefaults() (Config, error) {
 	if c.Environment.Agent.Name == "" {
-		return c, fmt.Errorf("%w: Environment.Agent.Name is empty; name an agent, for example %q", fs.ErrInvalid, "claude")
+		return c, fmt.Errorf("%w: the agent has no name; give agent.name, for example %q", fs.ErrInvalid, "claude")
 	}
 	for i, src := range c.Environment.Workspace {
 		if src.Tar != nil && src.Tar.Reader != nil {
@@ -100,10 +100,10 @@ func (c Config) withDefaults() (Config, error) {
 		}
 	}
 	if c.MaxQueue < 0 {
-		return c, fmt.Errorf("%w: MaxQueue is negative; use RejectBusy to queue nothing", fs.ErrInvalid)
+		return c, fmt.Errorf("%w: the limit of the queue is negative; zero means the default, and a session that rejects prompts while it is busy queues nothing", fs.ErrInvalid)
 	}
 	if c.IdleTimeout < 0 {
-		return c, fmt.Errorf("%w: IdleTimeout is negative; zero means never", fs.ErrInvalid)
+		return c, fmt.Errorf("%w: the idle timeout is negative; zero means never", fs.ErrInvalid)
 	}
 	if c.Store == nil {
 		c.Store = store.NewMemory()

@@ -53,7 +53,7 @@ func (s *AgentSession) SetOptions(ctx context.Context, o Options) error {
 		return fmt.Errorf("set options: %w", err)
 	}
 	if o == (Options{}) {
-		return fmt.Errorf("set options: %w: neither Model nor Mode is set; set one", fs.ErrInvalid)
+		return fmt.Errorf("set options: %w: neither a model nor a mode is set; set one", fs.ErrInvalid)
 	}
 	s.optionsMu.Lock()
 	defer s.optionsMu.Unlock()

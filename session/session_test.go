@@ -249,7 +249,7 @@ func TestBadInputIsRefusedWithWhatIsWrong(t *testing.T) {
 	if _, err := s.Prompt(t.Context(), ""); !errors.Is(err, fs.ErrInvalid) {
 		t.Errorf("empty prompt: %v", err)
 	}
-	if err := s.SetOptions(t.Context(), Options{}); !errors.Is(err, fs.ErrInvalid) {
+	if err := s.SetOptions(t.Context(), Options{}); !errors.Is(err, fs.ErrInvalid) || !strings.Contains(err.Error(), "neither a model nor a mode") {
 		t.Errorf("empty options: %v", err)
 	}
 	if err := s.Respond(t.Context(), "nobody", runnerscripts.PermissionDecision{Kind: runnerscripts.AllowOnce}); !errors.Is(err, ErrNotPending) {
@@ -258,18 +258,18 @@ func TestBadInputIsRefusedWithWhatIsWrong(t *testing.T) {
 	if _, err := s.OpenFile(t.Context(), "a"); !errors.Is(err, ErrNoEnvironment) {
 		t.Errorf("file without a sandbox: %v", err)
 	}
-	for name, change := range map[string]func(*Config){
-		"no agent":       func(c *Config) { c.Environment.Agent.Name = "" },
-		"negative queue": func(c *Config) { c.MaxQueue = -1 },
-		"negative idle":  func(c *Config) { c.IdleTimeout = -1 },
-		"archive from a reader": func(c *Config) {
+	for says, change := range map[string]func(*Config){ // without names of Go: users of a server see it, too
+		"the agent has no name":         func(c *Config) { c.Environment.Agent.Name = "" },
+		"the limit of the queue is neg": func(c *Config) { c.MaxQueue = -1 },
+		"the idle timeout is negative":  func(c *Config) { c.IdleTimeout = -1 },
+		"a reader can be read only once": func(c *Config) {
 			c.Environment.Workspace = []environment.Source{{Tar: &environment.Tar{Reader: strings.NewReader("")}}}
 		},
 	} {
 		cfg := good
 		change(&cfg)
-		if _, err := Open(t.Context(), cfg); !errors.Is(err, fs.ErrInvalid) {
-			t.Errorf("%s: %v", name, err)
+		if _, err := Open(t.Context(), cfg); !errors.Is(err, fs.ErrInvalid) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", says, err)
 		}
 	}
 	good.ID = "unknown"

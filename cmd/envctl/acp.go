@@ -109,8 +109,8 @@ func (f *acpFlags) run(ctx context.Context) (err error) {
 func modesOf(cfg environment.Config) func(string) []string {
 	return func(name string) []string {
 		switch {
-		case !cfg.Permissions.IsZero():
-			return nil // the rules decide instead
+		case !cfg.PermissionLimits.IsZero(): // which are no part of a session's configuration
+			return nil
 		case name == cfg.Agent.Name:
 			return agentModes(cfg.Agent)
 		}

@@ -11,6 +11,9 @@ import (
 	"testing"
 
 	acp "github.com/coder/acp-go-sdk"
+
+	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/permission"
 )
 
 const works = `{"turns":[{"steps":[
@@ -212,6 +215,48 @@ func TestAnEditorChoosesModeAndModel(t *testing.T) {
 		if _, err := os.Stat(filepath.Join(dir, "asked.txt")); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+func TestAServerWithLimitsKnowsNoModes(t *testing.T) {
+	for deny, n := range map[string]int{"": 3, "Bash": 0} {
+		var limits permission.Rules
+		if deny != "" {
+			limits.Deny = []string{deny}
+		}
+		if modes := modesOf(environment.Config{PermissionLimits: limits})("script"); len(modes) != n {
+			t.Errorf("with %q denied: %q", deny, modes)
+		}
+	}
+}
+
+// Where permissions decide, each choice of a mode would fail: none is offered. The model can still be chosen.
+func TestAnEditorChoosesNoModeWherePermissionsDecide(t *testing.T) {
+	alone(t)
+	e := startEditor(t, "--scenario", file(t, "s.json", `{"turns":[{"steps":[{"text":"x"}]}]}`), "--deny", "Bash(rm *)", "--model", "small")
+	dir := e.folder()
+	made, err := e.NewSession(e.ctx(), acp.NewSessionRequest{Cwd: dir, McpServers: []acp.McpServer{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.say(made.SessionId, "go")
+	loaded, err := e.LoadSession(e.ctx(), acp.LoadSessionRequest{SessionId: made.SessionId, Cwd: dir, McpServers: []acp.McpServer{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, modes := range map[string]*acp.SessionModeState{"new": made.Modes, "loaded": loaded.Modes} {
+		if modes != nil {
+			t.Errorf("%s: the modes are %+v", name, modes)
+		}
+	}
+	for _, o := range slices.Concat(made.ConfigOptions, loaded.ConfigOptions) {
+		if o.Select != nil && o.Select.Id == "mode" {
+			t.Errorf("it offers %+v", o.Select)
+		}
+	}
+	if _, err := e.SetSessionMode(e.ctx(), acp.SetSessionModeRequest{SessionId: made.SessionId, ModeId: "acceptEdits"}); err == nil ||
+		!strings.Contains(err.Error(), "permissions decide instead of the agent's mode") {
+		t.Errorf("the mode was set: %v", err)
 	}
 }
 

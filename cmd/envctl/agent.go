@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/input"
+	"github.com/agentenv-dev/agentenv/permission"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
@@ -25,7 +26,7 @@ func (f *agentFlags) flags(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.StringVarP(&f.agent, "agent", "a", "", "agent: "+strings.Join(ownAgents(), ", ")+`, acp:NAME or executor:NAME (default "script"); see 'envctl agents' and 'envctl executors'`)
 	fl.StringVarP(&f.model, "model", "m", "", "model, as the agent names it")
-	fl.StringVar(&f.mode, "mode", "", "the agent's permission mode, for claude: default, acceptEdits, plan")
+	fl.StringVar(&f.mode, "mode", "", "the agent's own permission mode, for claude: default, acceptEdits, plan")
 	f.ruleFlags.flags(cmd)
 	f.delegateFlags.flags(cmd)
 	fl.StringVar(&f.profile, "profile", "", "what makes the agent a particular one: a name of 'envctl profiles', or the path of a file (YAML or JSON) or of a folder as Claude Code has it, as in ./reviewer")
@@ -127,9 +128,9 @@ func (f *agentFlags) apply(ctx context.Context, file string, cfg *environment.Co
 		return err
 	}
 	if !slices.Contains(agentNames(), cfg.Agent.Name) {
-		return noAgent(cfg.Agent.Name)
+		return noAgent(cfg.Agent.Name, runnerscripts.RegistryPrefix+"NAME", environment.ExecutorPrefix+"NAME")
 	}
-	if err := errors.Join(f.addTo(&cfg.Permissions), f.delegateFlags.apply(&cfg.Delegation)); err != nil {
+	if err := errors.Join(f.checkMode(cfg.Agent), f.addTo(&cfg.Permissions), f.delegateFlags.apply(&cfg.Delegation)); err != nil {
 		return err
 	}
 	if f.profile != "" {
@@ -141,6 +142,9 @@ func (f *agentFlags) apply(ctx context.Context, file string, cfg *environment.Co
 	if f.scenario == "" {
 		return nil
 	}
+	if cfg.Agent.Name != "script" {
+		return usagef("--scenario: the agent %s plays no scenario; leave out --scenario, or choose the agent script", cfg.Agent.Name)
+	}
 	data, err := input.ReadStream(ctx, f.scenario, maxInput)
 	if ctx.Err() != nil {
 		return err
@@ -148,9 +152,24 @@ func (f *agentFlags) apply(ctx context.Context, file string, cfg *environment.Co
 	if err != nil {
 		return usagef("--scenario: %w; give an existing file", err)
 	}
-	if !json.Valid(data) {
-		return usagef("--scenario: %s is no JSON; give a JSON file", f.scenario)
+	if _, err := runnerscripts.ParseScenario(data); err != nil {
+		return usagef("--scenario: %s: %w; its format is that of go doc github.com/agentenv-dev/agentenv/runnerscripts.Scenario", f.scenario, err)
 	}
 	cfg.Agent.Config = data
 	return nil
+}
+
+// checkMode refuses a mode of permissions in place of the agent's own.
+func (f *agentFlags) checkMode(a environment.Agent) error {
+	modes := agentModes(a)
+	rules := permission.Mode(a.PermissionMode)
+	if rules != permission.ModeAsk && rules != permission.ModeEdit || len(modes) == 0 || slices.Contains(modes, a.PermissionMode) {
+		return nil
+	}
+	setting := "agent.permission_mode"
+	if f.mode != "" {
+		setting = "--mode"
+	}
+	return usagef("%s: %q is a mode of permissions, and the agent %s has %s; choose one of these, or set permissions.mode in the configuration: "+
+		"it decides with the rules of --allow and --deny", setting, rules, a.Name, strings.Join(modes, ", "))
 }

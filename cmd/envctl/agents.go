@@ -97,10 +97,10 @@ the version that the registry names, unless its program is there at any version.
 	return cmd
 }
 
-// noAgent returns the error for a name that is not an agent's.
-func noAgent(name string) error {
+// noAgent returns the error for a name that is not an agent's. more are further names that are possible.
+func noAgent(name string, more ...string) error {
 	registered := environment.RegistryAgents()
-	advice := meant(name, ownAgents())
+	advice := meant(name, slices.Concat(ownAgents(), more))
 	switch {
 	case slices.Contains(registered, runnerscripts.RegistryPrefix+name):
 		advice = "did you mean " + runnerscripts.RegistryPrefix + name + "?"

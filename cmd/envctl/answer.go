@@ -133,11 +133,20 @@ func (f *answerFlags) run(ctx context.Context, id string, answer []string) (err 
 		}
 		return err
 	}
-	text := decision.Kind.Effect() + ": " + asked.Title
+	text := answered(decision, asked)
 	if !found.info.QueryOwned {
 		text += "; its program has gone: go on with 'envctl attach " + whereFlag(found.sandbox) + found.id + "'"
 	}
 	return f.app.err.Row(term.Plain(text))
+}
+
+// answered says what an answer has done. The words of a rejection may be a mistyped answer.
+func answered(d runnerscripts.PermissionDecision, to environment.Waiting) string {
+	text := d.Kind.Effect() + ": " + to.Title
+	if d.Message != "" && !d.Kind.Allows() {
+		text += fmt.Sprintf(" (with the reason %q)", d.Message)
+	}
+	return text
 }
 
 // notAnswerable returns the error for a sandbox in which only the program of the query can answer.

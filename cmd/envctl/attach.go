@@ -152,6 +152,8 @@ func (f *attachFlags) run(ctx context.Context, id string, prompts []string) (err
 		return followed
 	case resumed || err != nil:
 		return err
+	case errors.Is(missing, errNoSandbox):
+		return fmt.Errorf("%w, and 'envctl sessions ls' the stored sessions", missing)
 	case missing != nil:
 		return missing
 	}
@@ -175,7 +177,7 @@ func (f *attachFlags) follow(ctx context.Context, v *view, cfg environment.Confi
 		return err
 	}
 	defer func() { err = errors.Join(err, env.Close()) }()
-	answer.inside(env)
+	answer.inside(env, cfg)
 	unseen, err := env.Unattended(ctx)
 	if err != nil {
 		return err

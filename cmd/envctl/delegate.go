@@ -98,8 +98,11 @@ func delegateHost(tools *agentmcp.Server, cfg *environment.Config, st store.Stor
 
 // decideFor answers a permission request of an agent that another one has started. Its events are not printed.
 func (v *view) decideFor(ctx context.Context, agent string, req environment.PermissionRequest) environment.PermissionDecision {
-	if v.answer == nil {
+	switch {
+	case v.answer == nil:
 		return environment.AnswerLater(ctx, req)
+	case v.answer.policy == permissionDeny:
+		return unasked(ctx, agent, req)
 	}
 	req.ToolCall.Title = agent + ": " + firstOf(req.ToolCall.Title, req.ToolCall.Name)
 	return v.answer.decide(ctx, req)

@@ -32,6 +32,9 @@ const (
 	permissionDeny  = "deny"
 )
 
+// mostFlags limits the advice of rules. A command with more parts is a program.
+const mostFlags = 5
+
 // answerer answers the permission requests of an agent.
 type answerer struct {
 	app     *app
@@ -39,6 +42,8 @@ type answerer struct {
 	printer printer
 	// workspace is the path of the agent's workspace. Paths in it are shown relative to it.
 	workspace atomic.Pointer[string]
+	// config says which rules decide; nil if --allow cannot add to them.
+	config atomic.Pointer[environment.Config]
 	// always means that answers may hold for later sessions.
 	always atomic.Bool
 
@@ -70,10 +75,11 @@ func (a *app) newAnswerer(policy string) (*answerer, error) {
 	return answer, nil
 }
 
-// inside sets the sandbox in which the agent works.
-func (a *answerer) inside(env *environment.Environment) {
+// inside sets the sandbox in which the agent works, and its configuration.
+func (a *answerer) inside(env *environment.Environment, cfg environment.Config) {
 	workspace := env.Primitive().Paths().Workspace
 	a.workspace.Store(&workspace)
+	a.config.Store(&cfg)
 	a.always.Store(env.KeepsAnswers())
 }
 
@@ -92,10 +98,29 @@ func (a *answerer) decide(ctx context.Context, req runnerscripts.PermissionReque
 	case permissionAllow:
 		return environment.AllowAll(ctx, req)
 	case permissionDeny:
-		a.printer.denies()
-		return req.Reject("No user is present to allow this; the user can allow it with --permission allow.")
+		flags := a.allowing(req)
+		a.printer.denies(req.ID, flags)
+		return req.Reject("No user is present to allow this; the user can allow it with " + flags + ".")
 	}
 	return a.ask(ctx, req)
+}
+
+// allowing returns the flags that would have allowed a request: rules if they can, because --permission allows everything.
+func (a *answerer) allowing(req runnerscripts.PermissionRequest) string {
+	var workspace string
+	if at := a.workspace.Load(); at != nil {
+		workspace = *at
+	}
+	var flags []string
+	if cfg := a.config.Load(); cfg != nil {
+		for _, rule := range cfg.AllowRules(workspace, req) {
+			flags = append(flags, "--allow "+shellQuoted(rule))
+		}
+	}
+	if len(flags) == 0 || len(flags) > mostFlags {
+		return "--permission " + permissionAllow
+	}
+	return strings.Join(flags, " ")
 }
 
 // ask asks the user on the terminal. Without an answer the request times out and is denied.

@@ -224,7 +224,7 @@ func TestADenialWithoutAnAnswerSaysSo(t *testing.T) {
 	}
 }
 
-// The flag --permission helps only if this program denies without asking.
+// The flags help only if this program denies without asking.
 func TestADenialNamesTheFlagOnlyWhereItHelps(t *testing.T) {
 	req := runnerscripts.PermissionRequest{ID: "1", ToolCall: runnerscripts.ToolCall{Title: "go test ./..."}}
 	for policy, helps := range map[string]bool{permissionDeny: true, permissionAllow: false, "of another program": false} {

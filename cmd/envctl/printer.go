@@ -25,15 +25,15 @@ type printer interface {
 	// again says why an answer is invalid, and shows only the input line again.
 	again(problem error)
 	answered()
-	// denies says that requests are denied without asking a user.
-	denies()
+	// denies says that a request is denied without asking a user, and which flags would have allowed it.
+	denies(request, flags string)
 	// finish prints the events that were held back and ends the last line.
 	finish() error
 }
 
 func (a *app) newPrinter(asJSON bool) printer {
 	people := &textPrinter{out: a.out, err: a.err, said: said{out: a.out}, doing: doing{status: a.status}}
-	people.tools.Max, people.requests.Max = maxRemembered, maxRemembered
+	people.tools.Max, people.requests.Max, people.denied.Max = maxRemembered, maxRemembered, maxRemembered
 	if asJSON {
 		return &jsonPrinter{textPrinter: people, enc: runnerscripts.NewEncoder(a.out)}
 	}
@@ -64,7 +64,7 @@ func (p *jsonPrinter) finish() error { return nil }
 // about the run to standard error.
 type textPrinter struct {
 	requests boundedmap.Map[pending] // permission requests
-	denying  bool                    // requests are denied without asking a user
+	denied   boundedmap.Map[string]  // the flags that would have allowed a request, by the requests that no user is asked
 	mu       sync.Mutex
 	asked    *prompt               // the open question; nil if there is none
 	held     []runnerscripts.Event // events since the question was shown

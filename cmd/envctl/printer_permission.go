@@ -19,7 +19,9 @@ func (p *textPrinter) permission(ev runnerscripts.Event) error {
 	}
 	done, err := runnerscripts.Payload[runnerscripts.PermissionResolved](ev)
 	req, known := p.requests.Get(done.ID)
+	flags, denied := p.denied.Get(done.ID)
 	p.requests.Delete(done.ID)
+	p.denied.Delete(done.ID)
 	if err != nil || !known || done.Kind == "" || done.Kind.Allows() {
 		return nil
 	}
@@ -34,8 +36,8 @@ func (p *textPrinter) permission(ev runnerscripts.Event) error {
 		hint = "; the mode of the permissions denies it"
 	case req.mayDeny != "":
 		hint = "; it may be what the rule " + req.mayDeny + " denies"
-	case p.denying:
-		hint = "; --permission allow would have allowed it"
+	case denied:
+		hint = "; " + flags + " would have allowed it"
 	case done.By != "":
 		hint = "; " + done.By + " denies it"
 	case done.Reason == runnerscripts.ReasonTimeout:

@@ -66,11 +66,11 @@ func (p *textPrinter) answered() {
 	_ = p.release() // the next event reports the error
 }
 
-// denies makes the printer add to each denial the flag that would have allowed it.
-func (p *textPrinter) denies() {
+// denies makes the printer add to the denial of a request the flags that would have allowed it.
+func (p *textPrinter) denies(request, flags string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.denying = true
+	p.denied.Put(request, flags, len(flags))
 }
 
 // release prints the events that were held back. The caller holds mu.

@@ -184,11 +184,7 @@ func (f *runFlags) run(ctx context.Context, prompts []string) (err error) {
 	if f.dryRun {
 		return f.printConfig(ctx, cfg, prompts)
 	}
-	show := f.app.newPrinter(f.asJSON)
-	if len(prompts) > 1 {
-		show = f.app.newTranscriptPrinter(f.asJSON) // says which prompt is answered
-	}
-	v := f.app.newView(answer, show)
+	v := f.app.newView(answer, f.newPrinter(prompts))
 	v.attachments = attachments
 	v.endsWith(schema)
 	cfg.OnPermission, cfg.PermissionTimeout = v.decide, answer.timeout()
@@ -237,6 +233,14 @@ func (f *runFlags) run(ctx context.Context, prompts []string) (err error) {
 	return errors.Join(err, ended)
 }
 
+// newPrinter returns the printer of a run.
+func (f *runFlags) newPrinter(prompts []string) printer {
+	if len(prompts) > 1 {
+		return f.app.newTranscriptPrinter(f.asJSON) // says which prompt is answered
+	}
+	return f.app.newPrinter(f.asJSON)
+}
+
 // create returns a function that creates the sandbox, stores it in made and lets answer ask about it.
 func (f *runFlags) create(answer *answerer, made *atomic.Pointer[environment.Environment]) func(context.Context, environment.Config) (*environment.Environment, error) {
 	return func(ctx context.Context, cfg environment.Config) (*environment.Environment, error) {
@@ -250,7 +254,7 @@ func (f *runFlags) create(answer *answerer, made *atomic.Pointer[environment.Env
 			return nil, errors.Join(err, env.Close(), environment.Remove(ctx, cfg.Sandbox, env.ID()))
 		}
 		made.Store(env)
-		answer.inside(env)
+		answer.inside(env, cfg)
 		return env, nil
 	}
 }

@@ -268,10 +268,15 @@ func (f *runnerFlags) coordinates(cfg *environment.Config) (err error) {
 	}
 	u, err := url.Parse(c.URL)
 	if err == nil && c.Credential.IsZero() && c.OAuth2 == nil {
-		if os.Getenv(servertoken.Variable) != "" {
+		switch token, err := servertoken.FromEnv(); {
+		case err != nil:
+			return &exitError{code: exitUsage, err: err}
+		case token != "":
 			c.Credential.Env = servertoken.Variable
-		} else if c.Credential.File, err = servertoken.File(u.Scheme + "://" + u.Host); err != nil {
-			return err
+		default:
+			if c.Credential.File, err = servertoken.File(u.Scheme + "://" + u.Host); err != nil {
+				return err
+			}
 		}
 	}
 	if err = c.Check(); err != nil {

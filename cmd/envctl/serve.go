@@ -130,8 +130,10 @@ func (f *serveFlags) run(ctx context.Context) (err error) {
 		return errors.Join(err, l.Close())
 	}
 	tools.Use(host)
+	limited := cfg
+	limited.PermissionLimits = limits
 	srv, err := server.New(server.Config{
-		Host: host, Token: token, Authenticate: issued, Sandboxes: true, Defaults: cfg, Logger: log, Modes: modesOf(cfg), Coordinator: coordinates,
+		Host: host, Token: token, Authenticate: issued, Sandboxes: true, Defaults: cfg, Logger: log, Modes: modesOf(limited), Coordinator: coordinates,
 		Configure: func(_ context.Context, c *session.Config) error {
 			c.Environment.AgentTools = tools.Tools
 			return nil

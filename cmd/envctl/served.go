@@ -82,6 +82,9 @@ func (a *app) refuseServer(cmd *cobra.Command) error {
 // client returns the client of the server. It warns when the connection breaks: then a command may wait for a minute.
 func (a *app) client() (*remote.Client, error) {
 	token, err := servertoken.Find(a.server)
+	if errors.Is(err, fs.ErrInvalid) {
+		return nil, &exitError{code: exitUsage, err: err}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -204,12 +207,9 @@ func (f *runFlags) runServed(cmd *cobra.Command, prompts []string) (err error) {
 	if err != nil {
 		return explainServer(err)
 	}
-	show := f.app.newPrinter(f.asJSON)
-	if len(prompts) > 1 {
-		show = f.app.newTranscriptPrinter(f.asJSON)
-	}
-	v := f.app.newView(answer, show)
+	v := f.app.newView(answer, f.newPrinter(prompts))
 	v.respond, v.attachments = s.Respond, attachments
+	answer.config.Store(&cfg)
 	v.endsWith(schema)
 	running, cancel := context.WithCancel(ctx)
 	err = v.prompts(running, logOfServed(s), prompts)

@@ -147,7 +147,7 @@ func (f *answerFlags) answerServed(ctx context.Context, id string, answer []stri
 	} else if err != nil {
 		return err
 	}
-	return f.app.err.Row(term.Plain(d.Kind.Effect() + ": " + waiting[0].Title))
+	return f.app.err.Row(term.Plain(answered(d, waiting[0])))
 }
 
 // showServed returns what the server knows of a session.

@@ -133,7 +133,7 @@ func (v *view) resumeSession(ctx context.Context, state session.State, cfg sessi
 		env, err := environment.Create(ctx, cfg)
 		if err == nil {
 			made.Store(env)
-			v.answer.inside(env)
+			v.answer.inside(env, cfg)
 		}
 		return env, err
 	}

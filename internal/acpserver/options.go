@@ -40,7 +40,7 @@ func (c *choices) begin(modes []string, state session.State, cfg session.Config)
 		c.mode, c.model = cmp.Or(state.Mode, c.mode), cmp.Or(state.Model, c.model)
 	}
 	c.all, c.models = nil, state.Models
-	if len(modes) > 0 {
+	if len(modes) > 0 && len(cfg.Environment.Rules()) == 0 { // rules decide instead of a mode
 		c.mode = cmp.Or(c.mode, modes[0])
 		c.all = including(modes, c.mode) // the agent checks it
 	}

@@ -109,13 +109,22 @@ func Remove(ids ...string) error {
 		for _, id := range ids {
 			i := slices.IndexFunc(list, func(a Answer) bool { return a.ID == id })
 			if i < 0 {
-				return nil, fmt.Errorf("%w: no stored answer %q", fs.ErrNotExist, id)
+				return nil, UnknownError(id)
 			}
 			list = slices.Delete(list, i, i+1)
 		}
 		return list, nil
 	})
 }
+
+// UnknownError is the error for an ID that no stored answer has. It is fs.ErrNotExist.
+type UnknownError string
+
+// Error names the ID.
+func (id UnknownError) Error() string { return fmt.Sprintf("no stored answer %q", string(id)) }
+
+// Unwrap returns fs.ErrNotExist.
+func (UnknownError) Unwrap() error { return fs.ErrNotExist }
 
 // change replaces the list.
 func change(do func([]Answer) ([]Answer, error)) error {

@@ -44,6 +44,16 @@ func List() ([]Issued, error) {
 	return list, nil
 }
 
+// nameError is the error for a name that has a token, or none. The sentinels are about files, of which the text says nothing.
+type nameError struct {
+	name, problem string
+	sentinel      error
+}
+
+func (e *nameError) Error() string { return fmt.Sprintf("%q %s", e.name, e.problem) }
+
+func (e *nameError) Unwrap() error { return e.sentinel }
+
 // Issue makes a token. A name that has one is fs.ErrExist. Zero lasts for ever.
 func Issue(name, role string, lasts time.Duration) (token string, err error) {
 	token = prefix + rand.Text()
@@ -55,7 +65,7 @@ func Issue(name, role string, lasts time.Duration) (token string, err error) {
 	err = book.Change(List, func(list []Issued) ([]Issued, error) {
 		i, found := find(list, name)
 		if found {
-			return nil, fmt.Errorf("%w: %q has a token; remove it first", fs.ErrExist, name)
+			return nil, &nameError{name, "has a token; remove it first", fs.ErrExist}
 		}
 		return slices.Insert(list, i, made), nil
 	})
@@ -70,7 +80,7 @@ func Revoke(name string) error {
 	return book.Change(List, func(list []Issued) ([]Issued, error) {
 		i, found := find(list, name)
 		if !found {
-			return nil, fmt.Errorf("%w: %q has no token", fs.ErrNotExist, name)
+			return nil, &nameError{name, "has no token", fs.ErrNotExist}
 		}
 		return slices.Delete(list, i, i+1), nil
 	})

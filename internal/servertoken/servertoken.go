@@ -5,6 +5,7 @@ package servertoken
 import (
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -44,10 +45,21 @@ func File(url string) (string, error) {
 	return name, nil
 }
 
-// Find returns the token for the server at exactly this address; empty if there is none.
+// FromEnv returns the token in AGENTENV_TOKEN; empty if that is not set. An empty one is fs.ErrInvalid: a secret that is missing
+// must not become the rights of this user.
+func FromEnv() (string, error) {
+	token, set := os.LookupEnv(Variable)
+	if set && token == "" {
+		return "", fmt.Errorf("%w: %s is set, but empty, perhaps from a variable that is not set; set it to a token, or unset it", fs.ErrInvalid, Variable)
+	}
+	return token, nil
+}
+
+// Find returns the token for the server at exactly this address; empty if there is none. The errors are those of [FromEnv], and of
+// the files.
 func Find(url string) (string, error) {
-	if token := os.Getenv(Variable); token != "" {
-		return token, nil
+	if token, err := FromEnv(); token != "" || err != nil {
+		return token, err
 	}
 	state, err := statedir.Path()
 	if err != nil {

@@ -40,7 +40,7 @@ func (q *Queries) Hold(ctx context.Context, tool string, input json.RawMessage) 
 // Refuse is Hold for an agent that asks by itself, but may not ask about everything: it refuses what the rules deny, and
 // lets all else pass. A call that a rule only may deny passes too: refused here, it could not be asked about.
 func (q *Queries) Refuse(ctx context.Context, tool string, input json.RawMessage) (refusal string) {
-	if q.Rules == nil || q.Rules.Decide(callOf(q.heldCall("", tool, valid(input)))).Effect != rules.Deny {
+	if q.Rules == nil || q.Rules.Decide(CallOf(q.heldCall("", tool, valid(input)))).Effect != rules.Deny {
 		return ""
 	}
 	return q.Hold(ctx, tool, input)

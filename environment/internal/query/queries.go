@@ -269,7 +269,7 @@ func (a *active) interruptLine() runnerscripts.Control {
 // SetMode changes the permission mode of the agent, and of agents that are started later.
 func (q *Queries) SetMode(ctx context.Context, mode string) error {
 	if q.Rules != nil {
-		return fmt.Errorf("set_mode: %w: Config.Permissions decides instead of the agent's mode", errors.ErrUnsupported)
+		return fmt.Errorf("set_mode: %w: permissions decide instead of the agent's mode", errors.ErrUnsupported)
 	}
 	return q.set(ctx, runnerscripts.ControlSetMode, mode, &q.mode)
 }

@@ -39,7 +39,7 @@ func (q *Queries) judge(ev *runnerscripts.Event, open *openRequest) *verdict {
 	if err != nil {
 		return nil // asking reports it
 	}
-	call := callOf(req.ToolCall)
+	call := CallOf(req.ToolCall)
 	open.name, open.kind = call.Name, call.Kind
 	open.entry = audit.Entry{Event: audit.Permission, Query: ev.QueryID, Tool: q.Names.Tool(call), Call: audit.Cut(q.Names.Subject(call))}
 	if q.Rules == nil {
@@ -148,8 +148,8 @@ func (q *Queries) store(open *openRequest, kind runnerscripts.PermissionKind, by
 	})
 }
 
-// callOf returns a tool call as the rules know it.
-func callOf(t runnerscripts.ToolCall) rules.Call {
+// CallOf returns a tool call as the rules know it.
+func CallOf(t runnerscripts.ToolCall) rules.Call {
 	call := rules.Call{Name: t.Name, Kind: string(t.Kind), Input: t.RawInput}
 	for _, l := range t.Locations {
 		call.Paths = append(call.Paths, l.Path)

@@ -145,7 +145,7 @@ func TestAHeldCallIsJudgedByItsCommand(t *testing.T) {
 			t.Fatal(err)
 		}
 		q := &Queries{Config: Config{Rules: policy, Names: policy}}
-		if d := policy.Decide(callOf(q.heldCall("id", c.tool, []byte(c.input)))); d.Effect != c.want {
+		if d := policy.Decide(CallOf(q.heldCall("id", c.tool, []byte(c.input)))); d.Effect != c.want {
 			t.Errorf("%+v, %s %s: %s, not %s (%s)", c.rules, c.tool, c.input, d.Effect, c.want, d.Reason)
 		}
 	}
@@ -162,7 +162,7 @@ func TestAHeldCallWithAMalformedInputMayBeACommand(t *testing.T) {
 		`{"command":"git push",}`: rules.Ask, `"git push"`: rules.Ask, `["git push"]`: rules.Ask, `{"x":1`: rules.Ask, `{"command":"git push"}`: rules.Deny,
 		``: rules.Allow, ` `: rules.Allow, `null`: rules.Allow, `{}`: rules.Allow, `{"x":1}`: rules.Allow,
 	} {
-		if d := policy.Decide(callOf(q.heldCall("", "terminal", valid([]byte(input))))); d.Effect != want || (d.MayDeny != "") != (want == rules.Ask) {
+		if d := policy.Decide(CallOf(q.heldCall("", "terminal", valid([]byte(input))))); d.Effect != want || (d.MayDeny != "") != (want == rules.Ask) {
 			t.Errorf("%s: %+v, not %s", input, d, want)
 		}
 	}
