@@ -12,7 +12,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/agentenv-dev/agentenv/internal/test/testpostgres"
 	"github.com/agentenv-dev/agentenv/session/store"
@@ -54,6 +57,50 @@ func TestADatabaseThatStaysAwayIsUnavailable(t *testing.T) {
 			t.Errorf("%s: %v", op, err)
 		}
 	}
+}
+
+// The database ends a connection whose program has stood still within a transaction: nothing was changed, and the change is made
+// again.
+func TestAProgramThatStandsStillTriesAgain(t *testing.T) {
+	t.Parallel()
+	s := opened(t, Config{}, testpostgres.URL(t))
+	attempts := 0
+	err := s.transact(t.Context(), "append", "s", func(ctx context.Context, tx pgx.Tx) error {
+		if attempts++; attempts > 1 {
+			return nil
+		}
+		if _, err := tx.Exec(ctx, "SET idle_in_transaction_session_timeout = 1"); err != nil {
+			return err
+		}
+		for gone := false; !gone; {
+			if err := s.leases.QueryRow(ctx, "SELECT NOT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1)", tx.Conn().PgConn().PID()).Scan(&gone); err != nil {
+				return err
+			}
+		}
+		_, err := tx.Exec(ctx, "SELECT 1")
+		return err
+	})
+	if err != nil || attempts != 2 {
+		t.Errorf("after %d attempts: %v", attempts, err)
+	}
+}
+
+// A program that was suspended for longer than the database is waited for has not waited for it.
+func TestASuspendedProgramTriesOnceMore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &Store{leaseTime: leaseTime, stopped: t.Context()}
+		attempts := 0
+		f := func(context.Context) error {
+			if attempts++; attempts == 1 {
+				time.Sleep(2 * leaseTime)
+				return store.ErrUnavailable
+			}
+			return nil
+		}
+		if err := s.retry(t.Context(), 3*leaseTime, "append", "s", f); err != nil || attempts != 2 {
+			t.Errorf("after %d attempts: %v", attempts, err)
+		}
+	})
 }
 
 // The connection breaks when the database has committed: the caller must not learn of a failure, and the event must not be

@@ -151,11 +151,12 @@ func (s *Store) patiently(ctx context.Context, op, id string, f func(ctx context
 }
 
 // retry calls f, again while the database is away for no longer than a lease lasts, and returns the error of the
-// method op. f, whose context lasts for limit, is not called again after an [uncertain] error.
+// method op. f, whose context lasts for limit, is not called again after an [uncertain] error. A program that stands still for
+// longer than that, as when it is suspended, tries once more.
 func (s *Store) retry(ctx context.Context, limit time.Duration, op, id string, f func(ctx context.Context) error) error {
 	wait, end := firstWait, time.Now().Add(s.leaseTime)
 	for {
-		err := ctx.Err()
+		began, err := time.Now(), ctx.Err()
 		if err == nil {
 			err = translate(attempt(ctx, limit, f))
 		}
@@ -163,7 +164,7 @@ func (s *Store) retry(ctx context.Context, limit time.Duration, op, id string, f
 			return nil
 		}
 		_, unknown := errors.AsType[uncertain](err)
-		if again := errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrBusy); !again || unknown || time.Now().After(end) {
+		if again := errors.Is(err, store.ErrUnavailable) || errors.Is(err, store.ErrBusy); !again || unknown || began.After(end) {
 			return &store.Error{Op: op, ID: id, Err: err}
 		}
 		timer := time.NewTimer(wait)
@@ -265,7 +266,8 @@ func sentinelOf(code string) error {
 		return store.ErrBusy
 	case "53100": // disk_full
 		return syscall.ENOSPC
-	case "53300", "57P01", "57P02", "57P03": // too many connections, shut down, crashed, not started yet
+	// too many connections, shut down, crashed, not started yet; this program has stood still in a transaction, or outside of one
+	case "53300", "57P01", "57P02", "57P03", "25P03", "57P05":
 		return store.ErrUnavailable
 	case "XX001", "XX002": // data or index corrupted
 		return store.ErrCorrupt
