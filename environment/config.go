@@ -94,7 +94,7 @@ type Config struct {
 	// AgentTools the agent has no such tools, and a log record says so.
 	Delegation Delegation `json:"delegation,omitzero"`
 	// AgentTools returns the tools for Delegation. It is called when a sandbox is opened, and ctx covers the call only. Nil
-	// means none.
+	// means none. A session does not store it: set it again when you open it.
 	AgentTools func(ctx context.Context, of Delegator) (AgentTools, error) `json:"-"`
 	// Workspace says what the workspace starts with. The sources are placed in order; later ones
 	// overwrite earlier ones.
@@ -123,7 +123,7 @@ type Config struct {
 	// holds for the same call until the environment is closed.
 	Permissions permission.Rules `json:"permissions,omitzero"`
 	// PermissionLimits are further rules, of a program for all its sessions: the stricter decision
-	// counts, see permission.Policy.Narrow.
+	// counts, see permission.Policy.Narrow. A session does not store them: set them again when you open it.
 	PermissionLimits permission.Rules `json:"-"`
 	// OnPermission answers the agent's permission requests. Use [AllowAll], [RejectAll], or a
 	// function that looks at req.ToolCall and returns req.Allow() or req.Reject(why). Nil

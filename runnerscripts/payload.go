@@ -173,6 +173,9 @@ type PermissionRequest struct {
 	// MayDeny is a deny rule of the host that the call may be about, which the host cannot judge. A user who sees the call
 	// decides. The host sets it in each request; a script cannot.
 	MayDeny string `json:"mayDeny,omitempty"`
+	// Decided says that a rule or an earlier answer decides: a client need not ask its user, as permission_resolved follows. The
+	// host sets it in each request; a script cannot.
+	Decided bool `json:"decided,omitempty"`
 }
 
 // Allow returns the decision that allows the tool call once, or always if the request offers

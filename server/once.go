@@ -16,6 +16,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/internal/apierror"
 	"github.com/agentenv-dev/agentenv/internal/sessionapi"
+	"github.com/agentenv-dev/agentenv/session"
 )
 
 const (
@@ -52,11 +53,14 @@ func (r *recorded) Header() http.Header         { return r.header }
 func (r *recorded) Write(p []byte) (int, error) { return r.body.Write(p) }
 func (r *recorded) WriteHeader(status int)      { r.status = status }
 
-// moves reports whether the answer is sessionapi.ErrMoving.
-func (r *recorded) moves() bool {
+// passes reports whether the answer is a refusal that may pass: the same request may be made when it comes again.
+func (r *recorded) passes() bool {
 	var said apierror.Body
-	return r.status == http.StatusServiceUnavailable && json.Unmarshal(r.body.Bytes(), &said) == nil &&
-		errors.Is(sessionapi.Codes().Err(said.Error), sessionapi.ErrMoving)
+	if r.status < http.StatusBadRequest || json.Unmarshal(r.body.Bytes(), &said) != nil {
+		return false
+	}
+	err := sessionapi.Codes().Err(said.Error)
+	return errors.Is(err, sessionapi.ErrMoving) || errors.Is(err, session.ErrBusy) || errors.Is(err, apierror.ErrTooMany)
 }
 
 // serve answers a change, unless one with the same key was answered before: then it gives the same answer. A change goes on
@@ -92,14 +96,14 @@ func (o *once) serve(w http.ResponseWriter, r *http.Request, body []byte, do fun
 	return nil
 }
 
-// make makes a change. One that panics may be made again, and one that answers that the session moves.
+// make makes a change. One that panics may be made again, and one whose refusal may pass.
 func (o *once) make(c *change, do func()) {
 	ended := false
 	defer func() {
 		if !ended {
 			c.answer.status = http.StatusInternalServerError
 		}
-		if !ended || c.answer.moves() {
+		if !ended || c.answer.passes() {
 			o.mu.Lock()
 			maps.DeleteFunc(o.calls, func(_ string, other *change) bool { return other == c })
 			o.mu.Unlock()

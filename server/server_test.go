@@ -252,6 +252,30 @@ func TestAChangeWithAKeyIsMadeOnce(t *testing.T) {
 	}
 }
 
+// A change that was refused because the session is busy is made when it is sent again later.
+func TestARefusalOfABusySessionIsNotRemembered(t *testing.T) {
+	s := newServer(t, nil)
+	status, answer := ask(t, s, "POST", "/v1/sessions", `{"reject_busy":true,"config":{"sandbox":"local","agent":{"name":"script","config":{"turns":[{"steps":[{"delay_ms":3600000}]}]}}}}`)
+	var made sessionapi.Created
+	if err := json.Unmarshal([]byte(answer), &made); err != nil || status != http.StatusOK {
+		t.Fatalf("create: %d %s", status, answer)
+	}
+	path := sessionapi.SessionPath(made.ID, "prompts")
+	if status, answer := ask(t, s, "POST", path, `{"text":"a"}`, sessionapi.KeyHeader, "first"); status != http.StatusOK {
+		t.Fatalf("%d %s", status, answer)
+	}
+	status, answer = ask(t, s, "POST", path, `{"text":"b"}`, sessionapi.KeyHeader, "kk")
+	fails(t, "beside another", status, answer, "session_busy", "busy")
+	for _, stop := range [][2]string{{"POST", "interrupt"}, {"DELETE", "environment"}} { // the second waits for the end of the query
+		if status, answer := ask(t, s, stop[0], sessionapi.SessionPath(made.ID, stop[1]), ""); status >= 300 {
+			t.Fatalf("%d %s", status, answer)
+		}
+	}
+	if status, answer := ask(t, s, "POST", path, `{"text":"b"}`, sessionapi.KeyHeader, "kk"); status != http.StatusOK {
+		t.Errorf("when it is idle: %d %s", status, answer)
+	}
+}
+
 // A change whose client has gone is made, and its answer waits.
 func TestAChangeGoesOnWithoutItsClient(t *testing.T) {
 	begun, goOn := make(chan struct{}), make(chan struct{})

@@ -129,8 +129,11 @@ func (s *Server) prompt(c *call, in sessionapi.Prompt) (sessionapi.Accepted, err
 	if key := c.Header.Get(sessionapi.KeyHeader); key != "" {
 		// The prompt may have reached a server that has died since.
 		id := uuid.NewSHA1(uuid.NameSpaceURL, []byte(callerOf(c.Context()).Name+" "+c.PathValue("id")+" "+key)).String()
-		query, err := open.PromptOnce(c.Context(), environment.Query{ID: id, Prompt: in.Text, Attachments: in.Attachments, OutputSchema: in.OutputSchema})
-		return sessionapi.Accepted{ID: query.ID, Seq: query.Seq}, s.moving(err)
+		turn, err := open.PromptOnce(c.Context(), environment.Query{ID: id, Prompt: in.Text, Attachments: in.Attachments, OutputSchema: in.OutputSchema})
+		if err != nil {
+			return sessionapi.Accepted{}, s.moving(err)
+		}
+		return sessionapi.Accepted{ID: turn.ID(), Seq: turn.Seq()}, nil
 	}
 	turn, err := open.PromptQuery(c.Context(), environment.Query{Prompt: in.Text, Attachments: in.Attachments, OutputSchema: in.OutputSchema})
 	if err != nil {

@@ -3,7 +3,8 @@ package session
 import (
 	"bytes"
 	"context"
-	"errors"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"io"
 
@@ -32,28 +33,42 @@ func (s *AgentSession) storePrompt(ctx context.Context, t *Turn) (seq uint64, er
 			t.attachments[i].Digest = string(digests[i])
 		}
 	}
-	events := []runnerscripts.Event{
-		event(runnerscripts.TypeQueryQueued, t.id, runnerscripts.QueryStarted{Prompt: t.prompt, Attachments: t.attachments, OutputSchema: t.schema}),
-	}
+	events := []runnerscripts.Event{t.queued(t.attachments)}
 	if err := s.append(ctx, events...); err != nil {
 		return 0, err
 	}
 	return events[0].Seq, nil
 }
 
-// attachmentsAt returns the attachments of the prompt whose event has a Seq; nil if the store has dropped it.
-func (s *AgentSession) attachmentsAt(ctx context.Context, seq uint64) ([]runnerscripts.Attachment, error) {
-	for ev, err := range s.store.Events(ctx, s.id, seq) {
-		if errors.Is(err, store.ErrDropped) {
-			return nil, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read the prompt: %w", err)
-		}
-		p, _ := decode[runnerscripts.QueryStarted](ev)
-		return p.Attachments, nil
+// queued returns the event of the accepted prompt.
+func (t *Turn) queued(attachments []runnerscripts.Attachment) runnerscripts.Event {
+	return event(runnerscripts.TypeQueryQueued, t.id, runnerscripts.QueryStarted{Prompt: t.prompt, Attachments: attachments, OutputSchema: t.schema})
+}
+
+// described returns the prompt, with its attachments not yet stored, as promptAt returns it once it is.
+func (t *Turn) described() runnerscripts.QueryStarted {
+	var attachments []runnerscripts.Attachment
+	for _, a := range t.attachments {
+		sum := sha256.Sum256(a.Data)
+		a = a.Info()
+		a.Digest = hex.EncodeToString(sum[:])
+		attachments = append(attachments, a)
 	}
-	return nil, nil
+	p, _ := decode[runnerscripts.QueryStarted](t.queued(attachments)) // JSON has no invalid UTF-8
+	return p
+}
+
+// promptAt returns the prompt whose event has a Seq.
+func (s *AgentSession) promptAt(ctx context.Context, seq uint64) (p runnerscripts.QueryStarted, err error) {
+	s.replay(ctx, seq, seq, func(ev runnerscripts.Event, failed error) bool {
+		p, _ = decode[runnerscripts.QueryStarted](ev)
+		err = failed
+		return false
+	})
+	if err != nil {
+		return p, fmt.Errorf("read the prompt: %w", err)
+	}
+	return p, nil
 }
 
 // readAttachments returns stored attachments with their contents.

@@ -3,15 +3,19 @@ package session
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io/fs"
 	"iter"
+	"reflect"
 
 	"github.com/google/uuid"
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/lastfailure"
+	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/session/store"
 )
 
 // Turn is an accepted prompt and its query.
@@ -26,7 +30,8 @@ type Turn struct {
 	// reopened says that the prompt was accepted before the session was opened, and begun that
 	// the agent also got it before then.
 	begun, reopened bool
-	index           int // Index of its last event; used by the worker only
+	ended           bool // no worker finishes it: its result is in the events
+	index           int  // Index of its last event; used by the worker only
 
 	failure lastfailure.Keeper
 
@@ -57,26 +62,21 @@ func (s *AgentSession) PromptQuery(ctx context.Context, q environment.Query) (*T
 }
 
 // PromptOnce is [AgentSession.PromptQuery] for a caller that cannot know whether an earlier call was
-// successful, such as one whose connection broke: the prompt becomes the query with the ID q.ID, and
-// if the session has that among its last 64 queries, PromptOnce accepts nothing. It returns the
-// query with its ID, Seq and attachments, without their contents; without attachments if the store has dropped the event that
-// names them. Another program may have made the earlier call.
-func (s *AgentSession) PromptOnce(ctx context.Context, q environment.Query) (QueryState, error) {
+// successful, such as one whose connection broke or whose program died: the prompt becomes the query
+// with the ID q.ID, and if the session has that among its last 64 queries, PromptOnce accepts nothing and
+// returns the turn of that query, whichever program made the earlier call and whether the query has
+// ended or not. It does not run a failed query again.
+//
+// If the earlier call had another prompt, other attachments or another OutputSchema, the error is
+// fs.ErrInvalid, unless the store has dropped the event that names them.
+func (s *AgentSession) PromptOnce(ctx context.Context, q environment.Query) (*Turn, error) {
 	if q.ID == "" {
-		return QueryState{}, fmt.Errorf("prompt: %w: the ID is empty", fs.ErrInvalid)
+		return nil, fmt.Errorf("prompt: %w: the ID is empty", fs.ErrInvalid)
 	}
-	t, err := s.prompt(ctx, q)
-	if err != nil {
-		return QueryState{}, err
-	}
-	state := QueryState{ID: t.id, Seq: t.seq, Prompt: t.prompt, Attachments: t.attachments}
-	if len(t.attachments) > 0 && t.attachments[0].Digest == "" { // an earlier call has stored them
-		state.Attachments, err = s.attachmentsAt(ctx, t.seq)
-	}
-	return state, err
+	return s.prompt(ctx, q)
 }
 
-// prompt returns the turn of a prompt. One that was accepted before has the Seq alone.
+// prompt returns the turn of a prompt, which may have been accepted before.
 func (s *AgentSession) prompt(ctx context.Context, q environment.Query) (*Turn, error) {
 	switch {
 	case q.Prompt == "":
@@ -96,22 +96,22 @@ func (s *AgentSession) prompt(ctx context.Context, q environment.Query) (*Turn, 
 		return nil, fmt.Errorf("prompt: %w", err)
 	}
 	t := &Turn{session: s, id: q.ID, prompt: q.Prompt, attachments: attachments, schema: schema, done: make(chan struct{})}
-	if err := s.accept(ctx, t); err != nil {
+	if t, err = s.accept(ctx, t); err != nil {
 		return nil, fmt.Errorf("prompt: %w", err)
 	}
 	return t, nil
 }
 
-// accept stores and queues the prompt, unless the session has its query. Prompts are accepted one at
-// a time, so that they run in the order of their events.
-func (s *AgentSession) accept(ctx context.Context, t *Turn) error {
+// accept stores and queues the prompt, and returns its turn; if the session has its query already, it returns
+// the turn of that. Prompts are accepted one at a time, so that they run in the order of their events.
+func (s *AgentSession) accept(ctx context.Context, t *Turn) (*Turn, error) {
 	s.promptMu.Lock()
 	defer s.promptMu.Unlock()
 	s.mu.Lock()
 	err := s.checkLocked()
-	t.seq = s.state.accepted(t.id)
+	seq := s.state.accepted(t.id)
 	switch {
-	case err != nil || t.seq != 0:
+	case err != nil || seq != 0:
 	case s.cfg.RejectBusy && (s.state.Query != nil || len(s.state.Queued) > 0):
 		err = ErrBusy
 	case s.state.overall(s.cfg) != nil:
@@ -120,17 +120,41 @@ func (s *AgentSession) accept(ctx context.Context, t *Turn) error {
 		err = fmt.Errorf("%w: %d prompts are queued already", ErrBusy, len(s.queue))
 	}
 	s.mu.Unlock()
-	if err != nil || t.seq != 0 {
-		return err
+	if err != nil {
+		return nil, err
+	}
+	if seq != 0 {
+		return s.earlier(ctx, t, seq)
 	}
 	if t.seq, err = s.storePrompt(ctx, t); err != nil {
-		return err
+		return nil, err
 	}
 	s.mu.Lock()
 	s.queue = append(s.queue, t)
 	s.mu.Unlock()
 	s.signal()
-	return nil
+	return t, nil
+}
+
+// earlier returns the turn of the query that has the ID of t, and whose first event is seq. The caller holds promptMu.
+func (s *AgentSession) earlier(ctx context.Context, t *Turn, seq uint64) (*Turn, error) {
+	found := &Turn{session: s, id: t.id, seq: seq, ended: true}
+	for _, open := range s.Turns() {
+		if open.id == t.id {
+			found = open
+		}
+	}
+	before, err := s.promptAt(ctx, seq)
+	if errors.Is(err, store.ErrDropped) {
+		return found, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if !reflect.DeepEqual(before, t.described()) {
+		return nil, fmt.Errorf("%w: the session has accepted another prompt as the query %q; choose another ID", fs.ErrInvalid, t.id)
+	}
+	return found, nil
 }
 
 // ID returns the query's id: Event.QueryID of its events.
@@ -173,6 +197,9 @@ func (t *Turn) Events(ctx context.Context) iter.Seq2[runnerscripts.Event, error]
 // has reported a failure of the model's API and not recovered from it, the error wraps a
 // [*runnerscripts.ScriptFailure].
 func (t *Turn) Wait(ctx context.Context) (runnerscripts.QueryCompleted, error) {
+	if t.ended {
+		return t.stored(ctx)
+	}
 	select {
 	case <-t.done:
 		return t.result, t.err
@@ -184,6 +211,27 @@ func (t *Turn) Wait(ctx context.Context) (runnerscripts.QueryCompleted, error) {
 	case <-ctx.Done():
 		return runnerscripts.QueryCompleted{}, t.failure.Explain(context.Cause(ctx))
 	}
+}
+
+// stored returns the result of a query that has ended, from its last event.
+func (t *Turn) stored(ctx context.Context) (runnerscripts.QueryCompleted, error) {
+	for ev, err := range t.Events(ctx) {
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return runnerscripts.QueryCompleted{}, context.Cause(ctx)
+		case err != nil:
+			return runnerscripts.QueryCompleted{}, fmt.Errorf("read the end of the query: %w", err)
+		case ev.QueryID != t.id || !ev.Type.EndsQuery():
+			continue
+		}
+		failed, _ := decode[runnerscripts.QueryFailed](ev) // of a completed query it has nothing
+		if failed.Code == runnerscripts.FailLimit {
+			err = primitives.ErrLimit
+		}
+		_, result, err := ending(t, &ev, nil, err)
+		return result, err
+	}
+	return runnerscripts.QueryCompleted{}, ErrClosed
 }
 
 // Interrupt stops this query, or withdraws its prompt if it is still queued. If the query has

@@ -59,8 +59,12 @@ func (q *questions) withdraw() {
 }
 
 // ask asks the client for permission in a goroutine, so that the agent's other events are sent meanwhile. It waits until ready
-// is closed; nil means that it need not. If the connection ends, the request stays open for other clients.
+// is closed; nil means that it need not. If the connection ends, the request stays open for other clients. A request that is
+// decided is not asked: the client would show a question whose answer has no effect.
 func (c *conversation) ask(ctx context.Context, req runnerscripts.PermissionRequest, ready <-chan struct{}) {
+	if req.Decided {
+		return
+	}
 	s := c.server
 	ctx, cancel := c.asking.add(ctx, req.ID)
 	put := c.question(req)

@@ -2,6 +2,7 @@ package acpserver
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/permission"
 	"github.com/agentenv-dev/agentenv/session"
 	"github.com/agentenv-dev/agentenv/session/store"
 )
@@ -280,4 +282,28 @@ func TestAnEditorThatReadsNoMoreHoldsNothing(t *testing.T) {
 			t.Errorf("it waited %v", waited)
 		}
 	})
+}
+
+func TestACallThatRulesDecideIsNotAsked(t *testing.T) {
+	t.Parallel()
+	w := serveSessions(t, session.Config{Environment: environment.Config{
+		Sandbox: environment.Sandbox{Type: "local"},
+		Agent: environment.Agent{Name: "script", Config: []byte(`{"turns":[{"steps":[
+			{"ask":{"run":["true"]}},{"ask":{"write":{"path":"a","content":"b"}}},{"ask":{"run":["false"]}}]}]}`)},
+		Permissions: permission.Rules{Allow: []string{"Edit(**)", "Bash(true)"}, Deny: []string{"Bash(false)"}},
+	}})
+	id := w.begin()
+	w.send(promptLine("1", id))
+	for {
+		line, err := w.lines.ReadBytes('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Contains(line, []byte("request_permission")) {
+			t.Errorf("the client is asked: %s", line)
+		}
+		if bytes.Contains(line, []byte("stopReason")) {
+			return
+		}
+	}
 }

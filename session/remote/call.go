@@ -33,7 +33,12 @@ func (c *Client) get(ctx context.Context, path string, query url.Values, out any
 
 // change makes a change. The server makes it once, however often it is sent.
 func (c *Client) change(ctx context.Context, method, path string, in, out any) error {
-	r := request{method: method, path: path, key: rand.Text()}
+	return c.changeUnder(ctx, rand.Text(), method, path, in, out)
+}
+
+// changeUnder makes a change under a key of its caller.
+func (c *Client) changeUnder(ctx context.Context, key, method, path string, in, out any) error {
+	r := request{method: method, path: path, key: key}
 	if in != nil {
 		body, err := json.Marshal(in)
 		if err != nil {

@@ -160,6 +160,14 @@ func (s remoteSession) PromptQuery(ctx context.Context, q environment.Query) (se
 	return turn, nil
 }
 
+func (s remoteSession) PromptOnce(ctx context.Context, q environment.Query) (sessiontest.Turn, error) {
+	turn, err := s.Session.PromptOnce(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	return turn, nil
+}
+
 func (s remoteSession) Fork(ctx context.Context, n int) ([]sessiontest.Session, error) {
 	return wrapAll(s.Session.Fork(ctx, n))
 }

@@ -22,6 +22,6 @@
 //	}
 //
 // The client survives a connection that breaks, and a server that restarts: events go on after the last one that came, and a
-// change is sent again under the same key, which a server makes once. A server that restarts forgets the keys: a prompt whose
-// answer was lost with the server may be accepted twice.
+// change is sent again under the same key, which a server makes once. A server that restarts forgets the keys, but for those
+// of a session's last 64 prompts.
 package remote

@@ -2,10 +2,12 @@ package remote
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"io/fs"
 	"iter"
 	"net/http"
+	"net/url"
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/sessionapi"
@@ -30,9 +32,24 @@ func (s *Session) PromptQuery(ctx context.Context, q environment.Query) (*Turn, 
 	if q.ID != "" || q.After != 0 || q.Detach {
 		return nil, fmt.Errorf("prompt: %w: ID, After and Detach are for the session to decide; leave them out", fs.ErrInvalid)
 	}
+	return s.prompt(ctx, rand.Text(), q)
+}
+
+// PromptOnce is [Session.PromptQuery] for a caller that cannot know whether an earlier call was successful; see
+// session.AgentSession.PromptOnce. q.ID is the Idempotency-Key of the request: the ID of the query is another one, which the server
+// derives from it for each user. An ID of more than 256 bytes is fs.ErrInvalid.
+func (s *Session) PromptOnce(ctx context.Context, q environment.Query) (*Turn, error) {
+	if q.ID == "" || q.After != 0 || q.Detach {
+		return nil, fmt.Errorf("prompt: %w: the ID is empty, or After or Detach is set; set the ID alone", fs.ErrInvalid)
+	}
+	return s.prompt(ctx, url.PathEscape(q.ID), q) // a header does not take every character
+}
+
+// prompt sends a prompt under a key.
+func (s *Session) prompt(ctx context.Context, key string, q environment.Query) (*Turn, error) {
 	t := &Turn{session: s}
 	body := sessionapi.Prompt{Text: q.Prompt, Attachments: q.Attachments, OutputSchema: q.OutputSchema}
-	if err := s.client.change(ctx, http.MethodPost, s.path("prompts"), body, &t.query); err != nil {
+	if err := s.client.changeUnder(ctx, key, http.MethodPost, s.path("prompts"), body, &t.query); err != nil {
 		return nil, err
 	}
 	return t, nil

@@ -66,6 +66,14 @@ func (s local) PromptQuery(ctx context.Context, q environment.Query) (Turn, erro
 	return t, nil
 }
 
+func (s local) PromptOnce(ctx context.Context, q environment.Query) (Turn, error) {
+	t, err := s.AgentSession.PromptOnce(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
 func (s local) Fork(ctx context.Context, n int) ([]Session, error) {
 	return s.own(s.AgentSession.Fork(ctx, n))
 }

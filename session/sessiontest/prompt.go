@@ -331,3 +331,78 @@ func optionsLater(r *run) {
 		r.Errorf("the state says %q", got)
 	}
 }
+
+func onceAgain(r *run) {
+	s := r.start(steps{say("7")}, steps{{Fail: &runnerscripts.ScriptFailure{Code: runnerscripts.FailAPI, Message: "broken"}}}, steps{forever()})
+	ids := map[string]string{} // of the queries
+	send := func(id string) Turn {
+		r.Helper()
+		t, err := s.PromptOnce(r.Context(), environment.Query{ID: id, Prompt: "go", Attachments: []runnerscripts.Attachment{{Data: []byte("text")}}, OutputSchema: json.RawMessage(` true `)})
+		r.must(err)
+		if before, sent := ids[id]; sent && before != t.ID() {
+			r.Fatalf("the %s query is %s, want %s", id, t.ID(), before)
+		}
+		ids[id] = t.ID()
+		return t
+	}
+	done := r.complete(send("ended"))
+	_, failed := send("failed").Wait(r.Context())
+	send("running")
+	send("queued")
+	for range 2 { // as long as the session is open, and when it was opened again
+		if again := r.complete(send("ended")); again.StopReason != done.StopReason || again.DurationMS != done.DurationMS {
+			r.Errorf("the query that has ended: %+v, want %+v", again, done)
+		}
+		if _, err := send("failed").Wait(r.Context()); fmt.Sprint(err) != fmt.Sprint(failed) {
+			r.Errorf("the query that has failed: %v, want %v", err, failed)
+		}
+		r.must(send("queued").Interrupt(r.Context()))
+		r.must(send("running").Interrupt(r.Context()))
+		for _, id := range []string{"running", "queued"} {
+			if done := r.complete(send(id)); done.StopReason != runnerscripts.StopCancelled {
+				r.Errorf("the %s query stopped because of %q", id, done.StopReason)
+			}
+		}
+		r.must(r.host.Unload(r.Context(), s.ID()))
+		var err error
+		s, err = r.host.Open(r.Context(), s.ID())
+		r.must(err)
+	}
+	n := 0
+	for _, ev := range r.log(s) {
+		if ev.Type == runnerscripts.TypeQueryQueued {
+			n++
+		}
+	}
+	if n != 4 {
+		r.Errorf("%d prompts were accepted, want 4", n)
+	}
+}
+
+func onceOther(r *run) {
+	s := r.start(steps{say("x")})
+	first := environment.Query{ID: "id", Prompt: "go", Attachments: []runnerscripts.Attachment{{Name: "a.txt", Data: []byte("text")}}}
+	t, err := s.PromptOnce(r.Context(), first)
+	r.must(err)
+	r.complete(t)
+	before := len(r.log(s))
+	for what, change := range map[string]func(*environment.Query){
+		"another text": func(q *environment.Query) { q.Prompt = "else" },
+		"another attachment": func(q *environment.Query) {
+			q.Attachments = []runnerscripts.Attachment{{Name: "a.txt", Data: []byte("tex")}}
+		},
+		"no attachment":    func(q *environment.Query) { q.Attachments = nil },
+		"an output schema": func(q *environment.Query) { q.OutputSchema = lineSchema },
+		"no ID":            func(q *environment.Query) { q.ID = "" },
+		"After":            func(q *environment.Query) { q.After = 1 },
+		"an empty text":    func(q *environment.Query) { q.Prompt = "" },
+	} {
+		q := first
+		change(&q)
+		_, err := s.PromptOnce(r.Context(), q)
+		r.want(what, err, fs.ErrInvalid)
+	}
+	if n := len(r.log(s)); n != before {
+		r.Errorf("there are %d events, want %d", n, before)
+	}
+}

@@ -22,6 +22,7 @@ type Session interface {
 	State(ctx context.Context) (session.State, error)
 	Prompt(ctx context.Context, text string, attachments ...runnerscripts.Attachment) (Turn, error)
 	PromptQuery(ctx context.Context, q environment.Query) (Turn, error)
+	PromptOnce(ctx context.Context, q environment.Query) (Turn, error)
 	Events(ctx context.Context, from uint64) iter.Seq2[runnerscripts.Event, error]
 	Interrupt(ctx context.Context) error
 	Respond(ctx context.Context, id string, d runnerscripts.PermissionDecision) error
@@ -95,6 +96,8 @@ var cases = []rule{
 	{"Prompt/more than may wait are refused", promptFull},
 	{"Prompt/one that came while another runs is refused on demand", promptBusy},
 	{"Prompt/the context covers the acceptance alone", promptContext},
+	{"PromptOnce/one that is sent again is the query of before, in each of its states", onceAgain},
+	{"PromptOnce/another prompt under its ID is refused and leaves no event", onceOther},
 	{"Turn/its events can be read again after its end", turnAgain},
 	{"Turn/the events of other queries are not among its own", turnOwn},
 	{"Turn/a failed query is a QueryError with the agent's words", turnFailed},

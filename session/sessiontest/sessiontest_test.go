@@ -80,41 +80,43 @@ var mutants = map[string]struct {
 	broken func(Host) Host
 	says   string
 }{
-	"Prompt/an_empty_one_is_refused_and_leaves_no_event":                            {sessions(func(s Session) Session { return filling{s} }), "an empty prompt: error <nil>, want invalid argument"},
-	"Prompt/the_agent_gets_the_attachments_and_the_session_names_them":              {sessions(func(s Session) Session { return textual{s} }), `the agent got ""`},
-	"Prompt/what_the_agent_does_not_accept_is_refused_and_leaves_no_event":          {sessions(func(s Session) Session { return textual{s} }), "an image for an executor: error <nil>, want unsupported operation"},
-	"Prompt/an_output_schema_holds_for_its_query,_which_says_it":                    {sessions(func(s Session) Session { return textual{s} }), "the output is "},
-	"Prompt/a_query_that_is_the_session's_to_decide_is_refused_and_leaves_no_event": {sessions(func(s Session) Session { return textual{s} }), "After: error <nil>, want invalid argument"},
-	"Prompt/more_than_may_wait_are_refused":                                         {func(h Host) Host { return limitless{h} }, "a third that waits: error <nil>, want session is busy"},
-	"Prompt/one_that_came_while_another_runs_is_refused_on_demand":                  {func(h Host) Host { return patient{h} }, "a prompt beside another: error <nil>, want session is busy"},
-	"Prompt/the_context_covers_the_acceptance_alone":                                {sessions(func(s Session) Session { return bound{s} }), "a prompt whose context is done: error <nil>, want context canceled"},
-	"Turn/its_events_can_be_read_again_after_its_end":                               {turns(func(_ Session, t Turn) Turn { return &once{Turn: t} }), "read again it has 0 events"},
-	"Turn/the_events_of_other_queries_are_not_among_its_own":                        {turns(func(s Session, t Turn) Turn { return everything{t, s} }), " has the event "},
-	"Turn/a_failed_query_is_a_QueryError_with_the_agent's_words":                    {turns(func(_ Session, t Turn) Turn { return worded{t} }), "want a QueryError of "},
-	"Events/they_are_numbered_from_1_without_a_gap":                                 {sessions(func(s Session) Session { return gappy{s} }), "event 3 is "},
-	"Events/they_start_where_asked,_also_in_what_has_not_happened":                  {sessions(func(s Session) Session { return fromStart{s} }), "from 3 the first event is 1"},
-	"Events/several_readers_get_the_same":                                           {sessions(func(s Session) Session { return &unfair{Session: s} }), " got "},
-	"Events/a_slow_reader_misses_nothing_and_holds_nobody_up":                       {sessions(func(s Session) Session { return lossy{s} }), "the slow reader got "},
-	"Events/they_end_with_the_context_and_with_the_session":                         {sessions(func(s Session) Session { return failing{s} }), "at the end of the session: EOF"},
-	"State/it_is_the_fold_of_the_events":                                            {sessions(func(s Session) Session { return untitled{s} }), "and its events say"},
-	"Interrupt/a_queued_prompt_is_withdrawn_alone":                                  {turns(func(s Session, t Turn) Turn { return coarse{t, s} }), `the withdrawn one stopped because of "end_turn"`},
-	"Respond/the_first_answer_counts":                                               {sessions(func(s Session) Session { return polite{s} }), "a second answer: error <nil>, want permission request"},
-	"Respond/a_decision_that_was_not_offered_leaves_the_request_open":               {sessions(func(s Session) Session { return hasty{s} }), ": error <nil>, want invalid argument"},
-	"SetOptions/later_queries_have_them,_in_new_sandboxes_too":                      {sessions(func(s Session) Session { return stubborn{s} }), `the agent said "as "`},
-	"Files/without_a_sandbox_it_is_ErrNoEnvironment":                                {sessions(func(s Session) Session { return empty{s} }), "the list: error <nil>, want session has no running environment"},
-	"Files/one_that_does_not_exist_is_fs.ErrNotExist":                               {sessions(func(s Session) Session { return vague{s} }), "a file that does not exist: error not found"},
-	"WriteWorkspace/the_agent_begins_with_these_files_alone":                        {sessions(func(s Session) Session { return unwritten{s} }), "the files are [{FileInfo:{Path:own"},
-	"WriteWorkspace/other_files,_a_used_session_and_no_archive_are_refused":         {sessions(func(s Session) Session { return unwritten{s} }), "no archive: error <nil>"},
-	"Sync/it_makes_a_checkpoint_of_what_is_there_now":                               {sessions(func(s Session) Session { return lazy{s} }), `it has ""`},
-	"Changes/they_are_what_lies_between_two_checkpoints":                            {sessions(func(s Session) Session { return backward{s} }), `"deleted f", want "created f"`},
-	"Rewind/the_agent_goes_on_from_there,_and_nothing_is_lost":                      {sessions(func(s Session) Session { return forward{s} }), "the log had "},
-	"Rewind/while_a_query_runs_it_is_ErrBusy":                                       {sessions(func(s Session) Session { return forward{s} }), "a return while a query runs: error <nil>"},
-	"Fork/a_copy_can_begin_at_a_checkpoint":                                         {sessions(func(s Session) Session { return latest{s} }), `the copy said "after a`},
-	"TerminateEnvironment/the_agent_goes_on_in_a_new_sandbox":                       {sessions(func(s Session) Session { return clinging{s} }), "the sandbox is ready"},
-	"Unload/a_session_that_is_opened_again_has_all_of_it":                           {func(h Host) Host { return &forgetful{Host: h} }, `the agent said "after "`},
-	"Open/an_unknown_session_is_ErrNotFound":                                        {func(h Host) Host { return inventive{h} }, "an unknown session: error <nil>, want no such session"},
-	"List/it_has_the_sessions_and_what_they_say_of_themselves":                      {func(h Host) Host { return short{h} }, "not listed are "},
-	"Destroy/nothing_is_left":                                                       {func(h Host) Host { return hoarding{h} }, "the session: error <nil>, want no such session"},
+	"Prompt/an_empty_one_is_refused_and_leaves_no_event":                              {sessions(func(s Session) Session { return filling{s} }), "an empty prompt: error <nil>, want invalid argument"},
+	"Prompt/the_agent_gets_the_attachments_and_the_session_names_them":                {sessions(func(s Session) Session { return textual{s} }), `the agent got ""`},
+	"Prompt/what_the_agent_does_not_accept_is_refused_and_leaves_no_event":            {sessions(func(s Session) Session { return textual{s} }), "an image for an executor: error <nil>, want unsupported operation"},
+	"Prompt/an_output_schema_holds_for_its_query,_which_says_it":                      {sessions(func(s Session) Session { return textual{s} }), "the output is "},
+	"Prompt/a_query_that_is_the_session's_to_decide_is_refused_and_leaves_no_event":   {sessions(func(s Session) Session { return textual{s} }), "After: error <nil>, want invalid argument"},
+	"Prompt/more_than_may_wait_are_refused":                                           {func(h Host) Host { return limitless{h} }, "a third that waits: error <nil>, want session is busy"},
+	"Prompt/one_that_came_while_another_runs_is_refused_on_demand":                    {func(h Host) Host { return patient{h} }, "a prompt beside another: error <nil>, want session is busy"},
+	"Prompt/the_context_covers_the_acceptance_alone":                                  {sessions(func(s Session) Session { return bound{s} }), "a prompt whose context is done: error <nil>, want context canceled"},
+	"PromptOnce/one_that_is_sent_again_is_the_query_of_before,_in_each_of_its_states": {sessions(func(s Session) Session { return repeating{s} }), "the ended query is "},
+	"PromptOnce/another_prompt_under_its_ID_is_refused_and_leaves_no_event":           {sessions(func(s Session) Session { return textual{s} }), "attachment: error <nil>, want invalid argument"},
+	"Turn/its_events_can_be_read_again_after_its_end":                                 {turns(func(_ Session, t Turn) Turn { return &once{Turn: t} }), "read again it has 0 events"},
+	"Turn/the_events_of_other_queries_are_not_among_its_own":                          {turns(func(s Session, t Turn) Turn { return everything{t, s} }), " has the event "},
+	"Turn/a_failed_query_is_a_QueryError_with_the_agent's_words":                      {turns(func(_ Session, t Turn) Turn { return worded{t} }), "want a QueryError of "},
+	"Events/they_are_numbered_from_1_without_a_gap":                                   {sessions(func(s Session) Session { return gappy{s} }), "event 3 is "},
+	"Events/they_start_where_asked,_also_in_what_has_not_happened":                    {sessions(func(s Session) Session { return fromStart{s} }), "from 3 the first event is 1"},
+	"Events/several_readers_get_the_same":                                             {sessions(func(s Session) Session { return &unfair{Session: s} }), " got "},
+	"Events/a_slow_reader_misses_nothing_and_holds_nobody_up":                         {sessions(func(s Session) Session { return lossy{s} }), "the slow reader got "},
+	"Events/they_end_with_the_context_and_with_the_session":                           {sessions(func(s Session) Session { return failing{s} }), "at the end of the session: EOF"},
+	"State/it_is_the_fold_of_the_events":                                              {sessions(func(s Session) Session { return untitled{s} }), "and its events say"},
+	"Interrupt/a_queued_prompt_is_withdrawn_alone":                                    {turns(func(s Session, t Turn) Turn { return coarse{t, s} }), `the withdrawn one stopped because of "end_turn"`},
+	"Respond/the_first_answer_counts":                                                 {sessions(func(s Session) Session { return polite{s} }), "a second answer: error <nil>, want permission request"},
+	"Respond/a_decision_that_was_not_offered_leaves_the_request_open":                 {sessions(func(s Session) Session { return hasty{s} }), ": error <nil>, want invalid argument"},
+	"SetOptions/later_queries_have_them,_in_new_sandboxes_too":                        {sessions(func(s Session) Session { return stubborn{s} }), `the agent said "as "`},
+	"Files/without_a_sandbox_it_is_ErrNoEnvironment":                                  {sessions(func(s Session) Session { return empty{s} }), "the list: error <nil>, want session has no running environment"},
+	"Files/one_that_does_not_exist_is_fs.ErrNotExist":                                 {sessions(func(s Session) Session { return vague{s} }), "a file that does not exist: error not found"},
+	"WriteWorkspace/the_agent_begins_with_these_files_alone":                          {sessions(func(s Session) Session { return unwritten{s} }), "the files are [{FileInfo:{Path:own"},
+	"WriteWorkspace/other_files,_a_used_session_and_no_archive_are_refused":           {sessions(func(s Session) Session { return unwritten{s} }), "no archive: error <nil>"},
+	"Sync/it_makes_a_checkpoint_of_what_is_there_now":                                 {sessions(func(s Session) Session { return lazy{s} }), `it has ""`},
+	"Changes/they_are_what_lies_between_two_checkpoints":                              {sessions(func(s Session) Session { return backward{s} }), `"deleted f", want "created f"`},
+	"Rewind/the_agent_goes_on_from_there,_and_nothing_is_lost":                        {sessions(func(s Session) Session { return forward{s} }), "the log had "},
+	"Rewind/while_a_query_runs_it_is_ErrBusy":                                         {sessions(func(s Session) Session { return forward{s} }), "a return while a query runs: error <nil>"},
+	"Fork/a_copy_can_begin_at_a_checkpoint":                                           {sessions(func(s Session) Session { return latest{s} }), `the copy said "after a`},
+	"TerminateEnvironment/the_agent_goes_on_in_a_new_sandbox":                         {sessions(func(s Session) Session { return clinging{s} }), "the sandbox is ready"},
+	"Unload/a_session_that_is_opened_again_has_all_of_it":                             {func(h Host) Host { return &forgetful{Host: h} }, `the agent said "after "`},
+	"Open/an_unknown_session_is_ErrNotFound":                                          {func(h Host) Host { return inventive{h} }, "an unknown session: error <nil>, want no such session"},
+	"List/it_has_the_sessions_and_what_they_say_of_themselves":                        {func(h Host) Host { return short{h} }, "not listed are "},
+	"Destroy/nothing_is_left":                                                         {func(h Host) Host { return hoarding{h} }, "the session: error <nil>, want no such session"},
 }
 
 const mutantVariable = "SESSIONTEST_MUTANT"
@@ -163,6 +165,18 @@ func (s textual) Prompt(ctx context.Context, text string, _ ...runnerscripts.Att
 
 func (s textual) PromptQuery(ctx context.Context, q environment.Query) (Turn, error) {
 	return s.Session.Prompt(ctx, q.Prompt)
+}
+
+func (s textual) PromptOnce(ctx context.Context, q environment.Query) (Turn, error) {
+	return s.Session.PromptOnce(ctx, environment.Query{ID: q.ID, Prompt: q.Prompt})
+}
+
+// repeating accepts each prompt.
+type repeating struct{ Session }
+
+func (s repeating) PromptOnce(ctx context.Context, q environment.Query) (Turn, error) {
+	q.ID = ""
+	return s.PromptQuery(ctx, q)
 }
 
 // limitless queues any number of prompts.

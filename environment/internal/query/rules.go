@@ -33,7 +33,7 @@ func (v *verdict) answer(req runnerscripts.PermissionRequest) runnerscripts.Perm
 }
 
 // judge decides about a request by the rules. It returns nil if the request must be asked. It sets the call and the key of
-// open, and MayDeny of the request.
+// open, and MayDeny and Decided of the request.
 func (q *Queries) judge(ev *runnerscripts.Event, open *openRequest) *verdict {
 	req, err := runnerscripts.Payload[runnerscripts.PermissionRequest](*ev)
 	if err != nil {
@@ -43,11 +43,17 @@ func (q *Queries) judge(ev *runnerscripts.Event, open *openRequest) *verdict {
 	open.name, open.kind = call.Name, call.Kind
 	open.entry = audit.Entry{Event: audit.Permission, Query: ev.QueryID, Tool: q.Names.Tool(call), Call: audit.Cut(q.Names.Subject(call))}
 	if q.Rules == nil {
-		ev.Payload = withMayDeny(ev.Payload, "")
+		ev.Payload = withHostFields(ev.Payload, "", false)
 		return nil
 	}
 	d := q.Rules.Decide(call)
-	ev.Payload = withMayDeny(ev.Payload, d.MayDeny)
+	v := q.judgeBy(d, call, open)
+	ev.Payload = withHostFields(ev.Payload, d.MayDeny, v != nil)
+	return v
+}
+
+// judgeBy returns the verdict of the rules' decision about a call, or of an earlier answer; nil if the request must be asked.
+func (q *Queries) judgeBy(d rules.Decision, call rules.Call, open *openRequest) *verdict {
 	open.key = q.Rules.Key(call)
 	v := &verdict{effect: d.Effect, message: "Denied: " + d.Reason + "."}
 	v.Scope = runnerscripts.ScopeOnce
@@ -69,21 +75,26 @@ func (q *Queries) judge(ev *runnerscripts.Event, open *openRequest) *verdict {
 	return v
 }
 
-// withMayDeny sets PermissionRequest.MayDeny in a request, also if the script has set it: it is the host's. It removes the field
-// for an empty rule, and keeps the fields that this program does not know.
-func withMayDeny(request json.RawMessage, rule string) json.RawMessage {
+// withHostFields sets PermissionRequest.MayDeny and Decided in a request, also if the script has set them: they are the host's. It
+// removes the fields for their zero values, and keeps those that this program does not know.
+func withHostFields(request json.RawMessage, mayDeny string, decided bool) json.RawMessage {
 	var fields map[string]json.RawMessage
-	quoted, err := json.Marshal(rule)
+	quoted, err := json.Marshal(mayDeny)
 	if err != nil || json.Unmarshal(request, &fields) != nil {
 		return request // cannot happen: it was decoded before
 	}
 	all := len(fields)
-	maps.DeleteFunc(fields, func(name string, _ json.RawMessage) bool { return strings.EqualFold(name, "mayDeny") }) // as encoding/json reads it
-	switch {
-	case rule != "":
-		fields["mayDeny"] = quoted
-	case len(fields) == all:
+	maps.DeleteFunc(fields, func(name string, _ json.RawMessage) bool { // as encoding/json reads it
+		return strings.EqualFold(name, "mayDeny") || strings.EqualFold(name, "decided")
+	})
+	if mayDeny == "" && !decided && len(fields) == all {
 		return request
+	}
+	if mayDeny != "" {
+		fields["mayDeny"] = quoted
+	}
+	if decided {
+		fields["decided"] = json.RawMessage("true")
 	}
 	data, err := json.Marshal(fields)
 	if err != nil {

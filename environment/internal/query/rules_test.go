@@ -46,6 +46,21 @@ func TestARequestNamesTheRuleThatMayDenyIt(t *testing.T) {
 	}
 }
 
+func TestARequestSaysThatItIsDecided(t *testing.T) {
+	policy, err := rules.New(rules.Rules{Allow: []string{"Bash(make)"}, Deny: []string{"Bash(rm *)"}}, rules.Place{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := &Queries{Config: Config{Rules: policy, Names: policy}}
+	for script, want := range map[string]bool{"make": true, "rm x": true, "go test": false} {
+		ev := runnerscripts.Event{Payload: []byte(`{"id":"1","toolCall":{"toolCallId":"1","name":"Bash","rawInput":{"command":"` + script + `"}}}`)}
+		verdict := q.judge(&ev, &openRequest{})
+		if req, err := runnerscripts.Payload[runnerscripts.PermissionRequest](ev); err != nil || req.Decided != want || (verdict != nil) != want {
+			t.Errorf("%s: %s, %v", script, ev.Payload, err)
+		}
+	}
+}
+
 // A script does not speak for the host: what it says of rules is left out, however it writes it.
 func TestARequestOfAScriptNamesNoRule(t *testing.T) {
 	policy, err := rules.New(rules.Rules{Deny: []string{"Bash(git push *)"}}, rules.Place{})
@@ -54,10 +69,10 @@ func TestARequestOfAScriptNamesNoRule(t *testing.T) {
 	}
 	for _, q := range []*Queries{{}, {Config: Config{Rules: policy, Names: policy}}} {
 		q.Names = policy
-		for _, field := range []string{`"mayDeny":"x"`, `"MAYDENY":"x"`, `"mayDeny":"x","mayDeny":""`} {
+		for _, field := range []string{`"mayDeny":"x"`, `"MAYDENY":"x"`, `"mayDeny":"x","mayDeny":""`, `"decided":true`, `"Decided":true`} {
 			ev := runnerscripts.Event{Payload: []byte(`{"id":"1","toolCall":{"toolCallId":"1","name":"Bash","rawInput":{"command":"make"}},` + field + `}`)}
 			q.judge(&ev, &openRequest{})
-			if strings.Contains(strings.ToLower(string(ev.Payload)), "maydeny") || !strings.Contains(string(ev.Payload), `"make"`) {
+			if strings.Contains(strings.ToLower(string(ev.Payload)), "maydeny") || strings.Contains(strings.ToLower(string(ev.Payload)), "decided") || !strings.Contains(string(ev.Payload), `"make"`) {
 				t.Errorf("%s, with rules: %v: %s", field, q.Rules != nil, ev.Payload)
 			}
 		}

@@ -169,14 +169,14 @@ func (j *job) perform() (err error) {
 	if j.run.Blueprint != nil && !j.r.Reports && coordapi.IsSet(j.run.Blueprint.OutputSchema) { // an executor has its own way to bind its output
 		q.OutputSchema = j.run.Blueprint.OutputSchema
 	}
-	query, err := s.PromptOnce(j.stopped, q)
+	turn, err := s.PromptOnce(j.stopped, q)
 	if err != nil {
 		return err
 	}
 	j.agent.Store(s)
 	stop := context.AfterFunc(j.stopped, j.interrupt)
 	defer stop()
-	err = j.follow(s, query.Seq)
+	err = j.follow(s, turn.Seq())
 	j.interrupt() // if the coordinator wants no more of it
 	return err
 }
