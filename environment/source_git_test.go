@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -275,13 +274,8 @@ func TestGitFailuresAreNamed(t *testing.T) {
 }
 
 func TestCredentialsOfAURLAreNotSeen(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	_ = l.Close() // so nothing listens there
-	err = refused(t, Source{Git: &Git{URL: "http://user:hunter2hunter2@" + address + "/x.git"}})
+	const address = "127.0.0.1:1" // any other free port may belong to another test when it is dialed
+	err := refused(t, Source{Git: &Git{URL: "http://user:hunter2hunter2@" + address + "/x.git"}})
 	if !errors.Is(err, ErrGit) || strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), "user") {
 		t.Errorf("error %v", err)
 	}
@@ -400,12 +394,7 @@ func TestAPasswordThatIsNotEncodedIsRefusedAndNotShown(t *testing.T) {
 // Nothing leaks, even past the check.
 func TestAPasswordThatIsNotEncodedIsCutOff(t *testing.T) {
 	noFilesLeft(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := l.Addr().String()
-	_ = l.Close() // so nothing listens there
+	const address = "127.0.0.1:1" // any other free port may belong to another test when it is dialed
 	e := &Environment{log: hclog.NewNullLogger()}
 	for _, g := range unclear[:3] {
 		if _, name := (Source{Git: &g}).describe(); strings.Contains(name, "hunter") || !strings.Contains(name, "example.com/x.git") {
