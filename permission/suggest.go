@@ -12,7 +12,7 @@ var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./+@:-]+$`)
 // subcommand matches the second word of a command that says what the program does.
 var subcommand = regexp.MustCompile(`^[a-z][a-z0-9:-]*$`)
 
-// withSubcommands are programs of which a rule names the subcommand, too: their others do something else.
+// withSubcommands are programs whose rules name the subcommand, too: other ones do something else.
 var withSubcommands = setOf("cargo", "docker", "dotnet", "gh", "git", "go", "kubectl", "npm", "pip", "pip3", "pnpm", "terraform", "uv", "yarn")
 
 // Suggest returns allow rules for what a call does, such as "Bash(cat *)" for a command and "Write(a)" for a file. A tool alone,

@@ -109,6 +109,9 @@ func (v *view) decideFor(ctx context.Context, agent string, req environment.Perm
 }
 
 // unasked rejects the requests of agents that another one has started, where no user sees them.
-func unasked(_ context.Context, agent string, req environment.PermissionRequest) environment.PermissionDecision {
+func unasked(ctx context.Context, agent string, req environment.PermissionRequest) environment.PermissionDecision {
+	if req.MayDeny != "" { // which AllowAll rejects, and no configuration allows
+		return environment.AllowAll(ctx, req)
+	}
 	return req.Reject("No user is present to allow this; permissions.allow in the configuration of " + agent + " can.")
 }

@@ -94,10 +94,10 @@ func (a *answerer) timeout() time.Duration {
 
 // decide answers one request.
 func (a *answerer) decide(ctx context.Context, req runnerscripts.PermissionRequest) runnerscripts.PermissionDecision {
-	switch a.policy {
-	case permissionAllow:
+	switch {
+	case a.policy == permissionAllow, a.policy == permissionDeny && req.MayDeny != "": // which AllowAll rejects, and no flag allows
 		return environment.AllowAll(ctx, req)
-	case permissionDeny:
+	case a.policy == permissionDeny:
 		flags := a.allowing(req)
 		a.printer.denies(req.ID, flags)
 		return req.Reject("No user is present to allow this; the user can allow it with " + flags + ".")

@@ -44,7 +44,7 @@ func List() ([]Issued, error) {
 	return list, nil
 }
 
-// nameError is the error for a name that has a token, or none. The sentinels are about files, of which the text says nothing.
+// nameError is the error for a name that has a token, or none. Its text names no file, as that of the sentinel does.
 type nameError struct {
 	name, problem string
 	sentinel      error
