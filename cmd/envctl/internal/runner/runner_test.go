@@ -275,11 +275,14 @@ func TestSessionsGoOnWhileTheCoordinatorIsAway(t *testing.T) {
 		}
 	})
 	run := s.start("x")
-	<-r.opened
-	s.await(run, coordapi.RunRunning)
+	agent, err := os.OpenFile(hold, os.O_WRONLY, 0) // returns when the agent reads
+	if err != nil {
+		t.Fatal(err)
+	}
 	s.down()
-	s.refuse(4)                                                   // claude-agent-orchestrator gives up after three attempts
-	if err := os.WriteFile(hold, []byte("held"), 0); err != nil { // the agent goes on now
+	s.refuse(4) // claude-agent-orchestrator gives up after three attempts
+	_, err = agent.WriteString("held")
+	if err = errors.Join(err, agent.Close()); err != nil { // the agent goes on now
 		t.Fatal(err)
 	}
 	s.up()
