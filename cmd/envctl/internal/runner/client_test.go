@@ -3,6 +3,10 @@ package runner
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,4 +26,18 @@ func TestAttemptsBecomeRarer(t *testing.T) {
 			t.Errorf("%d attempts in an hour: %v", n, err)
 		}
 	})
+}
+
+// A coordinator cannot choose times that make a flood of requests.
+func TestTheTimesOfACoordinatorAreBounded(t *testing.T) {
+	for n, want := range map[int]time.Duration{-1: time.Second, 30: 30 * time.Second, math.MaxInt: time.Hour, math.MaxInt / 2: time.Hour} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			fmt.Fprintf(w, `{"runner_id":"lnch_1","poll_timeout_seconds":%d,"heartbeat_interval_seconds":%[1]d}`, n)
+		}))
+		r := &runner{client: &client{base: s.URL, http: s.Client(), log: hclog.NewNullLogger()}}
+		if err := r.register(t.Context()); err != nil || r.wait != want || r.every != want {
+			t.Errorf("%d s: polls wait %v, heartbeats come every %v, %v", n, r.wait, r.every, err)
+		}
+		s.Close()
+	}
 }

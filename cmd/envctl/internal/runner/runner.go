@@ -113,11 +113,13 @@ func (r *runner) register(ctx context.Context) error {
 	}
 	if r.id == "" { // the first time, when nothing else runs; the same registration has the same ID
 		r.id = got.RunnerID
-		r.wait = time.Duration(max(got.PollTimeoutSeconds, 1)) * time.Second
-		r.every = time.Duration(max(got.HeartbeatIntervalSeconds, 1)) * time.Second
+		r.wait, r.every = seconds(got.PollTimeoutSeconds), seconds(got.HeartbeatIntervalSeconds)
 	}
 	return nil
 }
+
+// seconds returns a time that a coordinator chose: from a second to an hour.
+func seconds(n int) time.Duration { return time.Duration(min(max(n, 1), 3600)) * time.Second }
 
 // leave deregisters.
 func (r *runner) leave(ctx context.Context) error {
