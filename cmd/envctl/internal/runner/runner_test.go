@@ -296,6 +296,7 @@ func TestSessionsGoOnWhileTheCoordinatorIsAway(t *testing.T) {
 	if got := strings.Join(kinds, " "); got != "messageuser post_tool messageassistant result" {
 		t.Errorf("the events are %s", got)
 	}
+	s.await(s.start("wait"), coordapi.RunRunning) // the runner polls again
 	if err := r.end(t); err != nil {
 		t.Errorf("the runner ended with %v", err)
 	}
