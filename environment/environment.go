@@ -149,7 +149,7 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 		Scripts: e.scripts, Profile: profile, Raw: cfg.Raw, Meter: meter, Gate: opened, Kept: from.log, Attached: from.placed,
 		Session: runnerscripts.Session{
 			Protocol: runnerscripts.Protocol, SessionID: cfg.SessionID, Agent: agent, Launch: launch(cfg.Agent.Name, p), Paths: p.Paths(), Gateway: opened.At,
-			Judged: policy != nil, Asks: asksOf(policy),
+			Judged: policy != nil, Asks: asksOf(policy), Denies: deniesOf(policy),
 		},
 		Permissions: permission.Policy{On: cfg.OnPermission, Timeout: cfg.PermissionTimeout},
 		Rules:       policy, Names: names, Audit: audited, Answers: cfg.answersOf(from, p),

@@ -184,6 +184,14 @@ func (c Config) AllowRules(workspace string, req PermissionRequest) []string {
 	return rules
 }
 
+// deniesOf returns the tools that the agent must not offer to its model.
+func deniesOf(policy *permission.Policy) []string {
+	if policy == nil {
+		return nil
+	}
+	return policy.DeniedTools()
+}
+
 // asksOf returns the tools about whose calls the agent must always ask.
 func asksOf(policy *permission.Policy) (tools []string) {
 	for _, tool := range []string{runnerscripts.AsksBash, runnerscripts.AsksRead} {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -59,6 +61,13 @@ func decisions() []decision {
 			"claude": `WebFetch {"url":"https://no.example.com/","prompt":"x"}`, "gemini": `web_fetch {"prompt":"Read https://no.example.com/"}`,
 			"opencode": `webfetch {"url":"https://no.example.com/","format":"text"}`, "acp": `web_fetch {"prompt":"Read https://no.example.com/"}`,
 			"command": `Fetch {"url":"https://no.example.com/"}`,
+		}),
+		ownTools("searching the web", "`deny: WebSearch`", map[string]string{
+			"claude": `WebSearch {"query":"words"}`, "gemini": `google_web_search {"query":"words"}`, "acp": `google_web_search {"query":"words"}`,
+			"command": `WebSearch {"query":"words"}`,
+		}),
+		ownTools("a list of things to do", "`deny: *todo*`", map[string]string{
+			"gemini": `write_todos {"todos":[]}`, "opencode": `todowrite {"todos":[]}`, "acp": `write_todos {"todos":[]}`, "command": `todo {}`,
 		}),
 		ownTools("a tool of an MCP server", "`deny: mcp__calc__add`", map[string]string{
 			"claude": `mcp__calc__add {"a":2,"b":3}`, "codex": `mcp__calc/add {"a":2,"b":3}`, "gemini": `mcp_calc_add {"a":2,"b":3}`,
@@ -156,7 +165,7 @@ func decidingConfig(t *testing.T, name, api string) (cfg Config) {
 	cfg.Permissions = permission.Rules{
 		Allow: []string{"Bash(touch *)", "Write(src/**)"},
 		Ask:   []string{"Bash(touch asked)"},
-		Deny:  []string{"Bash(touch denied)", "Bash(cat *)", "Write(src/secret/**)", "Read(secret.txt)", "Fetch(no.example.com)", "mcp__calc__add"},
+		Deny:  []string{"Bash(touch denied)", "Bash(cat *)", "Write(src/secret/**)", "Read(secret.txt)", "Fetch(no.example.com)", "WebSearch", "*todo*", "mcp__calc__add"},
 	}
 	cfg.Workspace = append(cfg.Workspace, Source{Files: []File{{Path: "secret.txt", Content: "hidden words\n"}}})
 	if name != "command" {
@@ -206,10 +215,17 @@ func endOf(t *testing.T, events []runnerscripts.Event) string {
 		}
 		all = append(all, end)
 	}
-	if len(all) == 0 && !strings.Contains(conversation(t, events), "No tool for this is on offer.") {
-		return "unasked"
+	if len(all) > 0 {
+		return strings.Join(all, "; ")
 	}
-	return strings.Join(all, "; ")
+	withheld := regexp.MustCompile("No such tool available|not found in registry|tried to call unavailable tool")
+	if slices.ContainsFunc(events, func(ev runnerscripts.Event) bool { return withheld.Match(ev.Payload) }) {
+		return "withheld"
+	}
+	if strings.Contains(conversation(t, events), "No tool for this is on offer.") {
+		return ""
+	}
+	return "unasked"
 }
 
 // requests describes the calls that the agent asked for.

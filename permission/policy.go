@@ -122,6 +122,21 @@ func (p *Policy) Restricts(tool string) bool {
 	return p.also != nil && p.also.Restricts(tool)
 }
 
+// DeniedTools returns the names, or patterns of names, of the tools of which rules deny every call. The portable tools and those of
+// MCP servers are not among them: agents ask about these.
+func (p *Policy) DeniedTools() (names []string) {
+	for _, r := range p.deny {
+		portable := r.tool == Bash || r.tool == Write || r.tool == Read || r.tool == Fetch
+		if r.arg == "" && !portable && !strings.HasPrefix(r.tool, "mcp__") && !slices.Contains(names, r.tool) {
+			names = append(names, r.tool)
+		}
+	}
+	if p.also != nil {
+		names = append(names, p.also.DeniedTools()...)
+	}
+	return names
+}
+
 // Effect is what happens to a tool call.
 type Effect string
 

@@ -52,3 +52,17 @@ func TestSuggestedRulesAllowTheCall(t *testing.T) {
 		}
 	}
 }
+
+// A rule that denies a tool as a whole says so, in each of the rules that narrow; a portable tool and those of servers are asked about.
+func TestToolsThatAreDeniedAsAWhole(t *testing.T) {
+	p := newPolicy(t, Rules{
+		Allow: []string{"Skill"}, Ask: []string{"Task"}, Deny: []string{"WebSearch", "Bash", "Edit", "Read(.env)", "mcp__*", "WebSearch", "Cron*"},
+	})
+	p, err := p.Narrow(Rules{Deny: []string{"TodoWrite", "*"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(p.DeniedTools(), " "); got != "WebSearch Cron* TodoWrite *" {
+		t.Errorf("they are %s", got)
+	}
+}

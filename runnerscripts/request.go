@@ -38,6 +38,9 @@ type Session struct {
 	// something: the agent must ask about each call, also if it would run without a question. An agent
 	// that cannot do that ignores it.
 	Asks []string `json:"asks,omitempty"`
+	// Denies are the names in rules of other tools, in which * stands for any text, that the host's rules
+	// deny: the agent must not offer them to its model. It still asks about those that it cannot withhold.
+	Denies []string `json:"denies,omitempty"`
 }
 
 // ExecutorSession returns the ID that executors know the session by: the one at the coordinator, if

@@ -56,6 +56,7 @@ func (a *app) executeQuery(ctx context.Context) error {
 	if req.Agent, err = driver.Recipe().Resolve(req.Agent, req.Profile); err != nil {
 		return err
 	}
+	req.Profile.DeniedTools = agent.Withheld(driver, req.Session, req.Profile)
 	life, kill := context.WithCancelCause(ctx)
 	defer kill(nil)
 	ctx, stop := context.WithCancelCause(life)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/handoff"
 )
 
@@ -26,6 +27,7 @@ func (a *app) setupSession(ctx context.Context) error {
 	if req.Agent, err = driver.Recipe().Resolve(req.Agent, req.Profile); err != nil {
 		return err
 	}
+	req.Profile.DeniedTools = agent.Withheld(driver, req.Session, req.Profile)
 	if err := makeFolders(req.Paths); err != nil {
 		return err
 	}

@@ -5,6 +5,9 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"maps"
+	"path"
+	"slices"
 	"time"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -37,6 +40,33 @@ type Driver interface {
 	// recorded time. The session may belong to another agent that will continue it: Replay uses
 	// only its paths.
 	Replay(ctx context.Context, s runnerscripts.Session, t runnerscripts.Transcript, out Sink) error
+}
+
+// Unasking is a [Driver] whose agent has tools about whose calls it does not ask, or not always.
+type Unasking interface {
+	// Unasked returns the names in rules of these tools, by the agent's own names. It does not offer to its model
+	// those that Profile.DeniedTools names.
+	Unasked() map[string]string
+}
+
+// Withheld returns the denied tools of a profile and those of the agent's own that the host's rules deny.
+func Withheld(d Driver, s runnerscripts.Session, p runnerscripts.Profile) []string {
+	u, ok := d.(Unasking)
+	if !ok {
+		return p.DeniedTools
+	}
+	all := slices.Clone(p.DeniedTools)
+	of := u.Unasked()
+	for _, own := range slices.Sorted(maps.Keys(of)) {
+		denied := func(pattern string) bool {
+			matches, err := path.Match(pattern, of[own]) // the names have no other special characters
+			return matches && err == nil
+		}
+		if slices.ContainsFunc(s.Denies, denied) && !slices.Contains(all, own) {
+			all = append(all, own)
+		}
+	}
+	return all
 }
 
 // Conversation is a started agent. Prompt is called once at a time; the other

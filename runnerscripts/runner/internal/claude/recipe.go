@@ -52,3 +52,15 @@ func (Driver) Recipe() runnerscripts.Recipe {
 		},
 	}
 }
+
+// Unasked returns tools that the program runs without a question, in some mode or for some inputs. Agent is Task by another name.
+func (Driver) Unasked() map[string]string {
+	names := map[string]string{}
+	for _, name := range []string{
+		"Agent", "CronCreate", "CronDelete", "CronList", "EnterPlanMode", "EnterWorktree", "ExitWorktree", "ListAgents", "ReportFindings",
+		"ScheduleWakeup", "SendMessage", "Skill", "Task", "TaskOutput", "TaskStop", "TodoWrite", "ToolSearch", "WebSearch", "Workflow",
+	} {
+		names[name] = name
+	}
+	return names
+}

@@ -48,3 +48,8 @@ func (Driver) Recipe() runnerscripts.Recipe {
 		},
 	}
 }
+
+// Unasked returns tools that the program runs without a question.
+func (Driver) Unasked() map[string]string {
+	return map[string]string{toolSearch: "WebSearch", toolAgents: toolAgents}
+}

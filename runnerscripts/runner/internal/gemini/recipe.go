@@ -1,6 +1,10 @@
 package gemini
 
-import "github.com/agentenv-dev/agentenv/runnerscripts"
+import (
+	"slices"
+
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+)
 
 const (
 	// programName is the program's usual name in PATH.
@@ -49,4 +53,17 @@ func (Driver) Recipe() runnerscripts.Recipe {
 			runnerscripts.FeatureTextFiles,
 		},
 	}
+}
+
+// Unasked returns tools that the program runs without a question.
+func (Driver) Unasked() map[string]string {
+	names := map[string]string{"google_web_search": "WebSearch"}
+	own := []string{
+		"activate_skill", "enter_plan_mode", "get_internal_docs", "invoke_agent", "list_mcp_resources", "read_mcp_resource", "save_memory",
+		"update_topic", "write_todos",
+	}
+	for _, name := range slices.Concat(own, ownSubagents) {
+		names[name] = name
+	}
+	return names
 }

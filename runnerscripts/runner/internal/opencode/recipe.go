@@ -52,3 +52,12 @@ func (Driver) Recipe() runnerscripts.Recipe {
 		},
 	}
 }
+
+// Unasked returns tools that the program runs without a question.
+func (Driver) Unasked() map[string]string {
+	names := map[string]string{"websearch": "WebSearch"}
+	for _, name := range []string{"codesearch", "skill", "task", "todoread", "todowrite"} {
+		names[name] = name
+	}
+	return names
+}
