@@ -20,14 +20,25 @@ import (
 	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
+	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
+
+// newSwept makes a sandbox and waits for the sweep that this starts: it makes requests, such as
+// removals, like those at which the program is killed.
+func newSwept(ctx context.Context, cfg docker.Config) (*guest.Sandbox, error) {
+	s, err := docker.New(ctx, cfg)
+	if err == nil {
+		docker.AwaitSweep(s)
+	}
+	return s, err
+}
 
 func makeCopies(ctx context.Context, config string, reached func(string, ...any)) error {
 	var cfg docker.Config
 	if err := json.Unmarshal([]byte(config), &cfg); err != nil {
 		return err
 	}
-	s, err := docker.New(ctx, cfg)
+	s, err := newSwept(ctx, cfg)
 	if err != nil {
 		return err
 	}

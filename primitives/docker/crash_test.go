@@ -62,7 +62,7 @@ func goThroughLife(ctx context.Context, config string, reached func(string, ...a
 	if err := json.Unmarshal([]byte(config), &cfg); err != nil {
 		return err
 	}
-	s, err := docker.New(ctx, cfg)
+	s, err := newSwept(ctx, cfg)
 	if err != nil {
 		return err
 	}

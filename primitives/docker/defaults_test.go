@@ -104,8 +104,15 @@ func TestADefaultLimitThatTheEngineCannotSetIsLogged(t *testing.T) {
 		}
 		end(t, copies[0])
 		end(t, s) // after this nothing logs
-		if got := strings.Count(log.String(), "[WARN]"); got != len(c.want) {
-			t.Errorf("%s: %d warnings: %s", name, got, &log)
+		warned := 0
+		for line := range strings.Lines(log.String()) {
+			// A sweep also warns of orphans, which other tests leave on the engine for a while.
+			if strings.Contains(line, "[WARN]") && !strings.Contains(line, "orphan") {
+				warned++
+			}
+		}
+		if warned != len(c.want) {
+			t.Errorf("%s: %d warnings: %s", name, warned, &log)
 		}
 		for _, want := range c.want {
 			if strings.Count(log.String(), want) != 1 {

@@ -74,7 +74,9 @@ func (g *collector) take(found primitives.Garbage, remove func() error) {
 		case cerrdefs.IsNotFound(err), cerrdefs.IsConflict(err):
 			return // another program uses it, or has removed it
 		case err != nil:
-			log.Warn("orphan cannot be removed", "error", err)
+			if !errors.Is(err, context.Canceled) { // the sandbox that started the sweep was closed
+				log.Warn("orphan cannot be removed", "error", err)
+			}
 			g.errs = append(g.errs, err)
 			return
 		}

@@ -26,6 +26,7 @@ import (
 	"github.com/docker/docker/api/types/image"
 
 	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
+	"github.com/agentenv-dev/agentenv/internal/test/testnet"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 )
@@ -216,7 +217,7 @@ func TestImagesArePulledByTheirPolicy(t *testing.T) {
 			t.Errorf("an unknown tag, %s: %v", policy, err)
 		}
 	}
-	cfg.Image = testdocker.FreeAddress(t) + "/some/image:v1"
+	cfg.Image = testnet.FreeAddress(t) + "/some/image:v1"
 	if err := pullOnly(t, cfg); !errors.Is(err, primitives.ErrUnavailable) {
 		t.Errorf("no registry: %v", err)
 	}

@@ -371,7 +371,7 @@ func endingMutants() []mutant {
 		{"closing the input waits for its writer", "the input of a terminal can be closed when no more fits into it, and ends behind what fitted", inVain + " for closing the input", brokenProcess(func(p *processFaults) {
 			p.stdin = &serialInput{WriteCloser: p.Stdin()}
 		})},
-		{"a write that is cut off counts as whole", "input can be closed when no more fits into it, and ends behind what fitted", `sum: got "65536 `, brokenProcess(func(p *processFaults) {
+		{"a write that is cut off counts as whole", "input can be closed when no more fits into it, and ends behind what fitted", `sum: got "`, brokenProcess(func(p *processFaults) {
 			p.stdin = wholeInput{p.Stdin()}
 		})},
 		{"the line ends of a terminal are changed", "the terminal ends lines with CR LF", "output: got \"a\\nb\\n\", want \"a\\r\\nb\\r\\n\"", brokenOutput(func(r io.Reader) io.Reader {

@@ -87,6 +87,9 @@ func (s *sandbox) run(t testingT, cmd primitives.Command, opts primitives.RunOpt
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 3*s.suite.patience)
 	defer cancel()
 	res, err := primitives.Run(ctx, s.EnvironmentPrimitive, cmd, opts)
+	if ctx.Err() != nil {
+		t.Fatalf(inVain+" for the end of %q", shorten(cmd.Args))
+	}
 	if err != nil {
 		t.Fatalf("Run %q: %v (stderr %q)", shorten(cmd.Args), err, res.Stderr)
 	}

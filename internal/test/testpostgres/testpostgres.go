@@ -22,6 +22,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/agentenv-dev/agentenv/internal/test/testneed"
+	"github.com/agentenv-dev/agentenv/internal/test/testnet"
 )
 
 // Password is that of the user of the databases.
@@ -76,7 +77,7 @@ func start(t testing.TB) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{dir: dir, address: freeAddress(t)}
+	s := &Server{dir: dir, address: testnet.FreeAddress(t)}
 	password := filepath.Join(dir, "password")
 	if err := os.WriteFile(password, []byte(Password), 0o600); err != nil {
 		t.Fatal(err)
@@ -225,14 +226,4 @@ func credential(t testing.TB) *syscall.Credential {
 		t.Fatal(err)
 	}
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-}
-
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
+	"github.com/agentenv-dev/agentenv/internal/test/testnet"
 	"github.com/agentenv-dev/agentenv/internal/test/testssh"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
@@ -54,7 +55,7 @@ func TestAnEngineBehindSSH(t *testing.T) {
 		failsWith(t, "ssh://nobody@"+address, "Permission denied")
 	})
 	t.Run("nobody listens", func(t *testing.T) {
-		failsWith(t, "ssh://root@"+testdocker.FreeAddress(t), "refused")
+		failsWith(t, "ssh://root@"+testnet.FreeAddress(t), "refused")
 	})
 	t.Run("a host key that is not known", func(t *testing.T) {
 		// The list of known hosts has the address but not the name.
