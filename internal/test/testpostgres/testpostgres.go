@@ -22,6 +22,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/agentenv-dev/agentenv/internal/test/testneed"
+	"github.com/agentenv-dev/agentenv/internal/test/testport"
 )
 
 // Password is that of the user of the databases.
@@ -31,6 +32,7 @@ const Password = "password-of-the-tests"
 type Server struct {
 	dir     string // of its files
 	address string
+	release func() // of its port
 	cmd     *exec.Cmd
 	ended   chan error // has how the process ended
 	schemas int
@@ -76,7 +78,8 @@ func start(t testing.TB) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{dir: dir, address: freeAddress(t)}
+	s := &Server{dir: dir}
+	s.address, s.release = testport.Hold(t)
 	password := filepath.Join(dir, "password")
 	if err := os.WriteFile(password, []byte(Password), 0o600); err != nil {
 		t.Fatal(err)
@@ -99,6 +102,7 @@ func (s *Server) end(t testing.TB) {
 	if s.cmd != nil {
 		s.Stop(t)
 	}
+	s.release()
 	if err := os.RemoveAll(s.dir); err != nil {
 		t.Error(err)
 	}
@@ -225,14 +229,4 @@ func credential(t testing.TB) *syscall.Credential {
 		t.Fatal(err)
 	}
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-}
-
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
 }

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/agentenv-dev/agentenv/internal/test/testport"
 )
 
 // Alias is the server's name for the ssh command.
@@ -50,7 +52,8 @@ func Start(t testing.TB) *Server {
 	if err := os.Mkdir(home, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	address := freeAddress(t)
+	address, release := testport.Hold(t)
+	t.Cleanup(release)
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
 		t.Fatal(err)
@@ -126,16 +129,6 @@ func awaitAddress(t testing.TB, address string) {
 			t.Fatal(err)
 		}
 	}
-}
-
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
 }
 
 func writeFile(t testing.TB, name, content string) {
