@@ -5,10 +5,13 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
@@ -102,16 +105,22 @@ func (c *counter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// mostMemory returns the peak memory of a running process, in bytes. The resource usage of an
-// ended process would not do: its peak is at least that of its parent.
+// mostMemory returns the peak memory of a running process, in bytes, or zero if the process has ended: its last output may
+// still be in the pipe. The resource usage of an ended process would not do: its peak is at least that of its parent.
 func mostMemory(t *testing.T, pid int) int64 {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+		return 0
+	}
 	if err != nil {
 		t.Error(err)
 		return 0
 	}
-	_, line, _ := strings.Cut(string(status), "VmHWM:")
+	_, line, running := strings.Cut(string(status), "VmHWM:")
+	if !running { // a zombie
+		return 0
+	}
 	var kib int64
 	if _, err := fmt.Sscan(line, &kib); err != nil {
 		t.Error(err)

@@ -17,7 +17,7 @@ func piped(t *testing.T, args ...string) (s *screen, out *os.File) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { out.Close() })
-	s = startOnTerminalWith(t, w, args...)
+	s = startOnTerminalWith(t, w, 100, args...)
 	w.Close()
 	return s, out
 }

@@ -13,21 +13,10 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// until is like wait, and returns the output before text, with plain line breaks.
+// until is like wait, with plain line breaks in the output before text.
 func (s *screen) until(text string) string {
 	s.t.Helper()
-	var before bytes.Buffer
-	for !bytes.Contains(s.seen.Bytes(), []byte(text)) {
-		b, ok := <-s.news
-		if !ok {
-			s.t.Fatalf("the program ended before %q appeared; the screen shows:\n%s", text, s.seen.String())
-		}
-		s.see(b)
-	}
-	head, _, _ := bytes.Cut(s.seen.Bytes(), []byte(text))
-	before.Write(head)
-	s.wait(text)
-	return strings.ReplaceAll(before.String(), "\r\n", "\n")
+	return strings.ReplaceAll(s.wait(text), "\r\n", "\n")
 }
 
 // ends fails the test unless the program ends well.

@@ -112,14 +112,11 @@ func TestAReaderThatLeavesEndsTheRun(t *testing.T) {
 }
 
 func TestProgressIsShownWhilePreparing(t *testing.T) {
-	told := filepath.Join(t.TempDir(), "told")
-	if err := syscall.Mkfifo(told, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	s := startOnTerminal(t, "run", "--config",
-		file(t, "c.yaml", `scripts: {setup_session: [sh, -c, 'cat >/dev/null; cat `+told+`; exit 1']}`), "go")
-	s.wait("starting the sandbox 2s")
-	if err := os.WriteFile(told, []byte(`{"type":"result","ok":true}`+"\n"), 0); err != nil {
+	gate := filepath.Join(t.TempDir(), "gate")
+	s := startOnTerminal(t, "run", "--config", file(t, "c.yaml",
+		`scripts: {setup_session: [sh, -c, 'cat >/dev/null; until [ -e `+gate+` ]; do sleep 0.05; done; echo "{\"type\":\"result\",\"ok\":true}"; exit 1']}`), "go")
+	s.wait("starting the sandbox ") // the time may be more than 2 s when it is drawn
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
 		t.Error(err)
 	}
 	if code := s.end(); code != exitFailure || strings.Contains(s.seen.String(), "starting") {

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -302,13 +301,10 @@ func TestNoStatusIsShown(t *testing.T) {
 // End-to-end test in real time: the tool ends after the status was seen.
 func TestARunningToolIsSeen(t *testing.T) {
 	gate := filepath.Join(t.TempDir(), "gate")
-	if err := syscall.Mkfifo(gate, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	scenario := file(t, "slow.json", `{"turns":[{"steps":[{"run":["cat","`+gate+`"]},{"text":"over"}]}]}`)
+	scenario := file(t, "slow.json", `{"turns":[{"steps":[{"run":["sh","-c","until [ -e `+gate+` ]; do sleep 0.05; done"]},{"text":"over"}]}]}`)
 	s := startOnTerminal(t, "run", "--scenario", scenario, "go")
-	s.wait("running cat")
-	if err := os.WriteFile(gate, nil, 0); err != nil {
+	s.wait("running sh")
+	if err := os.WriteFile(gate, nil, 0o600); err != nil {
 		t.Error(err)
 	}
 	s.wait("over")

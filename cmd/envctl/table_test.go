@@ -8,8 +8,6 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"github.com/creack/pty"
-
 	"github.com/agentenv-dev/agentenv/cmd/envctl/internal/term"
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -18,10 +16,7 @@ import (
 // narrow runs envctl on a terminal of 80 columns and returns its lines.
 func narrow(t *testing.T, args ...string) []string {
 	t.Helper()
-	s := startOnTerminal(t, args...)
-	if err := pty.Setsize(s.pty, &pty.Winsize{Rows: 24, Cols: 80}); err != nil {
-		t.Fatal(err)
-	}
+	s := startOnTerminalWith(t, nil, 80, args...)
 	if code := s.end(); code != exitOK {
 		t.Errorf("%q: exit status %d\n%s", args, code, &s.seen)
 	}

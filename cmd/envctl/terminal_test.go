@@ -37,11 +37,11 @@ type screen struct {
 // startOnTerminal runs this test's binary as envctl on a terminal.
 func startOnTerminal(t *testing.T, args ...string) *screen {
 	t.Helper()
-	return startOnTerminalWith(t, nil, args...)
+	return startOnTerminalWith(t, nil, 100, args...)
 }
 
-// startOnTerminalWith is startOnTerminal with another standard output, if it is not nil.
-func startOnTerminalWith(t *testing.T, out *os.File, args ...string) *screen {
+// startOnTerminalWith is startOnTerminal with another standard output, if it is not nil, and so many columns.
+func startOnTerminalWith(t *testing.T, out *os.File, columns uint16, args ...string) *screen {
 	t.Helper()
 	runner, err := bundle.Path(t.Context(), bundle.Config{})
 	if err != nil {
@@ -61,7 +61,7 @@ func startOnTerminalWith(t *testing.T, out *os.File, args ...string) *screen {
 	if out != nil {
 		cmd.Stdout = out
 	}
-	p, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 40, Cols: 100})
+	p, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 40, Cols: columns})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,16 +88,17 @@ func (s *screen) read() {
 	}
 }
 
-// wait reads until text has appeared, and discards the output before and including it.
-func (s *screen) wait(text string) {
+// wait reads until text has appeared, and discards the output up to and including it. It returns the output before it.
+func (s *screen) wait(text string) (before string) {
 	s.t.Helper()
 	deadline := time.After(patience)
 	for {
-		if _, after, ok := bytes.Cut(s.seen.Bytes(), []byte(text)); ok {
+		if head, after, ok := bytes.Cut(s.seen.Bytes(), []byte(text)); ok {
+			before = string(head)
 			rest := bytes.Clone(after)
 			s.seen.Reset()
 			s.seen.Write(rest)
-			return
+			return before
 		}
 		select {
 		case b, ok := <-s.news:
@@ -132,9 +133,10 @@ func (s *screen) typeIn(text string) {
 	}
 }
 
-// end reads to the end and returns the exit status.
+// end reads to the end and returns the exit status. A program that does not end is killed.
 func (s *screen) end() int {
 	s.t.Helper()
+	defer time.AfterFunc(patience, func() { _ = s.cmd.Process.Kill() }).Stop()
 	for b := range s.news {
 		s.see(b)
 	}

@@ -4,12 +4,13 @@ package testnet
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"syscall"
 	"testing"
 )
 
 // FreeAddress returns a TCP address of this machine on which nothing listens. Until the test
-// ends, the system does not assign its port to sockets that ask for any free port.
+// ends, Linux does not assign its port to sockets that ask for any free port.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
 	syscall.ForkLock.RLock()
@@ -21,9 +22,13 @@ func FreeAddress(t testing.TB) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = syscall.Close(fd) })
 	// The socket is bound but does not listen. Another socket with this option can listen on
-	// the address.
+	// the address, on Linux.
+	if runtime.GOOS == "linux" {
+		t.Cleanup(func() { _ = syscall.Close(fd) })
+	} else {
+		defer func() { _ = syscall.Close(fd) }()
+	}
 	err = syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)
 	if err == nil {
 		err = syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}})
