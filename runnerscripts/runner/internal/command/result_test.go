@@ -227,8 +227,9 @@ func TestOutputLargerThanThePipesIsRead(t *testing.T) {
 	}
 }
 
+// It is not parallel: a program that another test is starting would hold the executor open for writing, and
+// a file that is written to cannot be started.
 func TestTheFilesOfAnExecutorAreOutsideOfTheWorkspace(t *testing.T) {
-	t.Parallel()
 	f := newFixture(t, "", "")
 	f.setProfile(map[string]any{"type": "x", "command": []string{"lib/run"}, "files": []any{
 		map[string]any{"path": "lib/run", "text": "#!/bin/sh\n" + `. "${0%/*}/../words"; pwd`, "mode": 0o755},
