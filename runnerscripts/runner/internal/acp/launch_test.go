@@ -37,8 +37,9 @@ func addProgram(t *testing.T, bin, name string) {
 	}
 }
 
+// It is not parallel: a program that another test is starting would hold the files of addProgram open for
+// writing, and a file that is written to cannot be started.
 func TestAnAgentOfTheRegistryIsStartedAsTheHostSays(t *testing.T) {
-	t.Parallel()
 	for name, tt := range map[string]struct {
 		has  []string
 		want string
@@ -47,7 +48,6 @@ func TestAnAgentOfTheRegistryIsStartedAsTheHostSays(t *testing.T) {
 		"through uvx": {[]string{"uvx"}, "uvx\ngoose==1\nacp\n$(touch interpreted)\na b\nof the registry\nthe user's\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			f, bin := registered(t)
 			f.Session.Agent.Env["OWN"] = "the user's"
 			for _, program := range tt.has {

@@ -30,6 +30,7 @@ type conversation struct {
 	out      agent.Sink
 	recorder *record.Recorder
 	silence  time.Duration
+	timedOut <-chan time.Time // if not nil, ends a procedural executor instead of its time-out
 	life     agent.Life
 
 	prompts int          // including those of the transcript; used only by Prompt
@@ -195,7 +196,9 @@ func (c *conversation) await(ctx context.Context, p *child.Process, q *query, se
 	if c.profile.Type == executor.Procedural {
 		limit := time.NewTimer(c.profile.Timeout())
 		defer limit.Stop()
-		expired = limit.C
+		if expired = c.timedOut; expired == nil {
+			expired = limit.C
+		}
 	}
 	for {
 		select {

@@ -81,13 +81,29 @@ func TestAProceduralExecutorThatPrintsTooMuch(t *testing.T) {
 
 func TestTheTimeOutOfAProceduralExecutorIsStatus124(t *testing.T) {
 	t.Parallel()
-	f := procedural(t, `echo begun; exec sleep 600`, map[string]any{"timeout_seconds": 1})
+	f := procedural(t, `echo begun; echo begun >&2; exec sleep 600`, map[string]any{"timeout_seconds": 7})
 	if got := (executor.Profile{}).Timeout(); got != 300*time.Second {
 		t.Errorf("without timeout_seconds it is %v", got)
 	}
-	_, err := f.Start().Prompt(t.Context(), "q", `{}`)
-	if f := failure(t, err); f.Code != runnerscripts.FailTimeout || string(f.Detail.ResultData) != `{"return_code":124,"stdout":"begun\n","stderr":""}` {
-		t.Errorf("failure %+v, data %s", f, f.Detail.ResultData)
+	c := f.Start()
+	timedOut := make(chan time.Time, 1)
+	c.(*conversation).timedOut = timedOut
+	result := promptLater(t.Context(), c, `{}`)
+	// It may take long to begin on a busy machine. What it prints first is in the pipe when this is logged.
+	f.Out.Wait(t.Context(), t, agenttest.OfType(runnerscripts.TypeLog))
+	timedOut <- time.Now()
+	failed := failure(t, (<-result).err)
+	if failed.Code != runnerscripts.FailTimeout || string(failed.Detail.ResultData) != `{"return_code":124,"stdout":"begun\n","stderr":"begun"}` ||
+		!strings.Contains(failed.Message, "within 7s") {
+		t.Errorf("failure %+v, data %s", failed, failed.Detail.ResultData)
+	}
+}
+
+func TestAnExecutorEndsAtItsTimeOut(t *testing.T) {
+	t.Parallel()
+	f := procedural(t, `exec sleep 600`, map[string]any{"timeout_seconds": 1})
+	if _, err := f.Start().Prompt(t.Context(), "q", `{}`); failure(t, err).Code != runnerscripts.FailTimeout {
+		t.Errorf("error %v", err)
 	}
 }
 
@@ -211,8 +227,9 @@ func TestOutputLargerThanThePipesIsRead(t *testing.T) {
 	}
 }
 
+// It is not parallel: a program that another test is starting would hold the executor open for writing, and
+// a file that is written to cannot be started.
 func TestTheFilesOfAnExecutorAreOutsideOfTheWorkspace(t *testing.T) {
-	t.Parallel()
 	f := newFixture(t, "", "")
 	f.setProfile(map[string]any{"type": "x", "command": []string{"lib/run"}, "files": []any{
 		map[string]any{"path": "lib/run", "text": "#!/bin/sh\n" + `. "${0%/*}/../words"; pwd`, "mode": 0o755},

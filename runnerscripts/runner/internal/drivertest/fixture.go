@@ -36,10 +36,11 @@ func New(t testing.TB, d agent.Driver, agentName string) *Fixture {
 	return &Fixture{TB: t, whole: t, Driver: d, Session: agenttest.NewSession(t, agent.NewUUID(), agentName), Out: agenttest.NewRecorder()}
 }
 
-// StartModel starts the scripted model. It is closed at the end of all steps.
+// StartModel starts the scripted model. It is closed at the end of all steps. No other program gets its
+// port before that, not even after a step has closed the model.
 func (f *Fixture) StartModel() {
 	f.Helper()
-	api, err := llmapi.Start(f.whole.Context(), llmapi.Config{})
+	api, err := llmapi.Start(f.whole.Context(), llmapi.Config{Addr: agenttest.ReserveAddress(f.whole)})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -60,6 +60,9 @@ func TestCall(t *testing.T) {
 			p := program(t, tt.script, func(m Message) { ready <- m })
 			if strings.Contains(tt.script, "ready") {
 				<-ready
+				// A program that another test is starting may hold the closed input for a moment.
+				for p.Notify("anything", nil) == nil {
+				}
 			}
 			var result struct{ X string }
 			err := p.Call(t.Context(), Request{Method: "ask", Params: map[string]int{"a": 1}, Result: &result})

@@ -154,6 +154,8 @@ func (f fake) prompt(w http.ResponseWriter, r *http.Request) {
 		fallthrough
 	case "fails":
 		f.say(`{"type":"session.error","properties":{"sessionID":"` + fakeSession + `","error":{"name":"UnknownError","data":{"message":"nothing works"}}}}`)
+	case "says nothing more":
+		f.say(`{"type":"of.a.newer.version","properties":{}}`)
 	case "works without an end":
 		f.say(`{"type":"message.updated","properties":{"info":{"id":"` + body.MessageID + `","sessionID":"` + fakeSession + `","role":"user"}}}`)
 		f.say(`{"type":"session.status","properties":{"sessionID":"` + fakeSession + `","status":{"type":"retry","attempt":1}}}`)

@@ -25,6 +25,7 @@ type server struct {
 	unfollow   func()        // stops reading the events; nil before follow
 	eventsDone chan struct{} // closed at the end of the events, usually because the server has ended
 	closing    atomic.Bool   // close is stopping the events
+	silence    atomic.Int64  // the time.Duration without an event after which the server counts as hung
 	reason     string        // why the driver ended the server; valid after eventsDone is closed
 	log        startLog      // used during the start, then only by Prompt
 	reported   bool          // reportServers has run; used only by Prompt
@@ -88,10 +89,11 @@ func (s *server) follow(ctx context.Context, silence time.Duration, handle func(
 		return err
 	}
 	s.unfollow = cancel
+	s.silence.Store(int64(silence))
 	go func() {
 		defer close(s.eventsDone)
 		defer cancel()
-		s.read(life, cancel, st, silence, handle)
+		s.read(life, cancel, st, handle)
 		if !s.closing.Load() {
 			s.proc.Kill() // the driver cannot follow its events any more
 		}
@@ -99,20 +101,21 @@ func (s *server) follow(ctx context.Context, silence time.Duration, handle func(
 	return nil
 }
 
-func (s *server) read(ctx context.Context, cancel func(), st *stream, silence time.Duration, handle func(context.Context, []byte)) {
+func (s *server) read(ctx context.Context, cancel func(), st *stream, handle func(context.Context, []byte)) {
 	defer st.body.Close()
-	quiet := time.AfterFunc(silence, cancel)
+	silence := func() time.Duration { return time.Duration(s.silence.Load()) }
+	quiet := time.AfterFunc(silence(), cancel)
 	defer quiet.Stop()
 	for {
 		line, err := st.next()
 		if !quiet.Stop() && err != nil {
-			s.reason = fmt.Sprintf("it said nothing for %v, and was ended", silence)
+			s.reason = fmt.Sprintf("it said nothing for %v, and was ended", silence())
 		}
 		if err != nil {
 			return
 		}
 		handle(ctx, line) // may block on a slow reader, so the timer is stopped
-		quiet.Reset(silence)
+		quiet.Reset(silence())
 	}
 }
 

@@ -12,20 +12,15 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// free returns an address where nothing listens.
-func free(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
+// nowhere is an address where nothing listens. Any other free port may belong to another test when it is
+// dialed.
+const nowhere = "127.0.0.1:1"
 
 func relayTo(t *testing.T, target string, patience time.Duration) net.Conn {
 	t.Helper()
@@ -49,7 +44,7 @@ func relayTo(t *testing.T, target string, patience time.Duration) net.Conn {
 // TestARequestWaitsForTheGateway: a program that listens later answers a request that was sent
 // while nothing listened.
 func TestARequestWaitsForTheGateway(t *testing.T) {
-	target := free(t)
+	target := agenttest.ReserveAddress(t)
 	conn := relayTo(t, target, time.Minute)
 	if _, err := io.WriteString(conn, "ping"); err != nil {
 		t.Fatal(err)
@@ -80,7 +75,7 @@ func TestARequestWaitsForTheGateway(t *testing.T) {
 }
 
 func TestARequestThatWaitsInVainIsAnswered(t *testing.T) {
-	conn := relayTo(t, free(t), 10*time.Millisecond)
+	conn := relayTo(t, nowhere, 10*time.Millisecond)
 	go func() {
 		_, _ = io.WriteString(conn, "POST / HTTP/1.1\r\nContent-Length: 4000000\r\n\r\n"+strings.Repeat("x", 4000000))
 	}()
@@ -97,9 +92,8 @@ func TestARequestThatWaitsInVainIsAnswered(t *testing.T) {
 
 // TestARequestToTheProxyDoesNotWait: a command that requests a host gets an error at once.
 func TestARequestToTheProxyDoesNotWait(t *testing.T) {
-	target := free(t)
 	for _, line := range []string{"CONNECT example.com:443", "GET http://example.com/"} {
-		conn := relayTo(t, target, 24*time.Hour)
+		conn := relayTo(t, nowhere, 24*time.Hour)
 		if _, err := io.WriteString(conn, line+" HTTP/1.1\r\nHost: example.com\r\n\r\n"); err != nil {
 			t.Fatal(err)
 		}
@@ -141,7 +135,7 @@ func TestATruncatedAnswerIsNotTakenForAWholeOne(t *testing.T) {
 }
 
 func TestCloseEndsRunningRequests(t *testing.T) {
-	r, err := Start(t.Context(), free(t))
+	r, err := Start(t.Context(), nowhere)
 	if err != nil {
 		t.Fatal(err)
 	}
