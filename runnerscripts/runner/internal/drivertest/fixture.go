@@ -11,6 +11,7 @@ import (
 
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 	"github.com/agentenv-dev/agentenv/internal/test/llmapi"
+	"github.com/agentenv-dev/agentenv/internal/test/testnet"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
@@ -40,7 +41,7 @@ func New(t testing.TB, d agent.Driver, agentName string) *Fixture {
 // port before that, not even after a step has closed the model.
 func (f *Fixture) StartModel() {
 	f.Helper()
-	api, err := llmapi.Start(f.whole.Context(), llmapi.Config{Addr: agenttest.ReserveAddress(f.whole)})
+	api, err := llmapi.Start(f.whole.Context(), llmapi.Config{Addr: testnet.FreeAddress(f.whole)})
 	if err != nil {
 		f.Fatal(err)
 	}

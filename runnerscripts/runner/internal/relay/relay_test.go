@@ -13,7 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
+	"github.com/agentenv-dev/agentenv/internal/test/testnet"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -44,7 +44,7 @@ func relayTo(t *testing.T, target string, patience time.Duration) net.Conn {
 // TestARequestWaitsForTheGateway: a program that listens later answers a request that was sent
 // while nothing listened.
 func TestARequestWaitsForTheGateway(t *testing.T) {
-	target := agenttest.ReserveAddress(t)
+	target := testnet.FreeAddress(t)
 	conn := relayTo(t, target, time.Minute)
 	if _, err := io.WriteString(conn, "ping"); err != nil {
 		t.Fatal(err)
