@@ -17,11 +17,9 @@ import (
 
 // TestRulesChangeWhileItRuns checks that new rules also end running exchanges.
 func TestRulesChangeWhileItRuns(t *testing.T) {
-	begun := make(chan struct{}, 2)
 	endless := func(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "begin")
 		_ = http.NewResponseController(w).Flush()
-		begun <- struct{}{}
 		<-r.Context().Done()
 	}
 	host(t, "plain.test", 80, false, endless)
@@ -37,24 +35,28 @@ func TestRulesChangeWhileItRuns(t *testing.T) {
 	if err := g.SetAllowHosts([]string{"plain.test", "secure.test"}); err != nil {
 		t.Fatal(err)
 	}
-	ended := make(chan error, 2)
+	var running []io.Reader
 	for _, address := range []string{"http://plain.test/", "https://secure.test/"} {
-		go func() {
-			_, _, err := get(t, client, address)
-			ended <- err
-		}()
-		<-begun
+		resp, err := client.Do(request(t, "GET", address, ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = resp.Body.Close() })
+		if _, err := io.ReadFull(resp.Body, make([]byte, len("begin"))); err != nil { // else the gateway could still refuse it
+			t.Fatal(err)
+		}
+		running = append(running, resp.Body)
 	}
 	if err := g.SetAllowHosts([]string{"secure.test"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-ended; err == nil {
+	if _, err := io.ReadAll(running[0]); err == nil {
 		t.Error("a request went on")
 	}
 	if err := g.SetAllowHosts(nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-ended; err == nil {
+	if _, err := io.ReadAll(running[1]); err == nil {
 		t.Error("a tunnel went on")
 	}
 	off, _ := serveConfig(t, Config{})
@@ -78,7 +80,8 @@ func TestAFloodOfConnectionsIsItsSandboxsOwn(t *testing.T) {
 	model := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "answer") }))
 	defer model.Close()
 	cfg := Config{AllowHosts: []string{"plain.test", "secure.test"}, Upstreams: map[string]Upstream{"anthropic": {API: "anthropic", URL: model.URL, Key: realKey}}}
-	_, hostile := serveConfig(t, cfg)
+	g, hostile := serveConfig(t, cfg)
+	g.outward.helloTimeout = time.Hour // a silent tunnel stays open, however long it takes to open all
 	_, at := serveConfig(t, cfg)
 	for range maxExchanges / 2 {
 		_, answer := raw(t, hostile, "GET http://plain.test/endless HTTP/1.1\r\nHost: x\r\n"+basic(hostile.Token)+"\r\n")

@@ -49,13 +49,14 @@ func TestACoordinatorThatIsNotThere(t *testing.T) {
 // TestACoordinatorThatDoesNotAnswer has one that sends no head of an answer, half of a body, and
 // none of it.
 func TestACoordinatorThatDoesNotAnswer(t *testing.T) {
-	ended := make(chan struct{}, 3)
+	begun, ended := make(chan struct{}, 4), make(chan struct{}, 4)
 	hang := func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/api/sessions/ses_own" {
 			w.Header().Set("Content-Length", "100")
 			_, _ = io.WriteString(w, "half")
 			_ = http.NewResponseController(w).Flush()
 		}
+		begun <- struct{}{}
 		<-r.Context().Done()
 		ended <- struct{}{}
 	}
@@ -63,17 +64,39 @@ func TestACoordinatorThatDoesNotAnswer(t *testing.T) {
 	if g.runner.timeout != 30*time.Second {
 		t.Errorf("a call may take %v", g.runner.timeout)
 	}
-	g.runner.timeout = 50 * time.Millisecond
+	g.runner.timeout = time.Hour
+	// The time is over when the coordinator has the request. Earlier it would not get it.
+	forward := g.runner.forward.Transport
+	g.runner.forward.Transport = roundTrip(func(r *http.Request) (*http.Response, error) {
+		call, _ := r.Context().Value(coordinatorCallKey{}).(*coordinatorCall)
+		go func() {
+			select {
+			case <-begun:
+				call.timer.Reset(0)
+			case <-r.Context().Done():
+			}
+		}()
+		return forward.RoundTrip(r)
+	})
 	for _, path := range []string{"/sessions/ses_own", "/sessions/ses_own/result", "/sessions"} {
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second) // instead of for ever
 		status, body := ask(t, request(t, "GET", address+path, "").WithContext(ctx))
 		cancel()
-		if status != 504 || body != `{"detail":"Agent Coordinator did not answer within 50ms"}`+"\n" {
+		if status != 504 || body != `{"detail":"Agent Coordinator did not answer within 1h0m0s"}`+"\n" {
 			t.Errorf("%s: got %d %s", path, status, body)
 		}
 		<-ended
 	}
+	g.runner.timeout = time.Millisecond // the coordinator may get nothing
+	if status, body := ask(t, request(t, "GET", address+"/sessions", "")); status != 504 || !strings.Contains(body, "within 1ms") {
+		t.Errorf("got %d %s", status, body)
+	}
 }
+
+// roundTrip is a function that sends requests.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // TestAStreamStreams reads events while the coordinator sends them, and then disconnects. No
 // timeout ends a stream.

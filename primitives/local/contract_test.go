@@ -59,7 +59,7 @@ func contract(t *testing.T, groups []string, open func(context.Context, local.Co
 			if err := os.RemoveAll(p.Paths().Session); err != nil {
 				return err
 			}
-			for _, pid := range marked(t, p.ID()) {
+			for pid := range marked(t, p.ID()) {
 				if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 					return err
 				}

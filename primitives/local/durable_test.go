@@ -58,6 +58,10 @@ func TestReattachReadsFromTheOffsetAndFollows(t *testing.T) {
 	if _, err := io.ReadFull(p.Stdout(), head); err != nil || string(head) != "0123456789" {
 		t.Fatalf("%q, %v", head, err)
 	}
+	// The supervisor writes each stream down by itself.
+	if _, err := io.ReadFull(p.Stderr(), head[:6]); err != nil || string(head[:6]) != "abcdef" {
+		t.Fatalf("%q, %v", head[:6], err)
+	}
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
 	}

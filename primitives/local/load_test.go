@@ -50,6 +50,7 @@ func ownStatus(t testing.TB, key string) int {
 func TestRunningCommandsTakeNoThreadsAndGiveTheirFilesBack(t *testing.T) {
 	const sessions = 100
 	root := t.TempDir()
+	endSandbox(t, newSandbox(t, local.Config{})) // the first one starts the collector process
 	before, threads := openFiles(t), ownStatus(t, "Threads")
 	var all []*local.Sandbox
 	for range sessions {

@@ -84,10 +84,11 @@ func endAfter(t testing.TB, s *local.Sandbox) {
 	})
 }
 
-// marked lists the processes that carry the sandbox's mark.
-func marked(t testing.TB, id string) []int {
+// marked returns the processes that carry the sandbox's mark, with their environments. To read an
+// environment again is a race: a process that starts another program shows none meanwhile.
+func marked(t testing.TB, id string) map[int]string {
 	t.Helper()
-	var pids []int
+	found := make(map[int]string)
 	environs, err := filepath.Glob("/proc/[0-9]*/environ")
 	if err != nil {
 		t.Fatal(err)
@@ -96,11 +97,11 @@ func marked(t testing.TB, id string) []int {
 		env, err := os.ReadFile(name)
 		if err == nil && strings.Contains(string(env), "AGENTENV_SANDBOX="+id) {
 			if pid, err := strconv.Atoi(filepath.Base(filepath.Dir(name))); err == nil {
-				pids = append(pids, pid)
+				found[pid] = string(env)
 			}
 		}
 	}
-	return pids
+	return found
 }
 
 func shell(script string) primitives.Command {

@@ -1,7 +1,6 @@
 package local
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -17,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/agentenv-dev/agentenv/primitives"
+	"github.com/agentenv-dev/agentenv/primitives/local/internal/proctree"
 )
 
 // ReapOrphans makes this program reap the orphans of its commands. Otherwise process 1 gets them,
@@ -119,16 +119,20 @@ func orphanIsReaped(ctx context.Context) bool {
 	cmd.ExtraFiles = []*os.File{wait}
 	out, err := cmd.Output()
 	pid, perr := strconv.Atoi(strings.TrimSpace(string(out)))
-	if errors.Join(err, perr, wait.Close(), end.Close()) != nil {
+	orphan, serr := proctree.Stat(pid)
+	if errors.Join(err, perr, serr, wait.Close(), end.Close()) != nil {
 		return true
 	}
-	for most := time.Now().Add(reapTime); ; <-time.After(reapTurn) {
-		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-		if err != nil || ctx.Err() != nil {
+	// Count how often it is seen as a zombie: the orphan, process 1 and this program may each stand
+	// still for a while.
+	for seen := 0; seen < int(reapTime/reapTurn); <-time.After(reapTurn) {
+		p, err := proctree.Stat(pid)
+		if err != nil || p.Start != orphan.Start || ctx.Err() != nil {
 			return true
 		}
-		if time.Now().After(most) {
-			return !bytes.Contains(stat, []byte(") Z "))
+		if p.Zombie {
+			seen++
 		}
 	}
+	return false
 }

@@ -188,9 +188,9 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	ended := make(chan error, 1)
 	s.running.Go(func() {
 		defer close(ended)
-		ended <- handler(srv, &faultyStream{ServerStream: ss, ctx: ctx, faults: s.faults})
+		ended <- handler(srv, &faultyStream{ServerStream: ss, ctx: ctx, drop: drop, faults: s.faults})
 	})
-	dropped := status.Error(codes.Unavailable, "the stream was dropped by the test")
+	dropped := errDropped
 	select {
 	case err := <-ended:
 		return err
@@ -206,16 +206,20 @@ func (s *Server) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerIn
 	return dropped
 }
 
+var errDropped = status.Error(codes.Unavailable, "the stream was dropped by the test")
+
 // faultyStream is a stream into which a test can inject faults.
 type faultyStream struct {
 	grpc.ServerStream
 	ctx    context.Context //nolint:containedctx // as the interface has it
+	drop   <-chan struct{}
 	faults *faults
 }
 
 func (s *faultyStream) Context() context.Context { return s.ctx }
 
-// SendMsg sends a message after the delay, if there is one.
+// SendMsg sends a message after the delay, if there is one. It sends none once DropStreams has
+// returned, even if the stream has not ended yet.
 func (s *faultyStream) SendMsg(m any) error {
 	s.faults.mu.Lock()
 	delay := s.faults.delay
@@ -228,8 +232,12 @@ func (s *faultyStream) SendMsg(m any) error {
 		case <-s.ctx.Done():
 		}
 	}
-	if err := s.ctx.Err(); err != nil {
-		return err
+	select {
+	case <-s.drop:
+		return errDropped
+	case <-s.ctx.Done():
+		return s.ctx.Err()
+	default:
 	}
 	return s.ServerStream.SendMsg(m)
 }
