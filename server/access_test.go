@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -187,10 +188,17 @@ func TestTheLimitsOfACaller(t *testing.T) {
 	made(t, s, bob...)
 	id := made(t, s, alice...)
 	made(t, s, alice...)
-	status, answer := ask(t, s, "POST", "/v1/sessions", forDocker, alice...)
+	once := append(slices.Clone(alice), sessionapi.KeyHeader, "one")
+	status, answer := ask(t, s, "POST", "/v1/sessions", forDocker, once...)
 	fails(t, "a third session", status, answer, "too_many", "2 sessions")
 	status, answer = ask(t, s, "POST", "/v1/sessions/"+id+"/fork", `{"n":1}`, alice...)
 	fails(t, "a copy", status, answer, "too_many", "2 sessions")
+	if status, answer := ask(t, s, "DELETE", "/v1/sessions/"+id, "", alice...); status != http.StatusNoContent {
+		t.Errorf("remove one: %d %s", status, answer)
+	}
+	if status, answer := ask(t, s, "POST", "/v1/sessions", forDocker, once...); status != http.StatusOK {
+		t.Errorf("the third session, sent again: %d %s", status, answer)
+	}
 	s = forCallers(t, nil)
 	s.SetRate(3)
 	for i := range 5 {
