@@ -118,7 +118,8 @@ func TestTheNextSandboxDoesNotWaitForAPublicationThatHangs(t *testing.T) {
 	t.Cleanup(func() { close(end) })
 	open(t, cfg)
 	expectUpload(t, s, cfg)
-	if n := s.Calls("ImageGetByTag"); n != 1 {
+	// It is 0 if the time was over before the first sandbox looked for it.
+	if n := s.Calls("ImageGetByTag"); n > 1 {
 		t.Errorf("the published runner is looked for %d times", n)
 	}
 }
