@@ -1,6 +1,7 @@
 package modal_test
 
 import (
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -172,6 +173,15 @@ func runnerImage(t *testing.T, cfg modal.Config) string {
 func TestAnUnattendedSandboxEndsByItself(t *testing.T) {
 	newServer(t)
 	cfg := config(t)
+	// This publishes the runner: the next sandbox does not wait for that without a command.
+	first, err := modal.New(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = first.Terminate(t.Context())
+	if err := errors.Join(err, first.Close()); err != nil {
+		t.Fatal(err)
+	}
 	cfg.Grace = 5 * time.Second
 	box, err := modal.New(t.Context(), cfg)
 	if err != nil {
