@@ -180,9 +180,10 @@ func TestCloseEndsACallThatWaits(t *testing.T) {
 	req := request(t, "POST", at.URL+"/anthropic/v1/messages", "", "X-Api-Key", at.Token)
 	left, sent := io.Pipe()
 	req.Body, req.ContentLength = left, quickBody+1
+	req.Header.Set("Expect", "100-continue") // it sends the body when the gateway, which has admitted the call, reads it
 	ended := make(chan error)
 	go func() {
-		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, ExpectContinueTimeout: time.Hour}}
 		resp, err := client.Do(req)
 		if err == nil {
 			err = fmt.Errorf("status %d", resp.StatusCode)

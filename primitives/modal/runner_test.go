@@ -1,6 +1,7 @@
 package modal_test
 
 import (
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -118,7 +119,8 @@ func TestTheNextSandboxDoesNotWaitForAPublicationThatHangs(t *testing.T) {
 	t.Cleanup(func() { close(end) })
 	open(t, cfg)
 	expectUpload(t, s, cfg)
-	if n := s.Calls("ImageGetByTag"); n != 1 {
+	// It is 0 if the time was over before the first sandbox looked for it.
+	if n := s.Calls("ImageGetByTag"); n > 1 {
 		t.Errorf("the published runner is looked for %d times", n)
 	}
 }
@@ -171,6 +173,15 @@ func runnerImage(t *testing.T, cfg modal.Config) string {
 func TestAnUnattendedSandboxEndsByItself(t *testing.T) {
 	newServer(t)
 	cfg := config(t)
+	// This publishes the runner: the next sandbox does not wait for that without a command.
+	first, err := modal.New(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = first.Terminate(t.Context())
+	if err := errors.Join(err, first.Close()); err != nil {
+		t.Fatal(err)
+	}
 	cfg.Grace = 5 * time.Second
 	box, err := modal.New(t.Context(), cfg)
 	if err != nil {
