@@ -111,6 +111,11 @@ func endsBusily(t *testing.T, grace time.Duration) bool {
 			marked = strings.HasSuffix(string(m.Action), " terminate")
 		case err := <-failed:
 			t.Fatal(err)
+		case err := <-ended:
+			if err != nil {
+				t.Fatal(err)
+			}
+			return false // the mark is late
 		}
 	}
 	for range 260 {

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -171,17 +172,16 @@ func TestWhatIsAddedWorks(t *testing.T) {
 		t.Errorf("published at %+v", ports[0])
 	}
 	var got []byte
-	for len(got) == 0 { // until nc listens
+	await(t, func() bool { // until nc listens
 		conn, err := net.Dial("tcp", ports[0].Address)
 		if err != nil {
 			t.Fatal(err)
 		}
+		_ = conn.SetDeadline(time.Now().Add(patience))
 		got, _ = io.ReadAll(conn) // a reset before nc listens
 		_ = conn.Close()
-		if t.Context().Err() != nil {
-			t.Fatal("nobody answers")
-		}
-	}
+		return len(got) > 0
+	})
 	if string(got) != "hello from inside\n" {
 		t.Errorf("got %q", got)
 	}

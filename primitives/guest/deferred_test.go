@@ -49,7 +49,7 @@ func servedBy(t *testing.T) (*Sandbox, *writesConn) {
 		if err := client.Close(); err != nil {
 			t.Error(err)
 		}
-		if err := <-served; err != nil {
+		if err := within(t, served); err != nil {
 			t.Error(err)
 		}
 	})

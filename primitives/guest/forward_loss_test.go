@@ -94,7 +94,7 @@ func TestALostHostResetsConnections(t *testing.T) {
 	if _, err := ln.Accept(); !errors.Is(err, primitives.ErrUnavailable) {
 		t.Errorf("Accept: %v", err)
 	}
-	if err := <-c.served; err != nil {
+	if err := within(t, c.served); err != nil {
 		t.Error(err)
 	}
 }

@@ -72,7 +72,7 @@ func TestAnOperationIsOneWriteOnAStreamWhereWritesCostMuch(t *testing.T) {
 	if err := client.Close(); err != nil {
 		t.Error(err)
 	}
-	if err := <-served; err != nil {
+	if err := within(t, served); err != nil {
 		t.Error(err)
 	}
 }

@@ -138,10 +138,12 @@ func TestASandboxNeedsOneConnection(t *testing.T) {
 	before := server.Logins(t)
 	s := open(t, cfg)
 	output(t, s, "true")
+	began := time.Now()
 	if _, err := s.Terminate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if n := server.Logins(t) - before; n != 1 {
+	// Terminate does not wait longer for a machine that is very busy.
+	if n := server.Logins(t) - before; n != 1 && time.Since(began) < ssh.EndTimeout {
 		t.Errorf("%d connections", n)
 	}
 	if list, err := cfg.List(t.Context()); err != nil || len(list) > 0 {

@@ -192,6 +192,16 @@ func (c *firstConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
+// Write returns ErrSilent, too, when giveUp has closed the connection: the transport reads and
+// writes at once, and returns the error of either.
+func (c *firstConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if err != nil && c.silent.Load() {
+		err = ErrSilent
+	}
+	return n, err
+}
+
 func (c *firstConn) Close() error {
 	c.timer.Stop()
 	return c.Conn.Close()
