@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -137,11 +138,11 @@ func (s *Server) schema(t testing.TB) string {
 // Start starts a server that was stopped.
 func (s *Server) Start(t testing.TB) {
 	t.Helper()
-	_, port, err := net.SplitHostPort(s.address)
+	host, port, err := net.SplitHostPort(s.address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.cmd = s.command(t, "postgres", "-D", s.data(), "-c", "listen_addresses=127.0.0.1", "-c", "port="+port,
+	s.cmd = s.command(t, "postgres", "-D", s.data(), "-c", "listen_addresses="+host, "-c", "port="+port,
 		"-c", "unix_socket_directories=", "-c", "fsync=off", "-c", "full_page_writes=off", "-c", "shared_buffers=16MB")
 	log, err := os.OpenFile(filepath.Join(s.dir, "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
@@ -227,9 +228,12 @@ func credential(t testing.TB) *syscall.Credential {
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 }
 
+// freeAddress returns an address of the loopback network of which this server alone makes use: a port of 127.0.0.1 could be
+// that of another test as soon as the server does not listen.
 func freeAddress(t testing.TB) string {
 	t.Helper()
-	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	host := fmt.Sprintf("127.%d.%d.%d:0", 1+rand.IntN(254), rand.IntN(256), 1+rand.IntN(254))
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", host)
 	if err != nil {
 		t.Fatal(err)
 	}
