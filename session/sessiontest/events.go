@@ -145,6 +145,7 @@ func eventsSlow(r *run) {
 func eventsEnd(r *run) {
 	s := r.start(steps{say("x")})
 	r.converse(s, "a")
+	r.await(s, runnerscripts.TypeSessionIdle) // which comes after the end of the query
 	cause := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(r.Context())
 	last := r.state(s).LastSeq
