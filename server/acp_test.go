@@ -195,8 +195,12 @@ func TestTwoClientsOfOneSession(t *testing.T) {
 	asked := second.next(method("session/request_permission"))
 	second.refused(acpCall("session/prompt", `{`+session+`,"prompt":[{"type":"text","text":"x"}]}`), -32600, "session_busy")
 	second.send(`{"jsonrpc":"2.0","id":` + string(asked.ID) + `,"result":{"outcome":{"outcome":"selected","optionId":"allow_once"}}}`)
-	first.next(method("$/cancel_request"))
-	first.next(has(`"stopReason":"end_turn"`))
+	withdrawn, ended := false, false
+	first.next(func(a acpAnswer, message string) bool { // in any order
+		withdrawn = withdrawn || a.Method == "$/cancel_request"
+		ended = ended || strings.Contains(message, `"stopReason":"end_turn"`)
+		return withdrawn && ended
+	})
 	second.next(has(`"allowed"`))
 
 	first.send(acpCall("session/prompt", `{`+session+`,"prompt":[{"type":"text","text":"sleep"}]}`))
@@ -205,6 +209,8 @@ func TestTwoClientsOfOneSession(t *testing.T) {
 		t.Fatal(err)
 	}
 	second.next(has("I sleep"))
+	// The command, which is stopped below.
+	second.next(has("sleep 600"))
 	second.refused(acpCall("session/prompt", `{`+session+`,"prompt":[{"type":"text","text":"x"}]}`), -32600, "session_busy") // it goes on
 	second.send(`{"jsonrpc":"2.0","method":"session/cancel","params":{` + session + `}}`)
 	second.next(has(`"failed"`)) // the command that was stopped

@@ -249,6 +249,7 @@ func TestASandboxThatWasBeingMadeWhenTheProgramDiedIsRemoved(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
+	creating := event(runnerscripts.TypeEnvironmentCreating, "", runnerscripts.EnvironmentInfo{}) // it has the time, so it comes first
 	made := cfg.Environment
 	made.SessionID = s.ID()
 	env, err := environment.Create(t.Context(), made)
@@ -258,7 +259,6 @@ func TestASandboxThatWasBeingMadeWhenTheProgramDiedIsRemoved(t *testing.T) {
 	if err := env.Close(); err != nil {
 		t.Fatal(err)
 	}
-	creating := event(runnerscripts.TypeEnvironmentCreating, "", runnerscripts.EnvironmentInfo{})
 	creating.Seq, creating.SessionID = s.lastSeq()+1, s.ID()
 	if err := cfg.Store.Append(t.Context(), s.ID(), creating); err != nil {
 		t.Fatal(err)

@@ -51,13 +51,18 @@ func leaveOrphan(root string) {
 
 // records collects log records as JSON lines.
 type records struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
+	more chan struct{} // gets a value when there are more; nil if nothing waits for that
+	mu   sync.Mutex
+	buf  bytes.Buffer
 }
 
 func (r *records) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	select {
+	case r.more <- struct{}{}:
+	default:
+	}
 	return r.buf.Write(p)
 }
 
@@ -81,6 +86,14 @@ func (r *records) find(t *testing.T, message string) map[string]any {
 		}
 	}
 	return nil
+}
+
+// await waits for a record with this message.
+func (r *records) await(t *testing.T, message string) {
+	t.Helper()
+	for r.find(t, message) == nil {
+		<-r.more
+	}
 }
 
 // busyEngine returns the address of the real engine behind a proxy that once fails to
@@ -127,7 +140,7 @@ func busyEngine(t *testing.T) string {
 func TestEventsAreLogged(t *testing.T) {
 	t.Parallel()
 	const secret = "hush-hush-0123"
-	var written records
+	written := records{more: make(chan struct{}, 1)}
 	logger := hclog.New(&hclog.LoggerOptions{Level: hclog.Debug, Output: &written, JSONFormat: true})
 	retry, err := json.Marshal(runnerscripts.Log{Level: "warn", Message: "the model's API failed with " + secret + "; try 1 of 10 follows"})
 	if err != nil {
@@ -167,6 +180,7 @@ func TestEventsAreLogged(t *testing.T) {
 	if err := testdocker.Engine(t).ContainerKill(t.Context(), first, "KILL"); err != nil {
 		t.Fatal(err)
 	}
+	written.await(t, "connection to the guest lost") // the session, which finds it out as well, then closes what is left of it
 	complete(t, prompt(t, s, "b"))
 	if err := s.Close(); err != nil {
 		t.Fatal(err)

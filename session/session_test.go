@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/environment"
@@ -381,7 +382,10 @@ func TestOneSessionAsksTheRunnerOnceWhatTheAgentNeeds(t *testing.T) {
 	dir := t.TempDir()
 	asked, runner := filepath.Join(dir, "asked"), filepath.Join(dir, "envrunner")
 	script := fmt.Sprintf("#!/bin/sh\n[ \"$1\" = %s ] && echo \"$*\" >>%s\nexec %s \"$@\"\n", runnerscripts.PrintRecipe, asked, runnerBinary)
-	if err := os.WriteFile(runner, []byte(script), 0o755); err != nil {
+	syscall.ForkLock.RLock() // a process that another test starts must not have the script open for writing: it could not be run
+	err := os.WriteFile(runner, []byte(script), 0o755)
+	syscall.ForkLock.RUnlock()
+	if err != nil {
 		t.Fatal(err)
 	}
 	cfg := scripted(t, steps(say("done")))

@@ -193,7 +193,8 @@ func TestASessionThatIsBeingOpenedAgainIsNotEnded(t *testing.T) {
 			t.Error(err)
 		}
 		close(loaded)
-	case <-time.After(time.Second): // it waits for the session, to end it
+	case <-time.After(time.Minute):
+		t.Error("it waits for the session, to end it")
 		close(loaded)
 		<-taken
 	}

@@ -179,14 +179,13 @@ func TestManyExecutorsAndManyRequests(t *testing.T) {
 
 func TestABadExecutorIsATypedErrorAndLeavesNothing(t *testing.T) {
 	t.Parallel()
-	p := newPool(t, func(c *rpc.PoolConfig) { c.StartTimeout = 2 * time.Second })
+	p := newPool(t, nil)
 	for name, tt := range map[string]struct {
 		script string
 		is     error
 		word   string
 	}{
 		"it exits":   {"echo the reason >&2; exit 3", rpc.ErrClosed, "3: the connection has ended; standard error ends with: the reason"},
-		"it hangs":   {"echo waiting >&2; exec sleep 600", context.DeadlineExceeded, "standard error ends with: waiting"},
 		"no program": {"", primitives.ErrCommandNotFound, "no-such-program"},
 	} {
 		spec := p.spec("s")
@@ -203,6 +202,25 @@ func TestABadExecutorIsATypedErrorAndLeavesNothing(t *testing.T) {
 	}
 	if left := p.Executors(); len(left) != 0 {
 		t.Errorf("%d are left", len(left))
+	}
+}
+
+// The error has what the executor has said, if that had the time to say it.
+func TestAnExecutorThatHangsIsATypedErrorAndLeavesNothing(t *testing.T) {
+	t.Parallel()
+	for timeout, said := 10*time.Millisecond, false; !said; timeout *= 2 {
+		p := newPool(t, func(c *rpc.PoolConfig) { c.StartTimeout = timeout })
+		spec := p.spec("s")
+		spec.Command = []string{"/bin/sh", "-c", "echo waiting >&2; exec sleep 600"}
+		spec.Grant.Token = strings.Repeat("5", 64)
+		_, err := p.Spawn(t.Context(), spec)
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "standard error ends with: ") {
+			t.Fatal(err)
+		}
+		if p.isValid("s", spec.Grant.Token) || len(p.Executors()) != 0 {
+			t.Errorf("left are its token %v, and %d executors", p.isValid("s", spec.Grant.Token), len(p.Executors()))
+		}
+		said = strings.Contains(err.Error(), "standard error ends with: waiting")
 	}
 }
 

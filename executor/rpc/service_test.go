@@ -169,8 +169,10 @@ func TestPermissionIsDecidedByPolicyThenByTheUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	var asked []string
-	h := host(Config{Policy: policy, OnPermission: func(ctx context.Context, p Permission) runnerscripts.PermissionDecision {
-		asked = append(asked, p.Session+" "+p.ToolCall.Title)
+	cfg := Config{Policy: policy, PermissionTimeout: -1, OnPermission: func(ctx context.Context, p Permission) runnerscripts.PermissionDecision {
+		if p.ToolCall.Title != "wait" { // which may be over before it is asked
+			asked = append(asked, p.Session+" "+p.ToolCall.Title)
+		}
 		if p.MayDeny != "" {
 			return p.Reject("it may be " + p.MayDeny)
 		}
@@ -184,14 +186,24 @@ func TestPermissionIsDecidedByPolicyThenByTheUser(t *testing.T) {
 		}
 		<-ctx.Done()
 		return p.Allow()
-	}, PermissionTimeout: 50 * time.Millisecond})
-	token := h.Tokens.Issue(Grant{Session: "s"})
+	}}
+	h := host(cfg)
+	cfg.PermissionTimeout = time.Millisecond // on a busy machine an answer that comes at once may take longer
+	hurried := host(cfg)
+	tokens := map[*hosted]string{}
+	for _, h := range []*hosted{h, hurried} {
+		tokens[h] = h.Tokens.Issue(Grant{Session: "s"})
+	}
 	for command, want := range map[string]string{
 		"git status": "policy", "git push origin": "the rule deny: Bash(git push *)",
 		"yes": "user", "no": "not today", "always": "does not offer", "wait": "not answered in time",
 		"git -C . push": "it may be Bash(git push *)",
 	} {
-		got, err := h.ask(t, "s", token, MethodRequestPermission, map[string]any{
+		by := h
+		if command == "wait" {
+			by = hurried
+		}
+		got, err := by.ask(t, "s", tokens[by], MethodRequestPermission, map[string]any{
 			"tool_name": "Bash", "title": command, "tool_input": map[string]string{"command": command},
 		})
 		switch {
@@ -204,13 +216,13 @@ func TestPermissionIsDecidedByPolicyThenByTheUser(t *testing.T) {
 		}
 	}
 	slices.Sort(asked)
-	if strings.Join(asked, ", ") != "s always, s git -C . push, s no, s wait, s yes" {
+	if strings.Join(asked, ", ") != "s always, s git -C . push, s no, s yes" {
 		t.Errorf("asked: %q", asked)
 	}
-	if got := h.audited(); strings.Count(got, "s request_permission Bash allowed") != 2 || strings.Count(got, "s request_permission Bash denied") != 5 {
+	if got := h.audited() + hurried.audited(); strings.Count(got, "s request_permission Bash allowed") != 2 || strings.Count(got, "s request_permission Bash denied") != 5 {
 		t.Errorf("audit: %s", got)
 	}
-	if _, err := h.ask(t, "s", token, MethodRequestPermission, nil); code(err) != CodeInvalidParams {
+	if _, err := h.ask(t, "s", tokens[h], MethodRequestPermission, nil); code(err) != CodeInvalidParams {
 		t.Errorf("without a tool: %v", err)
 	}
 	alone := host(Config{})

@@ -32,6 +32,9 @@ func agentCalls() {
 	}
 	req.Header.Set("Authorization", "Bearer "+os.Getenv("OPENAI_API_KEY"))
 	resp, err := http.DefaultClient.Do(req)
+	if err == nil {
+		_, err = io.Copy(io.Discard, resp.Body) // to its end, where the usage is counted
+	}
 	if err != nil {
 		panic(err)
 	}

@@ -136,18 +136,27 @@ func (i *issuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = json.NewEncoder(w).Encode(answer)
 }
 
+// network has hosts that answer by themselves, so that in a bubble no time passes.
+type network map[string]http.HandlerFunc
+
+func (n network) RoundTrip(r *http.Request) (*http.Response, error) {
+	w := httptest.NewRecorder()
+	n[r.URL.Host](w, r)
+	resp := w.Result()
+	resp.Request = r
+	return resp, nil
+}
+
 // authorized returns a transport that gets its tokens from the issuer, and the coordinator's address.
-func authorized(t *testing.T, handler http.HandlerFunc) (*Transport, string) {
-	t.Helper()
-	endpoint, _ := serve(t, handler)
-	base, next := serve(t, echo)
-	auth := Auth{OAuth2: &OAuth2{TokenURL: endpoint.String() + "/oauth/token", ClientID: "runner", ClientSecret: clientSecret, Audience: "https://api", Scopes: []string{"a", "b"}}}
-	return NewTransport(base, auth, next), base.String()
+func authorized(handler http.HandlerFunc) (*Transport, string) {
+	base := &url.URL{Scheme: "http", Host: "coordinator.test"}
+	auth := Auth{OAuth2: &OAuth2{TokenURL: "http://issuer.test/oauth/token", ClientID: "runner", ClientSecret: clientSecret, Audience: "https://api", Scopes: []string{"a", "b"}}}
+	return NewTransport(base, auth, network{"issuer.test": handler, "coordinator.test": echo}), base.String()
 }
 
 func TestTheTokenIsThatOfTheClientCredentials(t *testing.T) {
 	i := &issuer{expires: 3600}
-	tr, base := authorized(t, i.ServeHTTP)
+	tr, base := authorized(i.ServeHTTP)
 	for range 2 {
 		if got, err := send(t.Context(), t, tr, base); err != nil || got != "Bearer token-1" {
 			t.Fatalf("got %q, %v", got, err)
@@ -161,39 +170,41 @@ func TestTheTokenIsThatOfTheClientCredentials(t *testing.T) {
 }
 
 func TestATokenIsReplacedBeforeItsEnd(t *testing.T) {
-	for _, c := range []struct {
-		life, early int // seconds
-	}{{3600, 60}, {40, 20}, {0, 0}} {
-		i := &issuer{expires: c.life}
-		tr, base := authorized(t, i.ServeHTTP)
-		if _, err := send(t.Context(), t, tr, base); err != nil {
-			t.Fatal(err)
-		}
-		s := tr.token
-		if c.life == 0 {
-			if !s.refresh.IsZero() || !s.expires.IsZero() {
-				t.Errorf("a token without an end has one: %v", s.expires)
+	synctest.Test(t, func(t *testing.T) {
+		for _, c := range []struct {
+			life, early int // seconds
+		}{{3600, 60}, {40, 20}, {0, 0}} {
+			i := &issuer{expires: c.life}
+			tr, base := authorized(i.ServeHTTP)
+			if _, err := send(t.Context(), t, tr, base); err != nil {
+				t.Fatal(err)
 			}
-			continue
+			s := tr.token
+			if c.life == 0 {
+				if !s.refresh.IsZero() || !s.expires.IsZero() {
+					t.Errorf("a token without an end has one: %v", s.expires)
+				}
+				continue
+			}
+			if early := s.expires.Sub(s.refresh).Round(time.Second); early != time.Duration(c.early)*time.Second {
+				t.Errorf("a token of %d s is replaced %v early", c.life, early)
+			}
+			s.refresh = time.Now().Add(-time.Second)
+			if got, err := send(t.Context(), t, tr, base); err != nil || got != "Bearer token-2" {
+				t.Errorf("got %q, %v", got, err)
+			}
+			// An endpoint that fails does not matter until the end of the token.
+			i.refuse.Store(true)
+			s.refresh = time.Now().Add(-time.Second)
+			if got, err := send(t.Context(), t, tr, base); err != nil || got != "Bearer token-2" {
+				t.Errorf("got %q, %v", got, err)
+			}
+			s.expires = time.Now().Add(-time.Second)
+			if got, err := send(t.Context(), t, tr, base); err == nil {
+				t.Errorf("got %q", got)
+			}
 		}
-		if early := s.expires.Sub(s.refresh).Round(time.Second); early != time.Duration(c.early)*time.Second {
-			t.Errorf("a token of %d s is replaced %v early", c.life, early)
-		}
-		s.refresh = time.Now().Add(-time.Second)
-		if got, err := send(t.Context(), t, tr, base); err != nil || got != "Bearer token-2" {
-			t.Errorf("got %q, %v", got, err)
-		}
-		// An endpoint that fails does not matter until the end of the token.
-		i.refuse.Store(true)
-		s.refresh = time.Now().Add(-time.Second)
-		if got, err := send(t.Context(), t, tr, base); err != nil || got != "Bearer token-2" {
-			t.Errorf("got %q, %v", got, err)
-		}
-		s.expires = time.Now().Add(-time.Second)
-		if got, err := send(t.Context(), t, tr, base); err == nil {
-			t.Errorf("got %q", got)
-		}
-	}
+	})
 }
 
 // A coordinator may refuse a token before its end, which may never come: another key signs its tokens now.
@@ -227,7 +238,7 @@ func TestOneCallerFetchesTheTokenForAll(t *testing.T) {
 	i := &issuer{expires: 3600}
 	asked, goOn := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	tr, base := authorized(t, func(w http.ResponseWriter, r *http.Request) {
+	tr, base := authorized(func(w http.ResponseWriter, r *http.Request) {
 		once.Do(func() { close(asked) })
 		<-goOn
 		i.ServeHTTP(w, r)
@@ -255,35 +266,37 @@ func TestOneCallerFetchesTheTokenForAll(t *testing.T) {
 }
 
 func TestAnOldTokenIsUsedWhileOneCallerReplacesIt(t *testing.T) {
-	i := &issuer{expires: 3600}
-	held := make(chan chan struct{}, 1)
-	hold := false
-	tr, base := authorized(t, func(w http.ResponseWriter, r *http.Request) {
-		if hold {
-			goOn := make(chan struct{})
-			held <- goOn
-			<-goOn
+	synctest.Test(t, func(t *testing.T) {
+		i := &issuer{expires: 3600}
+		held := make(chan chan struct{}, 1)
+		hold := false
+		tr, base := authorized(func(w http.ResponseWriter, r *http.Request) {
+			if hold {
+				goOn := make(chan struct{})
+				held <- goOn
+				<-goOn
+			}
+			i.ServeHTTP(w, r)
+		})
+		if _, err := send(t.Context(), t, tr, base); err != nil {
+			t.Fatal(err)
 		}
-		i.ServeHTTP(w, r)
+		hold = true
+		tr.token.refresh = time.Now().Add(-time.Second)
+		replaced := make(chan string, 1)
+		go func() {
+			got, _ := send(t.Context(), t, tr, base)
+			replaced <- got
+		}()
+		goOn := <-held
+		if got, err := send(t.Context(), t, tr, base); err != nil || got != "Bearer token-1" {
+			t.Errorf("the others got %q, %v", got, err)
+		}
+		close(goOn)
+		if got := <-replaced; got != "Bearer token-2" {
+			t.Errorf("the caller got %q", got)
+		}
 	})
-	if _, err := send(t.Context(), t, tr, base); err != nil {
-		t.Fatal(err)
-	}
-	hold = true
-	tr.token.refresh = time.Now().Add(-time.Second)
-	replaced := make(chan string, 1)
-	go func() {
-		got, _ := send(t.Context(), t, tr, base)
-		replaced <- got
-	}()
-	goOn := <-held
-	if got, err := send(t.Context(), t, tr, base); err != nil || got != "Bearer token-1" {
-		t.Errorf("the others got %q, %v", got, err)
-	}
-	close(goOn)
-	if got := <-replaced; got != "Bearer token-2" {
-		t.Errorf("the caller got %q", got)
-	}
 }
 
 // hanging is a network whose token endpoint answers once, with a token of an hour, and then no more.
@@ -335,7 +348,7 @@ func TestWithoutATokenNothingIsSent(t *testing.T) {
 		"two lines": {func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"access_token":"a\nb"}`) }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			tr, base := authorized(t, c.handler)
+			tr, base := authorized(c.handler)
 			_, err := send(t.Context(), t, tr, base)
 			if _, ok := errors.AsType[*TokenError](err); !ok || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), clientSecret) {
 				t.Errorf("error %v", err)

@@ -50,7 +50,11 @@ func lock(name string, waiting func(), stop <-chan struct{}) (unlock func(), err
 		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		switch {
 		case err == nil:
-			return func() { _ = file.Close() }, nil
+			return func() {
+				// Closing is not enough: a child that is being started may hold the file, too.
+				_ = unix.Flock(int(file.Fd()), unix.LOCK_UN)
+				_ = file.Close()
+			}, nil
 		case errors.Is(err, unix.EINTR):
 			continue
 		case !errors.Is(err, unix.EWOULDBLOCK):

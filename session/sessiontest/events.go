@@ -110,17 +110,19 @@ func numbers(events []runnerscripts.Event) []uint64 {
 func eventsSlow(r *run) {
 	s := r.start(steps{say("x")})
 	waits, goOn := make(chan struct{}), make(chan struct{})
+	wait := sync.OnceFunc(func() { close(waits) })
 	var slow []runnerscripts.Event
 	var reading sync.WaitGroup
 	first := r.prompt(s, "a")
 	reading.Go(func() {
+		defer wait()
 		for ev, err := range s.Events(r.Context(), 0) {
 			if err != nil {
 				r.Error(err)
 				return
 			}
 			if slow = append(slow, ev); len(slow) == 1 {
-				close(waits)
+				wait()
 				<-goOn
 			}
 		}
@@ -145,6 +147,7 @@ func eventsSlow(r *run) {
 func eventsEnd(r *run) {
 	s := r.start(steps{say("x")})
 	r.converse(s, "a")
+	r.await(s, runnerscripts.TypeSessionIdle) // which comes after the end of the query
 	cause := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(r.Context())
 	last := r.state(s).LastSeq
@@ -169,7 +172,11 @@ func eventsEnd(r *run) {
 		}
 		ended <- failed
 	}()
-	<-begun
+	select {
+	case <-begun:
+	case err := <-ended:
+		r.Fatalf("the events end before the session: %v", err)
+	}
 	r.must(r.host.Unload(r.Context(), s.ID()))
 	if err := <-ended; err != nil {
 		r.Errorf("at the end of the session: %v", err)

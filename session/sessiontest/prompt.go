@@ -304,6 +304,7 @@ func interruptIdle(r *run) {
 	if got := r.converse(s, "go"); got != "x" {
 		r.Errorf("the agent said %q", got)
 	}
+	r.await(s, runnerscripts.TypeSessionIdle) // which comes after the end of the query
 	before := len(r.log(s))
 	r.must(s.Interrupt(r.Context()))
 	if after := len(r.log(s)); after != before {
@@ -385,6 +386,7 @@ func onceOther(r *run) {
 	t, err := s.PromptOnce(r.Context(), first)
 	r.must(err)
 	r.complete(t)
+	r.await(s, runnerscripts.TypeSessionIdle) // which comes after the end of the query
 	before := len(r.log(s))
 	for what, change := range map[string]func(*environment.Query){
 		"another text": func(q *environment.Query) { q.Prompt = "else" },

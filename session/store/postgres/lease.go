@@ -35,10 +35,11 @@ func (s *Store) Lock(ctx context.Context, id string) (unlock func() error, err e
 		return nil, &store.Error{Op: "lock", ID: id, Err: fmt.Errorf("%w by %s", store.ErrLocked, s.name)}
 	}
 	var fence int64
+	var since time.Time // before the database counts its time
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.held[id] = lease{fence, time.Now()}
+		s.held[id] = lease{fence, since}
 		if err != nil {
 			delete(s.held, id)
 		}
@@ -48,6 +49,7 @@ func (s *Store) Lock(ctx context.Context, id string) (unlock func() error, err e
 		if err != nil {
 			return err
 		}
+		since = time.Now()
 		err = tx.QueryRow(ctx, `INSERT INTO lease (session, owner, name, fence, expires)
 			VALUES ($1, $2, $3, nextval('fences'), clock_timestamp() + $4::interval)
 			ON CONFLICT (session) DO UPDATE SET owner = excluded.owner, name = excluded.name, fence = excluded.fence, expires = excluded.expires
@@ -180,6 +182,7 @@ func (s *Store) renew(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.leaseTime/2)
 	defer cancel()
+	began := time.Now() // before the database counts the time of the leases
 	// A row that another transaction has locked is left for the next time: it must not delay the others.
 	if _, err := s.leases.Exec(ctx, `UPDATE lease SET expires = clock_timestamp() + $3::interval WHERE fence IN (
 		SELECT fence FROM lease WHERE owner = $1 AND fence = ANY($2) FOR UPDATE SKIP LOCKED)`, s.owner, fences, s.leaseTime); err != nil {
@@ -195,7 +198,7 @@ func (s *Store) renew(ctx context.Context) error {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.renews = time.Now()
+	s.renews = began
 	for id, l := range before {
 		if s.held[id] == l && l.fence != acquiring && !slices.Contains(own, l.fence) {
 			s.lost[id] = true
