@@ -5,6 +5,7 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -34,10 +35,10 @@ const (
 	programEnds = "read -r end\n"
 )
 
-// interruptCommand starts such a program, runs a query and interrupts it.
-func interruptCommand(t *testing.T, argv []string) (*conversation, *agenttest.Recorder) {
+// interruptCommand starts such a program with d, runs a query and interrupts it.
+func interruptCommand(t *testing.T, d Driver, argv []string) (*conversation, *agenttest.Recorder) {
 	t.Helper()
-	c, out, err := startProgram(t, argv)
+	c, out, err := startProgramWith(t, d, argv)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +76,7 @@ func TestOutputOfAnInterruptedCommandIsToldBeforeTheEndOfTheQuery(t *testing.T) 
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, out := interruptCommand(t, interrupted(t, "", more+programEnds))
+			_, out := interruptCommand(t, Driver{ending: untilHang}, interrupted(t, "", more+programEnds))
 			endedOnce(t, out.All(), "half of it")
 		})
 	}
@@ -94,7 +95,8 @@ func TestNothingIsToldOfAnInterruptedCommandAfterTheEndOfTheQuery(t *testing.T) 
 			if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			_, out := interruptCommand(t, interrupted(t, "", "read -r clean\n"+reply+"\nread -r go < "+fifo+"\n"+
+			// Two of the programs never end the command.
+			_, out := interruptCommand(t, Driver{ending: 100 * time.Millisecond}, interrupted(t, "", "read -r clean\n"+reply+"\nread -r go < "+fifo+"\n"+
 				commandEnds+`note warning '"message":"late"'`+"\n"+programEnds))
 			before := len(out.All())
 			agenttest.WriteFile(t, fifo, "go\n")
@@ -113,7 +115,7 @@ func TestNothingIsToldOfAnInterruptedCommandAfterTheEndOfTheQuery(t *testing.T) 
 // The program never reports the end of a command that has not started.
 func TestInterruptedCommandThatWasNotAllowedYetIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
-	_, out := interruptCommand(t, interrupted(t,
+	_, out := interruptCommand(t, Driver{ending: untilHang}, interrupted(t,
 		`say '{"id":0,"method":"`+askCommand+`","params":{"threadId":"`+fakeThread+`","itemId":"call","command":"make"}}'`,
 		"read -r clean\n"+`say '{"id":5,"result":{}}'`+"\n"+programEnds))
 	endedOnce(t, out.All(), "")
