@@ -1,6 +1,7 @@
 package codex
 
 import (
+	"os"
 	"path/filepath"
 	"slices"
 	"syscall"
@@ -34,6 +35,24 @@ const (
 	commandEnds = `note item/completed "$command,\"status\":\"failed\",\"aggregatedOutput\":\"half of it\",\"exitCode\":-1}"` + "\n"
 	programEnds = "read -r end\n"
 )
+
+// openFIFO opens a FIFO and writes text. It does not wait for the program at the other end, which may have
+// failed. A read fails after untilHang.
+func openFIFO(t *testing.T, name, text string) *os.File {
+	t.Helper()
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	if _, err := f.WriteString(text); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.SetReadDeadline(time.Now().Add(untilHang)); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
 
 // interruptCommand starts such a program with d, runs a query and interrupts it.
 func interruptCommand(t *testing.T, d Driver, argv []string) (*conversation, *agenttest.Recorder) {
@@ -99,7 +118,7 @@ func TestNothingIsToldOfAnInterruptedCommandAfterTheEndOfTheQuery(t *testing.T) 
 			_, out := interruptCommand(t, Driver{ending: 100 * time.Millisecond}, interrupted(t, "", "read -r clean\n"+reply+"\nread -r go < "+fifo+"\n"+
 				commandEnds+`note warning '"message":"late"'`+"\n"+programEnds))
 			before := len(out.All())
-			agenttest.WriteFile(t, fifo, "go\n")
+			openFIFO(t, fifo, "go\n")
 			out.Wait(t.Context(), t, func(e runnerscripts.Event) bool {
 				return e.Type == runnerscripts.TypeLog && agenttest.Payload[runnerscripts.Log](t, e).Message == "late"
 			})

@@ -209,7 +209,7 @@ read -r end`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	interruptQuery(t, c, out, func() { agenttest.WriteFile(t, fifo, "go\n") })
+	interruptQuery(t, c, out, func() { openFIFO(t, fifo, "go\n") })
 }
 
 func TestInterruptDoesNotWaitForAProgramThatHangs(t *testing.T) {
