@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"errors"
 	"io"
 	"io/fs"
@@ -9,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	rs "github.com/agentenv-dev/agentenv/runnerscripts"
 )
@@ -19,20 +19,33 @@ const holding = `{"run":["sh","-c","exec 3>alive; echo ready >&3; sleep 600 & wa
 
 // alive creates that FIFO. The returned function waits for the command's line and returns the
 // reader.
-func alive(t *testing.T, s *sandbox) func() *bufio.Reader {
+func alive(t *testing.T, s *sandbox) func() io.Reader {
 	t.Helper()
 	if err := syscall.Mkfifo(s.file("alive"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return func() *bufio.Reader {
-		f, err := os.Open(s.file("alive")) // waits for the writer
+	return func() io.Reader {
+		// A FIFO that is open for both does not wait for the command, which may fail to start.
+		both, err := os.OpenFile(s.file("alive"), os.O_RDWR, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { f.Close() })
-		r := bufio.NewReader(f)
-		if line, err := r.ReadString('\n'); err != nil || line != "ready\n" {
+		defer both.Close()
+		line := make([]byte, len("ready\n"))
+		err = both.SetReadDeadline(time.Now().Add(tooLong))
+		if err == nil {
+			_, err = io.ReadFull(both, line)
+		}
+		if err != nil || string(line) != "ready\n" {
 			t.Fatalf("%q, %v", line, err)
+		}
+		r, err := os.Open(s.file("alive"))
+		if err == nil {
+			t.Cleanup(func() { r.Close() })
+			err = r.SetReadDeadline(time.Now().Add(tooLong))
+		}
+		if err != nil {
+			t.Fatal(err)
 		}
 		return r
 	}

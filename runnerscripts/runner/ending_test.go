@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -55,7 +56,7 @@ func holdRequest(ctx context.Context, t *testing.T, f *fake, req rs.QueryRequest
 		h.status <- a.script(ctx, rs.ExecuteQuery)
 		outW.Close()
 	}()
-	req.Session = newSandbox(t).session()
+	req.Session, req.InterruptGraceMS = newSandbox(t).session(), cmp.Or(req.InterruptGraceMS, neverMS)
 	h.send(req)
 	return h
 }

@@ -30,7 +30,7 @@ func serveGuestWith(t *testing.T, env []string, flags ...string) (*exec.Cmd, *gu
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	client, err := guest.Dial(t.Context(), guest.Stdio(stdout, stdin), guest.Config{})
+	client, err := guest.Dial(t.Context(), guest.Stdio(stdout, stdin), guest.Config{HandshakeTimeout: tooLong})
 	if err != nil {
 		t.Fatalf("%v; stderr: %s", err, &stderr)
 	}

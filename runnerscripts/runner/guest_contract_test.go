@@ -71,7 +71,7 @@ func guestKeeps(t *testing.T, groups []string, change func(cmd *exec.Cmd, dir st
 			if err := cmd.Start(); err != nil {
 				return nil, err
 			}
-			client, err := guest.Dial(ctx, guest.Stdio(stdout, stdin), guest.Config{Isolation: primitives.IsolationFull})
+			client, err := guest.Dial(ctx, guest.Stdio(stdout, stdin), guest.Config{Isolation: primitives.IsolationFull, HandshakeTimeout: tooLong})
 			if err != nil {
 				return nil, errors.Join(err, cmd.Wait())
 			}

@@ -31,7 +31,7 @@ func TestGuestServesASandboxThatEndsWithIt(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	client, err := guest.Dial(t.Context(), guest.Stdio(stdout, stdin), guest.Config{})
+	client, err := guest.Dial(t.Context(), guest.Stdio(stdout, stdin), guest.Config{HandshakeTimeout: tooLong})
 	if err != nil {
 		t.Fatalf("%v; stderr: %s", err, &stderr)
 	}

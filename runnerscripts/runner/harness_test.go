@@ -33,6 +33,9 @@ func TestMain(m *testing.M) {
 // tooLong is the timeout for a test that hangs. No passing test waits for it.
 const tooLong = 3 * time.Minute
 
+// neverMS is the grace period of an interrupt, in milliseconds, in tests whose agent stops.
+const neverMS = int64(tooLong / time.Millisecond)
+
 // runnerFile returns a copy of the real binary that every user may run.
 func runnerFile(t *testing.T) string {
 	t.Helper()
@@ -162,7 +165,7 @@ func startCommand(t *testing.T, cmd *exec.Cmd) *process {
 func converse(t *testing.T, s *sandbox, prompt string) *process {
 	t.Helper()
 	p := start(t, rs.ExecuteQuery)
-	p.send(rs.QueryRequest{Session: s.session(), Prompt: prompt, PromptID: "first"})
+	p.send(rs.QueryRequest{Session: s.session(), Prompt: prompt, PromptID: "first", InterruptGraceMS: neverMS})
 	return p
 }
 

@@ -17,7 +17,7 @@ var anyObject = json.RawMessage(`{"type":"object"}`)
 func askFor(t *testing.T, s *sandbox) *process {
 	t.Helper()
 	p := start(t, rs.ExecuteQuery)
-	p.send(rs.QueryRequest{Session: s.session(), Prompt: "go", PromptID: "first", OutputSchema: anyObject})
+	p.send(rs.QueryRequest{Session: s.session(), Prompt: "go", PromptID: "first", OutputSchema: anyObject, InterruptGraceMS: neverMS})
 	return p
 }
 

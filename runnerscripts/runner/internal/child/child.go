@@ -313,14 +313,10 @@ func (p *Process) awaitGroup() {
 func (p *Process) Close() {
 	_ = p.stdin.Close()
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
-		timer := time.NewTimer(grace)
-		select {
-		case <-p.done:
-			timer.Stop()
+		if patience.Wait(p.done, grace) {
 			return
-		case <-timer.C:
-			p.Signal(sig)
 		}
+		p.Signal(sig)
 	}
 	<-p.done
 }

@@ -80,7 +80,7 @@ done`)
 			t.Error(err)
 		}
 	}}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), unaskedPatience)
 	defer cancel()
 	done, err := c.Prompt(ctx, "q", "hello")
 	if err != nil || done.StopReason != runnerscripts.StopCancelled {

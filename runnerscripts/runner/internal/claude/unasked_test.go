@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	unaskedPatience = 3 * time.Minute // far above the time that a test needs
+	unaskedPatience = 3 * time.Minute // far above the time that a test needs; a hang fails then
 	untilGo         = "until [ -e go ]; do sleep 0.1; done"
 )
 
@@ -150,7 +150,7 @@ fi`))
 		}
 	}}
 	c.BindOutput(lineSchema)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), unaskedPatience)
 	defer cancel()
 	done, err := c.Prompt(ctx, "q", "hello")
 	if err != nil || string(done.ResultData) != `{"of":"new"}` || done.Usage.InputTokens != 12-5+3 {

@@ -28,6 +28,8 @@ type conversation struct {
 	out     agent.Sink
 	// patience limits the start of the program.
 	patience time.Duration
+	// ending limits endCommands.
+	ending time.Duration
 
 	starting sync.Mutex // held while a process is started
 	life     agent.Life
@@ -139,7 +141,7 @@ func (c *conversation) ended(p *jsonrpc.Peer) {
 // reported their ends and output. It reports commands as failed if the program does not report them
 // in time.
 func (c *conversation) endCommands(ctx context.Context, p *jsonrpc.Peer, q *query) {
-	ctx, cancel := context.WithTimeout(ctx, interruptTime)
+	ctx, cancel := context.WithTimeout(ctx, c.ending)
 	defer cancel()
 	params := map[string]any{"threadId": c.threadID()}
 	if err := p.Call(ctx, jsonrpc.Request{Method: "thread/backgroundTerminals/clean", Params: params}); err != nil {

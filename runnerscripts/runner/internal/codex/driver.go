@@ -15,6 +15,7 @@ const startTime = 90 * time.Second
 // Driver drives Codex. The zero value is ready to use.
 type Driver struct {
 	patience time.Duration // how long the program may take to start; zero means startTime
+	ending   time.Duration // how long an interrupted query waits for its commands; zero means interruptTime
 }
 
 var _ agent.Driver = Driver{}
@@ -62,6 +63,7 @@ func (d Driver) Start(ctx context.Context, req runnerscripts.QueryRequest, out a
 		model:       req.Agent.Model,
 		mode:        modeOf(req.Agent),
 		patience:    cmp.Or(d.patience, startTime),
+		ending:      cmp.Or(d.ending, interruptTime),
 	}
 	if _, err := c.start(ctx); err != nil {
 		return nil, err

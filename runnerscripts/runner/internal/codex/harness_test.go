@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	f := &fixture{drivertest.New(t, Driver{}, agentName)}
+	f := &fixture{drivertest.New(t, Driver{ending: untilHang}, agentName)}
 	f.StartModel()
 	f.Session.Agent.Command = []string{testagents.Codex(t)}
 	f.Session.Agent.Model = testModel

@@ -1,10 +1,12 @@
 package codex
 
 import (
+	"os"
 	"path/filepath"
 	"slices"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -34,10 +36,28 @@ const (
 	programEnds = "read -r end\n"
 )
 
-// interruptCommand starts such a program, runs a query and interrupts it.
-func interruptCommand(t *testing.T, argv []string) (*conversation, *agenttest.Recorder) {
+// openFIFO opens a FIFO and writes text. It does not wait for the program at the other end, which may have
+// failed. A read fails after untilHang.
+func openFIFO(t *testing.T, name, text string) *os.File {
 	t.Helper()
-	c, out, err := startProgram(t, argv)
+	f, err := os.OpenFile(name, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	if _, err := f.WriteString(text); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.SetReadDeadline(time.Now().Add(untilHang)); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// interruptCommand starts such a program with d, runs a query and interrupts it.
+func interruptCommand(t *testing.T, d Driver, argv []string) (*conversation, *agenttest.Recorder) {
+	t.Helper()
+	c, out, err := startProgramWith(t, d, argv)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +95,7 @@ func TestOutputOfAnInterruptedCommandIsToldBeforeTheEndOfTheQuery(t *testing.T) 
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, out := interruptCommand(t, interrupted(t, "", more+programEnds))
+			_, out := interruptCommand(t, Driver{ending: untilHang}, interrupted(t, "", more+programEnds))
 			endedOnce(t, out.All(), "half of it")
 		})
 	}
@@ -94,10 +114,11 @@ func TestNothingIsToldOfAnInterruptedCommandAfterTheEndOfTheQuery(t *testing.T) 
 			if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 				t.Fatal(err)
 			}
-			_, out := interruptCommand(t, interrupted(t, "", "read -r clean\n"+reply+"\nread -r go < "+fifo+"\n"+
+			// Two of the programs never end the command.
+			_, out := interruptCommand(t, Driver{ending: 100 * time.Millisecond}, interrupted(t, "", "read -r clean\n"+reply+"\nread -r go < "+fifo+"\n"+
 				commandEnds+`note warning '"message":"late"'`+"\n"+programEnds))
 			before := len(out.All())
-			agenttest.WriteFile(t, fifo, "go\n")
+			openFIFO(t, fifo, "go\n")
 			out.Wait(t.Context(), t, func(e runnerscripts.Event) bool {
 				return e.Type == runnerscripts.TypeLog && agenttest.Payload[runnerscripts.Log](t, e).Message == "late"
 			})
@@ -113,7 +134,7 @@ func TestNothingIsToldOfAnInterruptedCommandAfterTheEndOfTheQuery(t *testing.T) 
 // The program never reports the end of a command that has not started.
 func TestInterruptedCommandThatWasNotAllowedYetIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
-	_, out := interruptCommand(t, interrupted(t,
+	_, out := interruptCommand(t, Driver{ending: untilHang}, interrupted(t,
 		`say '{"id":0,"method":"`+askCommand+`","params":{"threadId":"`+fakeThread+`","itemId":"call","command":"make"}}'`,
 		"read -r clean\n"+`say '{"id":5,"result":{}}'`+"\n"+programEnds))
 	endedOnce(t, out.All(), "")

@@ -90,8 +90,10 @@ func TestInterruptDoesNotWaitForAnMCPServer(t *testing.T) {
 	wait := f.PromptAsync(c, "plain-text")
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for !c.(*conversation).turnRuns() {
-		<-tick.C
+	for end := time.Now().Add(untilHang); !c.(*conversation).turnRuns(); <-tick.C {
+		if time.Now().After(end) {
+			t.Fatal("the turn does not start")
+		}
 	}
 	if err := c.Interrupt(t.Context()); err != nil {
 		t.Fatal(err)

@@ -43,10 +43,18 @@ func fakeSession(t *testing.T, argv []string) runnerscripts.Session {
 	return s
 }
 
+// untilHang is longer than any program needs to end its commands.
+const untilHang = 3 * time.Minute
+
 func startProgram(t *testing.T, argv []string) (*conversation, *agenttest.Recorder, error) {
 	t.Helper()
+	return startProgramWith(t, Driver{ending: untilHang}, argv)
+}
+
+func startProgramWith(t *testing.T, d Driver, argv []string) (*conversation, *agenttest.Recorder, error) {
+	t.Helper()
 	out := agenttest.NewRecorder()
-	c, err := Driver{}.Start(t.Context(), runnerscripts.QueryRequest{Session: fakeSession(t, argv)}, out)
+	c, err := d.Start(t.Context(), runnerscripts.QueryRequest{Session: fakeSession(t, argv)}, out)
 	if err != nil {
 		return nil, out, err
 	}
@@ -201,7 +209,7 @@ read -r end`))
 	if err != nil {
 		t.Fatal(err)
 	}
-	interruptQuery(t, c, out, func() { agenttest.WriteFile(t, fifo, "go\n") })
+	interruptQuery(t, c, out, func() { openFIFO(t, fifo, "go\n") })
 }
 
 func TestInterruptDoesNotWaitForAProgramThatHangs(t *testing.T) {

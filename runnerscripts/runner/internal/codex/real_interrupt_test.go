@@ -1,7 +1,7 @@
 package codex
 
 import (
-	"os"
+	"bufio"
 	"reflect"
 	"strings"
 	"syscall"
@@ -42,7 +42,7 @@ func TestInterruptEndsTheRunningCommandAndTellsItsOutput(t *testing.T) {
 		t.Fatal(err)
 	}
 	wait := f.PromptAsync(c, "run-command `echo partial output; exec sh -c 'echo $$ > fifo; exec tail -f /dev/null'`")
-	line, err := os.ReadFile(fifo) // blocks until the command runs
+	pid, err := bufio.NewReader(openFIFO(t, fifo, "")).ReadString('\n') // blocks until the command runs
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestInterruptEndsTheRunningCommandAndTellsItsOutput(t *testing.T) {
 		t.Errorf("ended with %q, %v", done.StopReason, err)
 	}
 	endedOnce(t, f.Out.All(), "partial output\n")
-	agenttest.WaitForExit(t, strings.TrimSpace(string(line)))
+	agenttest.WaitForExit(t, strings.TrimSpace(pid))
 	f.SameAsTranscript()
 	f.Prompt(c, "plain-text")
 	endedOnce(t, f.Out.All(), "partial output\n")
