@@ -126,6 +126,12 @@ func TestSessionsGoOnWhileTheCoordinatorIsAway(t *testing.T) {
 	if err = errors.Join(err, agent.Close()); err != nil { // the agent goes on now
 		t.Fatal(err)
 	}
+	var said strings.Builder
+	for line := range log { // until an event waits: the runner may end before a poll is answered again
+		if said.WriteString(line); strings.Contains(line, "/events") {
+			break
+		}
+	}
 	s.up()
 	s.await(run, coordapi.RunCompleted)
 	var events struct{ Events []coordapi.Event }
@@ -142,7 +148,6 @@ func TestSessionsGoOnWhileTheCoordinatorIsAway(t *testing.T) {
 		t.Errorf("the runner ended with %v", err)
 	}
 	close(log)
-	var said strings.Builder
 	for line := range log {
 		said.WriteString(line)
 	}
