@@ -16,13 +16,14 @@ import (
 func TestCloseEndsARunningQuery(t *testing.T) {
 	env := withQuery(t, patient)
 	running := make(chan struct{})
-	var once sync.Once
 	var tasks sync.WaitGroup
 	tasks.Go(func() {
+		run := sync.OnceFunc(func() { close(running) })
+		defer run()
 		var last error
 		for ev, err := range env.ExecuteQuery(t.Context(), Query{Prompt: "wait"}) {
 			if last = err; ev.Text() != "" {
-				once.Do(func() { close(running) })
+				run()
 			}
 		}
 		if !errors.Is(last, ErrClosed) {

@@ -129,7 +129,7 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 	}
 	served := cfg.gateConfig(from, meter)
 	served.Tools, served.Audit = tools, audited
-	asking := &questions{}
+	asking := &questions{ready: make(chan struct{})}
 	asking.serve(cfg, &served)
 	opened, err := gate.Open(ctx, p, served)
 	if err != nil {
@@ -157,7 +157,7 @@ func prepare(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config,
 		Prepare: e.prepareFor, CheckAwake: e.checkNotPaused, OutOfMemory: e.outOfMemory,
 		Grace: runnerscripts.DefaultInterruptGrace, Margin: query.KillMargin,
 	})
-	asking.queries.Store(e.queries)
+	asking.begin(e.queries)
 	if from.placed {
 		e.base.read = func(ctx context.Context) error { return e.base.readFrom(ctx, p, from) }
 		return e, nil

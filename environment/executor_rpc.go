@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 
 	"github.com/agentenv-dev/agentenv/environment/internal/gate"
 	"github.com/agentenv-dev/agentenv/environment/internal/query"
@@ -43,7 +42,25 @@ func (c Config) checkDeliver() error {
 // questions connects what asks from outside of the agent's protocol to the running query: the JSON-RPC of an executor, and the
 // gateway, which holds calls.
 type questions struct {
-	queries atomic.Pointer[query.Queries] // nil before there are any
+	ready   chan struct{} // closed when queries is set
+	queries *query.Queries
+}
+
+// begin connects the queries. It is called once.
+func (h *questions) begin(q *query.Queries) {
+	h.queries = q
+	close(h.ready)
+}
+
+// await returns the queries; nil if ctx ends before there are any. An executor that waited for the gateway of this program asks
+// as soon as that is open, which is before the queries begin.
+func (h *questions) await(ctx context.Context) *query.Queries {
+	select {
+	case <-h.ready:
+		return h.queries
+	case <-ctx.Done():
+		return nil
+	}
 }
 
 // serve adds what asks to what the gateway serves.
@@ -65,7 +82,7 @@ func (h *questions) serve(c Config, to *gate.Config) {
 // judge returns what decides about a call in the answer of a model.
 func (h *questions) judge(by func(*query.Queries, context.Context, string, json.RawMessage) string) func(context.Context, string, json.RawMessage) string {
 	return func(ctx context.Context, tool string, input json.RawMessage) (refusal string) {
-		if q := h.queries.Load(); q != nil {
+		if q := h.await(ctx); q != nil {
 			return by(q, ctx, tool, input)
 		}
 		return "The environment is not ready."
@@ -73,7 +90,7 @@ func (h *questions) judge(by func(*query.Queries, context.Context, string, json.
 }
 
 func (h *questions) ask(ctx context.Context, p rpc.Permission) PermissionDecision {
-	q := h.queries.Load()
+	q := h.await(ctx)
 	if q == nil {
 		return p.Reject("No query runs.")
 	}
@@ -85,7 +102,7 @@ const maxShownMessage = 1024
 
 // report reports a message as a log event.
 func (h *questions) report(ctx context.Context, m rpc.Message) {
-	q := h.queries.Load()
+	q := h.await(ctx)
 	if q == nil {
 		return
 	}

@@ -236,15 +236,13 @@ func TestAQueryThatTwoProgramsSeeIsCountedOnce(t *testing.T) {
 		}
 		begun := make(chan struct{})
 		following.Go(func() {
-			first := true
+			begin := sync.OnceFunc(func() { close(begun) })
+			defer begin()
 			for _, err := range other.FollowQuery(t.Context(), 0) {
 				if err != nil {
 					t.Error(err)
 				}
-				if first {
-					close(begun)
-				}
-				first = false
+				begin()
 			}
 		})
 		<-begun

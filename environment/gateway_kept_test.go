@@ -69,7 +69,20 @@ func TestATurnOutlivesTheProgramOfItsGateway(t *testing.T) {
 			cfg.Credentials = c.credentials(keyed(t, handler))
 			box := cfg.Sandbox
 			cfg.Sandbox = toKeep(box)
-			id := killedWhen(t, cfg, twoCalls, func(*bufio.Scanner) { <-held })
+			id := killedWhen(t, cfg, twoCalls, func(lines *bufio.Scanner) {
+				ended := make(chan struct{})
+				go func() { // to the end of the host
+					defer close(ended)
+					for lines.Scan() {
+						continue
+					}
+				}()
+				select {
+				case <-held:
+				case <-ended:
+					t.Error("the query has ended without a call that has a tool's result")
+				}
+			})
 			cfg.Sandbox = box
 			answered := func() {}
 			if c.name == "claude" {

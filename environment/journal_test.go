@@ -53,6 +53,8 @@ func TestAFollowerKnowsWhichRequestsAreAnswered(t *testing.T) {
 	second := make(chan struct{})
 	var running sync.WaitGroup
 	running.Go(func() {
+		askedTwice := sync.OnceFunc(func() { close(second) })
+		defer askedTwice()
 		asked := 0
 		for ev, err := range env.ExecuteQuery(t.Context(), Query{Prompt: "go"}) {
 			if err != nil {
@@ -64,7 +66,7 @@ func TestAFollowerKnowsWhichRequestsAreAnswered(t *testing.T) {
 				continue
 			}
 			if asked++; asked == 2 {
-				close(second)
+				askedTwice()
 				continue // the other client answers
 			}
 			if err := env.Respond(t.Context(), id, allow); err != nil {

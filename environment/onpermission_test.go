@@ -173,18 +173,23 @@ func TestOnPermissionDoesNotHoldUpAQueryWhoseRunnerTakesNoInput(t *testing.T) {
 func TestAFollowerWithoutOnPermissionLeavesRequestsToTheProgramThatAskedTheQuery(t *testing.T) {
 	box := sandbox(t)
 	followed := make(chan struct{})
-	env := create(t, Config{Sandbox: toKeep(box), Agent: asksForF(t), OnPermission: func(_ context.Context, req PermissionRequest) PermissionDecision {
-		<-followed
+	env := create(t, Config{Sandbox: toKeep(box), Agent: asksForF(t), OnPermission: func(ctx context.Context, req PermissionRequest) PermissionDecision {
+		select {
+		case <-followed:
+		case <-ctx.Done(): // the follower has failed
+		}
 		return req.Allow()
 	}})
 	removeLater(t, env)
 	running := make(chan error, 1)
 	begun := make(chan struct{})
 	go func() {
+		begin := sync.OnceFunc(func() { close(begun) })
+		defer begin()
 		var err error
 		for ev, e := range env.ExecuteQuery(t.Context(), Query{Prompt: "x"}) {
 			if err = e; ev.Type == runnerscripts.TypePermissionRequest {
-				close(begun)
+				begin()
 			}
 		}
 		running <- err

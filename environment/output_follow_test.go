@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
@@ -115,18 +116,18 @@ func TestAQueryThatTwoProgramsFollowIsAskedAgainOnce(t *testing.T) {
 		if own = append(own, ev); ev.Text() != "before" || begun == nil {
 			continue
 		}
-		go func() {
+		go func(begun chan struct{}) {
+			begin := sync.OnceFunc(func() { close(begun) })
+			defer begin()
 			var events []runnerscripts.Event
 			for ev, err := range other.FollowQuery(t.Context(), 0) {
 				if events = append(events, ev); err != nil {
 					t.Error(err)
 				}
-				if len(events) == 1 {
-					close(begun)
-				}
+				begin()
 			}
 			end <- events
-		}()
+		}(begun)
 		<-begun
 		begun = nil
 		writeIn(t, env, "go-on", "")

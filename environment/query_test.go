@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -225,8 +224,9 @@ func TestAnInterruptDuringPreparationIsNotLost(t *testing.T) {
 		SetupSession: shell(`cat >/dev/null; echo >` + preparing + `; read -r x <` + proceed + `; echo '{"type":"result","ok":true}'`),
 		ExecuteQuery: shell(patient),
 	}})
-	var tasks sync.WaitGroup
-	tasks.Go(func() {
+	ended, prepared := make(chan struct{}), make(chan error, 1)
+	go func() {
+		defer close(ended)
 		events, err := collect(t.Context(), env, Query{Prompt: "wait"})
 		if err != nil {
 			t.Error(err)
@@ -234,9 +234,18 @@ func TestAnInterruptDuringPreparationIsNotLost(t *testing.T) {
 		if got, want := types(events), "query_started agent_message_chunk query_completed"; got != want {
 			t.Errorf("events %q, want %q", got, want)
 		}
-	})
-	if _, err := os.ReadFile(preparing); err != nil {
-		t.Fatal(err)
+	}()
+	go func() { // waits for the script
+		_, err := os.ReadFile(preparing)
+		prepared <- err
+	}()
+	select {
+	case err := <-prepared:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-ended:
+		t.Fatal("the session was not prepared")
 	}
 	if err := env.Interrupt(t.Context()); err != nil {
 		t.Error(err)
@@ -244,7 +253,7 @@ func TestAnInterruptDuringPreparationIsNotLost(t *testing.T) {
 	if err := os.WriteFile(proceed, []byte("\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	tasks.Wait()
+	<-ended
 }
 
 // A runner whose start was interrupted drops the next prompt and exits with status 0.

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -139,15 +140,14 @@ func Open(ctx context.Context, p primitives.EnvironmentPrimitive, cfg Config) (_
 			g.secrets.Hide(key)
 		}
 	}
-	address := "127.0.0.1:0"
 	token := g.host(cfg, &to)
 	if cfg.Before != nil {
-		to.Token, address = cfg.Before.Token, cfg.Before.Address()
+		to.Token = cfg.Before.Token
 	}
 	if g.server, err = gateway.New(to); err != nil { //nolint:contextcheck // it outlives ctx, until Close
 		return nil, fmt.Errorf("%w: %w", configfile.ErrInvalid, err)
 	}
-	l, err := listen(ctx, p, address)
+	l, err := cfg.listen(ctx, p)
 	if err != nil {
 		return nil, fmt.Errorf("open the gateway in the sandbox: %w", err)
 	}
@@ -198,16 +198,48 @@ func (g *Gate) Executor() *rpc.Remote {
 	return g.executors.Remote(session)
 }
 
-// listen listens in the sandbox on the address of a dead program, or on another one if a living program serves that.
-func listen(ctx context.Context, p primitives.EnvironmentPrimitive, address string) (net.Listener, error) {
+// anyPort makes the system choose the port.
+const anyPort = "127.0.0.1:0"
+
+// listen listens in the sandbox: on the address of a dead program, if there is one, or on another one if a living program
+// serves that.
+func (c Config) listen(ctx context.Context, p primitives.EnvironmentPrimitive) (net.Listener, error) {
+	switch {
+	case c.Before != nil:
+		return listenAgain(ctx, p, c.Before.Address())
+	case c.Wait:
+		return listenForLong(ctx, p)
+	}
+	return primitives.Listen(ctx, p, "tcp", anyPort)
+}
+
+func listenAgain(ctx context.Context, p primitives.EnvironmentPrimitive, address string) (net.Listener, error) {
 	l, err := primitives.Listen(ctx, p, "tcp", address)
 	for began := time.Now(); errors.Is(err, syscall.EADDRINUSE) && time.Since(began) < addressReuseTimeout && !patience.Wait(ctx.Done(), addressReusePause); {
 		l, err = primitives.Listen(ctx, p, "tcp", address)
 	}
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return primitives.Listen(ctx, p, "tcp", "127.0.0.1:0")
+		return listenForLong(ctx, p)
 	}
 	return l, err
+}
+
+// The ports from lastingPort to lastingPort+lastingPorts-1 are below those that systems choose.
+const (
+	lastingPort  = 20_000
+	lastingPorts = 10_000
+)
+
+// listenForLong listens on a port that the next program can use again: while no program serves it, the system gives it to no
+// program that listens on any port or connects to one.
+func listenForLong(ctx context.Context, p primitives.EnvironmentPrimitive) (net.Listener, error) {
+	for range 16 {
+		l, err := primitives.Listen(ctx, p, "tcp", fmt.Sprintf("127.0.0.1:%d", lastingPort+rand.IntN(lastingPorts))) //nolint:gosec // no secret
+		if !errors.Is(err, syscall.EADDRINUSE) {
+			return l, err
+		}
+	}
+	return primitives.Listen(ctx, p, "tcp", anyPort)
 }
 
 // openFile opens the file to record to or to replay.
