@@ -1,6 +1,7 @@
 package environment
 
 import (
+	"context"
 	_ "embed" // a client
 	"encoding/json"
 	"errors"
@@ -193,7 +194,7 @@ func TestTheCoordinatorIsWhereItWas(t *testing.T) {
 	box := sandbox(t)
 	cfg := Config{Sandbox: toKeep(box), Coordinator: d.config(), Workspace: []Source{{Files: []File{{Path: "client.py", Content: sessionClient}}}}}
 	env := create(t, cfg)
-	t.Cleanup(func() { _ = Remove(t.Context(), box, env.ID()) })
+	t.Cleanup(func() { _ = Remove(context.WithoutCancel(t.Context()), box, env.ID()) })
 	address := env.gate.At.Variables()[runnerscripts.CoordinatorURL]
 	ask := func() (int, error) {
 		resp, err := http.Get(address + "/sessions/ses_own") // the local sandbox is this machine

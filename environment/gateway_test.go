@@ -1,6 +1,7 @@
 package environment
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"net/http"
@@ -70,7 +71,7 @@ func TestTheGatewayIsWhereItWas(t *testing.T) {
 	box := sandbox(t)
 	cfg := Config{Sandbox: toKeep(box), Agent: Agent{Name: "script"}, Credentials: map[string]Credential{"anthropic": {Env: "TEST_HOST_KEY"}}}
 	env := create(t, cfg)
-	t.Cleanup(func() { _ = Remove(t.Context(), box, env.ID()) }) // create's cleanup may have run before
+	t.Cleanup(func() { _ = Remove(context.WithoutCancel(t.Context()), box, env.ID()) }) // create's cleanup may have run before
 	was := *env.gate.At
 	if err := env.Close(); err != nil {
 		t.Fatal(err)

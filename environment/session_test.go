@@ -1,6 +1,7 @@
 package environment
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -263,7 +264,7 @@ func TestNewInstallsTheRunnerAndReplacesAStaleOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _, _ = p.Terminate(t.Context()) })
+	t.Cleanup(func() { _, _ = p.Terminate(context.WithoutCancel(t.Context())) })
 	app := p.Paths().App
 	stale := path.Join(app, script.RunnerName+"0123456789abcdef")
 	if err := p.WriteFile(t.Context(), stale, strings.NewReader("stale"), primitives.WriteOptions{Mode: 0o755}); err != nil {
