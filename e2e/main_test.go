@@ -5,39 +5,19 @@ package e2e_test
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"testing"
-	"time"
-
-	"go.uber.org/goleak"
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/test/llmapi"
 	"github.com/agentenv-dev/agentenv/internal/test/testagents"
 	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
+	"github.com/agentenv-dev/agentenv/internal/test/testleak"
 	"github.com/agentenv-dev/agentenv/internal/test/testmodal"
 )
 
 // TestMain runs the tests of the package. After them nothing may be left in an engine or on a server, and no goroutine.
-func TestMain(m *testing.M) {
-	code := testmodal.Check(testdocker.Main(m))
-	if err := leaked(); code == 0 && err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-// leaked returns an error for the goroutines that are left. Those that end need longer than goleak waits on a busy machine,
-// and a server of net/http waits for half a second before it closes some connections.
-func leaked() error {
-	for end := time.Now().Add(time.Minute); ; {
-		if err := goleak.Find(); err == nil || time.Now().After(end) {
-			return err
-		}
-	}
-}
+func TestMain(m *testing.M) { testleak.Exit(testmodal.Check(testdocker.Main(m))) }
 
 // realAgent is an agent; lead points it to the scripted model at a URL.
 type realAgent struct {

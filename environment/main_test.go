@@ -9,9 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
+	"github.com/agentenv-dev/agentenv/internal/test/testleak"
 	"github.com/agentenv-dev/agentenv/internal/test/testmodal"
 	"github.com/agentenv-dev/agentenv/internal/test/testssh"
 	"github.com/agentenv-dev/agentenv/primitives"
@@ -33,14 +32,8 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	goleak.VerifyTestMain(tests{m})
+	testleak.Exit(testmodal.Check(testdocker.Main(m)))
 }
-
-// tests runs the tests of the package. After them nothing may be left in an engine or on a
-// server.
-type tests struct{ *testing.M }
-
-func (m tests) Run() int { return testmodal.Check(testdocker.Main(m.M)) }
 
 // sandbox returns the configuration of a sandbox in a folder of the test.
 func sandbox(t *testing.T) Sandbox {

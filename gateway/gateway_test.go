@@ -14,15 +14,14 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/agentenv-dev/agentenv/internal/test/testleak"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
 // TestMain checks for leaked goroutines. It ignores those in which net/http lingers for half a
 // second on a refused connection.
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("net/http.(*conn).closeWriteAndWait"))
+	testleak.Main(m)
 }
 
 const realKey = "sk-the-real-key-0123456789"

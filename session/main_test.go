@@ -10,10 +10,9 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
+	"github.com/agentenv-dev/agentenv/internal/test/testleak"
 	"github.com/agentenv-dev/agentenv/primitives/local"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/bundle"
@@ -38,13 +37,8 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	goleak.VerifyTestMain(tests{m})
+	testleak.Exit(testdocker.Main(m))
 }
-
-// tests wraps testing.M: its Run also fails if the tests leave anything in an engine.
-type tests struct{ *testing.M }
-
-func (m tests) Run() int { return testdocker.Main(m.M) }
 
 // scripted returns the configuration of a local sandbox in which the script agent plays the
 // given turns, one for each prompt.

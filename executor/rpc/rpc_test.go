@@ -13,10 +13,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"go.uber.org/goleak"
+	"github.com/agentenv-dev/agentenv/internal/test/testleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testleak.Main(m) }
 
 // pipe returns the two sides of a connection.
 func pipe(t *testing.T, left, right Handler) (*Conn, *Conn) {

@@ -9,7 +9,7 @@ import (
 	"os/exec"
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/agentenv-dev/agentenv/internal/test/testleak"
 )
 
 // setterVariable makes the test program store secrets, concurrently with others.
@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	testleak.Main(m)
 }
 
 const perSetter = 10

@@ -15,15 +15,15 @@ import (
 	"time"
 
 	acp "github.com/coder/acp-go-sdk"
-	"go.uber.org/goleak"
 
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/test/testleak"
 	"github.com/agentenv-dev/agentenv/permission"
 	"github.com/agentenv-dev/agentenv/session"
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testleak.Main(m) }
 
 // patience bounds how long a server may hang. A flood takes a busy machine more than a minute
 // with the race detector.

@@ -2,16 +2,13 @@ package docker_test
 
 import (
 	"flag"
-	"fmt"
 	"os"
 	"runtime"
 	"strconv"
 	"testing"
-	"time"
-
-	"go.uber.org/goleak"
 
 	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
+	"github.com/agentenv-dev/agentenv/internal/test/testleak"
 )
 
 func TestMain(m *testing.M) {
@@ -22,22 +19,7 @@ func TestMain(m *testing.M) {
 		os.Exit(listAsNobody(host))
 	}
 	moreAtOnce()
-	code := testdocker.Main(m)
-	if err := leaked(); code == 0 && err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-// leaked returns an error for the goroutines that are left. On a busy machine ending goroutines
-// need longer than goleak waits.
-func leaked() error {
-	for end := time.Now().Add(time.Minute); ; {
-		if err := goleak.Find(); err == nil || time.Now().After(end) {
-			return err
-		}
-	}
+	testleak.Exit(testdocker.Main(m))
 }
 
 // moreAtOnce runs more tests at once: they mostly wait for the engine. The flag -test.parallel

@@ -15,8 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/agentenv-dev/agentenv/internal/test/testleak"
 	"github.com/agentenv-dev/agentenv/primitives"
 )
 
@@ -24,7 +23,7 @@ func TestMain(m *testing.M) {
 	if runChild != nil && runChild() {
 		return
 	}
-	goleak.VerifyTestMain(m)
+	testleak.Main(m)
 }
 
 // runChild is set by the tests that run this program as a child. It runs the child and reports

@@ -13,9 +13,9 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/agentenv-dev/agentenv/internal/test/testleak"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 			os.Exit(reap(context.Background(), os.Args[2]))
 		}
 	}
-	goleak.VerifyTestMain(m)
+	testleak.Main(m)
 }
 
 // patience is how long a test waits for an expected event.

@@ -7,8 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"go.uber.org/goleak"
-
+	"github.com/agentenv-dev/agentenv/internal/test/testleak"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
@@ -18,7 +17,7 @@ func TestMain(m *testing.M) {
 		// Not os.Exit: with the race detector, it sleeps for a second.
 		syscall.Exit(local.Supervise(context.Background(), os.Args[2]))
 	}
-	goleak.VerifyTestMain(m)
+	testleak.Main(m)
 }
 
 // TestReference checks that the backends from which the mutants are made are good.

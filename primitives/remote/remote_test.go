@@ -9,10 +9,10 @@ import (
 	"testing"
 
 	"github.com/docker/docker/api/types/container"
-	"go.uber.org/goleak"
 
 	"github.com/agentenv-dev/agentenv/environment"
 	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
+	"github.com/agentenv-dev/agentenv/internal/test/testleak"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/primitives/local"
@@ -24,11 +24,7 @@ import (
 	"github.com/agentenv-dev/agentenv/session/store"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(tests{m}) }
-
-type tests struct{ *testing.M }
-
-func (t tests) Run() int { return testdocker.Main(t.M) }
+func TestMain(m *testing.M) { testleak.Exit(testdocker.Main(m)) }
 
 const token = "token-of-the-tests"
 

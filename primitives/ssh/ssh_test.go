@@ -14,8 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"github.com/agentenv-dev/agentenv/internal/test/testleak"
 	"github.com/agentenv-dev/agentenv/internal/test/testssh"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/guest"
@@ -28,7 +27,7 @@ func TestMain(m *testing.M) {
 	if config := os.Getenv(childVariable); config != "" {
 		beKilled(config)
 	}
-	goleak.VerifyTestMain(m)
+	testleak.Main(m)
 }
 
 // config returns the configuration for sandboxes below a folder of the machine.

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"testing/fstest"
 
-	"go.uber.org/goleak"
+	"github.com/agentenv-dev/agentenv/internal/test/testleak"
 )
 
 // asProcess is the variable that makes the test binary call Path once and print the result.
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 		fmt.Println(name)
 		os.Exit(0)
 	}
-	goleak.VerifyTestMain(m)
+	testleak.Main(m)
 }
 
 // search returns a finder that finds only what the test provides.

@@ -3,7 +3,7 @@ package kept
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/agentenv-dev/agentenv/internal/test/testleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testleak.Main(m) }

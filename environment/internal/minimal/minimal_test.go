@@ -13,9 +13,8 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/agentenv-dev/agentenv/environment"
+	"github.com/agentenv-dev/agentenv/internal/test/testleak"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/local"
 )
@@ -28,7 +27,7 @@ type theirs struct {
 
 func TestMain(m *testing.M) {
 	primitives.Register("theirs", func() primitives.Provider { return new(theirs) })
-	goleak.VerifyTestMain(m)
+	testleak.Main(m)
 }
 
 // TestAProgramLinksTheBackendsThatItImports looks for what is large in the other backends.

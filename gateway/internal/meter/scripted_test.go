@@ -6,14 +6,13 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/agentenv-dev/agentenv/gateway/internal/meter"
 	"github.com/agentenv-dev/agentenv/internal/test/llmapi"
+	"github.com/agentenv-dev/agentenv/internal/test/testleak"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testleak.Main(m) }
 
 func TestTheUsageIsThatOfTheScriptedAPIs(t *testing.T) {
 	t.Parallel()

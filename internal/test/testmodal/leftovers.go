@@ -9,9 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
-	"go.uber.org/goleak"
+	"github.com/agentenv-dev/agentenv/internal/test/testleak"
 )
 
 // dirPrefix is the prefix of the names of servers' directories; the process ID follows.
@@ -22,22 +21,12 @@ const dirPrefix = "testmodal-"
 func Main(m *testing.M) {
 	code := Check(m.Run())
 	if code == 0 {
-		if err := leaked(); err != nil {
+		if err := testleak.Find(); err != nil {
 			_, _ = fmt.Fprintln(os.Stderr, "left by the tests:", err)
 			code = 1
 		}
 	}
 	os.Exit(code) //nolint:forbidigo // this is the tests' main
-}
-
-// leaked returns an error that names the leaked goroutines. On a busy machine goroutines
-// need longer to end than goleak waits.
-func leaked() error {
-	for end := time.Now().Add(time.Minute); ; {
-		if err := goleak.Find(); err == nil || time.Now().After(end) {
-			return err
-		}
-	}
 }
 
 // Check is for packages whose TestMain does more than Main. It takes the exit status of the

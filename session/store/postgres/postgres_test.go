@@ -3,15 +3,14 @@ package postgres
 import (
 	"testing"
 
-	"go.uber.org/goleak"
-
+	"github.com/agentenv-dev/agentenv/internal/test/testleak"
 	"github.com/agentenv-dev/agentenv/internal/test/testpostgres"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/session/store"
 	"github.com/agentenv-dev/agentenv/session/store/storetest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testleak.Main(m) }
 
 // opened opens a store, which is closed with the test.
 func opened(t *testing.T, c Config, url string) *Store {

@@ -3,8 +3,7 @@ package sqlite
 import (
 	"testing"
 
-	"go.uber.org/goleak"
-
+	"github.com/agentenv-dev/agentenv/internal/test/testleak"
 	"github.com/agentenv-dev/agentenv/session/store"
 	"github.com/agentenv-dev/agentenv/session/store/storetest"
 )
@@ -13,7 +12,7 @@ func TestMain(m *testing.M) {
 	if child() {
 		return
 	}
-	goleak.VerifyTestMain(m)
+	testleak.Main(m)
 }
 
 // opened opens a store, which is closed with the test.

@@ -3,29 +3,21 @@ package engine_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/docker/docker/api/types/container"
-	"go.uber.org/goleak"
 
 	"github.com/agentenv-dev/agentenv/internal/test/testdocker"
+	"github.com/agentenv-dev/agentenv/internal/test/testleak"
 	"github.com/agentenv-dev/agentenv/primitives"
 	"github.com/agentenv-dev/agentenv/primitives/docker"
 	"github.com/agentenv-dev/agentenv/primitives/docker/internal/engine"
 )
 
-func TestMain(m *testing.M) {
-	code := testdocker.Main(m)
-	if err := goleak.Find(); code == 0 && err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { testleak.Exit(testdocker.Main(m)) }
 
 // ask sends one request to the engine at a host.
 func ask(ctx context.Context, host string) error {

@@ -15,9 +15,9 @@ import (
 	"testing"
 
 	acpsdk "github.com/coder/acp-go-sdk"
-	"go.uber.org/goleak"
 
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
+	"github.com/agentenv-dev/agentenv/internal/test/testleak"
 )
 
 // agentVariable is the variable that makes the test binary an agent. Its value lists the agent's
@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 		runAgent(offers)
 		return
 	}
-	goleak.VerifyTestMain(m)
+	testleak.Main(m)
 }
 
 // testAgent is an ACP agent, built with the agent side of acp-go-sdk. The first word of a prompt

@@ -4,10 +4,9 @@ import (
 	"path/filepath"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/agentenv-dev/agentenv/internal/test/agenttest"
 	"github.com/agentenv-dev/agentenv/internal/test/testagents"
+	"github.com/agentenv-dev/agentenv/internal/test/testleak"
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/drivertest"
 )
@@ -16,7 +15,7 @@ func TestMain(m *testing.M) {
 	if agenttest.ServeMCP() {
 		return
 	}
-	goleak.VerifyTestMain(m)
+	testleak.Main(m)
 }
 
 // fixture is a session of the real Claude Code with a scripted model.

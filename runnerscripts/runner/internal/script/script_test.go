@@ -9,12 +9,11 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"go.uber.org/goleak"
-
+	"github.com/agentenv-dev/agentenv/internal/test/testleak"
 	rs "github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testleak.Main(m) }
 
 func TestEmbeddedDemonstrationIsAValidScenario(t *testing.T) {
 	sc, err := loadScenario(rs.Session{})
