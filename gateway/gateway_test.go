@@ -18,8 +18,6 @@ import (
 	"github.com/agentenv-dev/agentenv/runnerscripts"
 )
 
-// TestMain checks for leaked goroutines. It ignores those in which net/http lingers for half a
-// second on a refused connection.
 func TestMain(m *testing.M) {
 	testleak.Main(m)
 }

@@ -39,7 +39,7 @@ type Session struct {
 	// that cannot do that ignores it.
 	Asks []string `json:"asks,omitempty"`
 	// Denies are the names in rules of other tools, in which * stands for any text, that the host's rules
-	// deny: the agent must not offer them to its model. It still asks about those that it cannot withhold.
+	// deny: the agent must not offer them to its model, if it can withhold them.
 	Denies []string `json:"denies,omitempty"`
 }
 

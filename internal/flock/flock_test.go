@@ -72,7 +72,7 @@ func inherit(t *testing.T, name string) (closeAll func()) {
 		f := os.NewFile(uintptr(twin), name)
 		if info, err := f.Stat(); err == nil && os.SameFile(info, want) {
 			files = append(files, f)
-			continue
+			break
 		}
 		f.Close()
 	}

@@ -125,9 +125,10 @@ func orphanIsReaped(ctx context.Context) bool {
 	}
 	// Count how often it is seen as a zombie: the orphan, process 1 and this program may each stand
 	// still for a while.
+	latest := time.Now().Add(time.Minute)
 	for seen := 0; seen < int(reapTime/reapTurn); <-time.After(reapTurn) {
 		p, err := proctree.Stat(pid)
-		if err != nil || p.Start != orphan.Start || ctx.Err() != nil {
+		if err != nil || p.Start != orphan.Start || ctx.Err() != nil || time.Now().After(latest) {
 			return true
 		}
 		if p.Zombie {

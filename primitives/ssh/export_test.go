@@ -7,9 +7,6 @@ import (
 	"github.com/agentenv-dev/agentenv/primitives/guest"
 )
 
-// EndTimeout is how long Terminate waits for a guest that ends the sandbox by itself.
-const EndTimeout = endTimeout
-
 // Config holds all settings of one sandbox, with the runner found.
 type Config = config
 

@@ -134,15 +134,19 @@ func TestASandboxNeedsOneConnection(t *testing.T) {
 	if _, err := open(t, cfg).Terminate(t.Context()); err != nil { // this copies the runner
 		t.Fatal(err)
 	}
-	before := server.Logins(t)
-	s := open(t, cfg)
-	output(t, s, "true")
-	began := time.Now()
-	if _, err := s.Terminate(t.Context()); err != nil {
-		t.Fatal(err)
+	n := 0
+	for range 5 { // Terminate connects again if a machine that is very busy does not end the sandbox in time
+		before := server.Logins(t)
+		s := open(t, cfg)
+		output(t, s, "true")
+		if _, err := s.Terminate(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n = server.Logins(t) - before; n == 1 {
+			break
+		}
 	}
-	// Terminate does not wait longer for a machine that is very busy.
-	if n := server.Logins(t) - before; n != 1 && time.Since(began) < ssh.EndTimeout {
+	if n != 1 {
 		t.Errorf("%d connections", n)
 	}
 	if list, err := cfg.List(t.Context()); err != nil || len(list) > 0 {

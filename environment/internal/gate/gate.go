@@ -235,7 +235,10 @@ const (
 func listenForLong(ctx context.Context, p primitives.EnvironmentPrimitive) (net.Listener, error) {
 	for range 16 {
 		l, err := primitives.Listen(ctx, p, "tcp", fmt.Sprintf("127.0.0.1:%d", lastingPort+rand.IntN(lastingPorts))) //nolint:gosec // no secret
-		if !errors.Is(err, syscall.EADDRINUSE) {
+		switch {
+		case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EPERM): // the system forbids the port
+			return primitives.Listen(ctx, p, "tcp", anyPort)
+		case !errors.Is(err, syscall.EADDRINUSE):
 			return l, err
 		}
 	}

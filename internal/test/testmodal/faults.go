@@ -218,8 +218,8 @@ type faultyStream struct {
 
 func (s *faultyStream) Context() context.Context { return s.ctx }
 
-// SendMsg sends a message after the delay, if there is one. It sends none once DropStreams has
-// returned, even if the stream has not ended yet.
+// SendMsg sends a message after the delay, if there is one. After DropStreams it sends no further one, even if the stream has
+// not ended yet.
 func (s *faultyStream) SendMsg(m any) error {
 	s.faults.mu.Lock()
 	delay := s.faults.delay

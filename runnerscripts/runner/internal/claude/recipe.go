@@ -57,8 +57,10 @@ func (Driver) Recipe() runnerscripts.Recipe {
 func (Driver) Unasked() map[string]string {
 	names := map[string]string{}
 	for _, name := range []string{
-		"Agent", "CronCreate", "CronDelete", "CronList", "EnterPlanMode", "EnterWorktree", "ExitWorktree", "ListAgents", "ReportFindings",
-		"ScheduleWakeup", "SendMessage", "Skill", "Task", "TaskOutput", "TaskStop", "TodoWrite", "ToolSearch", "WebSearch", "Workflow",
+		"Agent", "CronCreate", "CronDelete", "CronList", "EnterPlanMode", "EnterWorktree", "ExitWorktree", "ListAgents",
+		"ListMcpResourcesTool", "ReadMcpResourceTool", "ReadNotifications", "RefreshMcpTools", "ReportFindings", "ScheduleWakeup", "SendMessage",
+		"Skill", "Task", "TaskCreate", "TaskGet", "TaskList", "TaskOutput", "TaskStop", "TaskUpdate", "TodoWrite", "ToolSearch", "WebSearch",
+		"Workflow",
 	} {
 		names[name] = name
 	}

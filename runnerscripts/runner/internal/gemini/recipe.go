@@ -60,7 +60,8 @@ func (Driver) Unasked() map[string]string {
 	names := map[string]string{"google_web_search": "WebSearch"}
 	own := []string{
 		"activate_skill", "enter_plan_mode", "get_internal_docs", "invoke_agent", "list_mcp_resources", "read_mcp_resource", "save_memory",
-		"update_topic", "write_todos",
+		"tracker_add_dependency", "tracker_create_task", "tracker_get_task", "tracker_list_tasks", "tracker_update_task", "tracker_visualize",
+		"update_topic", "write_todos", // but complete_task, with which subagents end
 	}
 	for _, name := range slices.Concat(own, ownSubagents) {
 		names[name] = name
