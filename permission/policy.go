@@ -122,8 +122,8 @@ func (p *Policy) Restricts(tool string) bool {
 	return p.also != nil && p.also.Restricts(tool)
 }
 
-// DeniedTools returns the names, or patterns of names, of the tools of which rules deny every call. The portable tools and those of
-// MCP servers are not among them: agents ask about these.
+// DeniedTools returns the names of the tools that rules deny whatever the call is; a * in a name stands for any text. Agents always
+// ask about the portable tools and those of MCP servers, so these are left out.
 func (p *Policy) DeniedTools() (names []string) {
 	for _, r := range p.deny {
 		portable := r.tool == Bash || r.tool == Write || r.tool == Read || r.tool == Fetch

@@ -67,12 +67,6 @@ func (f *listFlags) sandboxes(ctx context.Context) error {
 	}
 	from := choices(cfg.Sandbox)
 	found, failed := listAll(ctx, from)
-	if f.app.sandboxServer != "" {
-		failed = explainServer(failed)
-	}
-	if failed != nil && len(found) == 0 {
-		return failed
-	}
 	list := withQueries(ctx, cfg, from, found)
 	if f.asJSON {
 		return errors.Join(printLines(f.app, list), failed)

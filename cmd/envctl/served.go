@@ -74,6 +74,9 @@ func (a *app) refuseServer(cmd *cobra.Command) error {
 	}
 	if slices.Contains(overServer, path) {
 		a.sandboxServer = a.server
+		if _, err := servertoken.FromEnv(); err != nil { // before anything is asked for
+			return &exitError{code: exitUsage, err: err}
+		}
 		return nil
 	}
 	return usagef("'%s' does not work with a server yet; leave out --server and AGENTENV_SERVER, or run it on the server's machine", path)

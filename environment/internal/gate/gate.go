@@ -224,14 +224,13 @@ func listenAgain(ctx context.Context, p primitives.EnvironmentPrimitive, address
 	return l, err
 }
 
-// The ports from lastingPort to lastingPort+lastingPorts-1 are below those that systems choose.
+// The ports from lastingPort to lastingPort+lastingPorts-1 are below those that Linux and macOS choose by default.
 const (
 	lastingPort  = 20_000
 	lastingPorts = 10_000
 )
 
-// listenForLong listens on a port that the next program can use again: while no program serves it, the system gives it to no
-// program that listens on any port or connects to one.
+// listenForLong listens on a port that the next program can use again: the system does not choose it for others meanwhile.
 func listenForLong(ctx context.Context, p primitives.EnvironmentPrimitive) (net.Listener, error) {
 	for range 16 {
 		l, err := primitives.Listen(ctx, p, "tcp", fmt.Sprintf("127.0.0.1:%d", lastingPort+rand.IntN(lastingPorts))) //nolint:gosec // no secret

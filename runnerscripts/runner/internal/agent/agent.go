@@ -49,6 +49,15 @@ type Unasking interface {
 	Unasked() map[string]string
 }
 
+// OwnNames returns names for Unasked that are the same in rules.
+func OwnNames(names ...string) map[string]string {
+	all := make(map[string]string, len(names))
+	for _, name := range names {
+		all[name] = name
+	}
+	return all
+}
+
 // Withheld returns the denied tools of a profile and those of the agent's own that the host's rules deny.
 func Withheld(d Driver, s runnerscripts.Session, p runnerscripts.Profile) []string {
 	u, ok := d.(Unasking)

@@ -1,6 +1,9 @@
 package claude
 
-import "github.com/agentenv-dev/agentenv/runnerscripts"
+import (
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
 
 const (
 	npmPackage = "@anthropic-ai/claude-code"
@@ -55,14 +58,10 @@ func (Driver) Recipe() runnerscripts.Recipe {
 
 // Unasked returns tools that the program runs without a question, in some mode or for some inputs. Agent is Task by another name.
 func (Driver) Unasked() map[string]string {
-	names := map[string]string{}
-	for _, name := range []string{
+	return agent.OwnNames(
 		"Agent", "CronCreate", "CronDelete", "CronList", "EnterPlanMode", "EnterWorktree", "ExitWorktree", "ListAgents",
 		"ListMcpResourcesTool", "ReadMcpResourceTool", "ReadNotifications", "RefreshMcpTools", "ReportFindings", "ScheduleWakeup", "SendMessage",
 		"Skill", "Task", "TaskCreate", "TaskGet", "TaskList", "TaskOutput", "TaskStop", "TaskUpdate", "TodoWrite", "ToolSearch", "WebSearch",
 		"Workflow",
-	} {
-		names[name] = name
-	}
-	return names
+	)
 }

@@ -1,9 +1,10 @@
 package gemini
 
 import (
-	"slices"
+	"maps"
 
 	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
 )
 
 const (
@@ -57,14 +58,12 @@ func (Driver) Recipe() runnerscripts.Recipe {
 
 // Unasked returns tools that the program runs without a question.
 func (Driver) Unasked() map[string]string {
-	names := map[string]string{"google_web_search": "WebSearch"}
-	own := []string{
+	names := agent.OwnNames(
 		"activate_skill", "enter_plan_mode", "get_internal_docs", "invoke_agent", "list_mcp_resources", "read_mcp_resource", "save_memory",
 		"tracker_add_dependency", "tracker_create_task", "tracker_get_task", "tracker_list_tasks", "tracker_update_task", "tracker_visualize",
-		"update_topic", "write_todos", // but complete_task, with which subagents end
-	}
-	for _, name := range slices.Concat(own, ownSubagents) {
-		names[name] = name
-	}
+		"update_topic", "write_todos", // but not complete_task: subagents end with it
+	)
+	maps.Copy(names, agent.OwnNames(ownSubagents...))
+	names["google_web_search"] = "WebSearch"
 	return names
 }

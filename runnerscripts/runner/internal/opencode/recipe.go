@@ -1,6 +1,9 @@
 package opencode
 
-import "github.com/agentenv-dev/agentenv/runnerscripts"
+import (
+	"github.com/agentenv-dev/agentenv/runnerscripts"
+	"github.com/agentenv-dev/agentenv/runnerscripts/runner/internal/agent"
+)
 
 const (
 	npmPackage = "opencode-ai"
@@ -55,9 +58,7 @@ func (Driver) Recipe() runnerscripts.Recipe {
 
 // Unasked returns tools that the program runs without a question.
 func (Driver) Unasked() map[string]string {
-	names := map[string]string{"websearch": "WebSearch"}
-	for _, name := range []string{"codesearch", "skill", "task", "todoread", "todowrite"} {
-		names[name] = name
-	}
+	names := agent.OwnNames("codesearch", "skill", "task", "todoread", "todowrite")
+	names["websearch"] = "WebSearch"
 	return names
 }
